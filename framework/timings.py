@@ -32,7 +32,7 @@ class Timings:
     queue_sweep_period_s: float = 1.0
     """Period of the fetches from queues without a blocking call: those beyond the first 16, or all if Redis refuses BLMOVE."""
     stale_after_s: float = 10.0
-    """A job fetched so long ago is not started: the process was stopped (SIGSTOP, a suspended machine), and the lease that the
+    """A job fetched this long ago is not started: the process was stopped (SIGSTOP, a suspended machine), and the lease that the
     fetch renewed may have expired, so another process may own the job."""
     inspection_valid_s: float = 10.0
     """How long the inspection of a dead process is valid; a command that a frozen Redis runs later does nothing."""

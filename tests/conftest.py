@@ -32,6 +32,7 @@ from redis import Redis
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import find_server_binaries
 from tests.fork_server import FORK_SERVER
+from tests.harness import Site
 from tests.servers.guarded import GuardedServer
 
 # `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
@@ -238,6 +239,14 @@ def short_path() -> Iterator[Path]:
     """Make a folder like tmp_path with a path short enough for Unix sockets, for the var folders of processes."""
     with short_folder() as folder:
         yield folder
+
+
+@pytest.fixture
+def site(short_path: Path, redis: "Redis", redis_url: str) -> Iterator[Site]:
+    """Make a configured application whose processes start from a warm fork server."""
+    made = Site(short_path, redis_url, warm=True)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -31,6 +31,9 @@ from tests.servers.guarded import PASSWORD, name_of, with_all_rights
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_JOBS = ROOT / "tests" / "process" / "sample_jobs.py"
 IDENTITY = "host:1:000000000abc"
+RUBY = "ruby:1:0123456789ab"
+"""The identity of a process of Ruby."""
+
 STARTED = 1_750_000_000.5
 
 HURRIED = """
@@ -164,6 +167,13 @@ def enqueue(redis: Redis, name: str, **fields: Any) -> bytes:
     redis.sadd(keys.QUEUES, queue)
     redis.lpush(keys.queue(queue), data)
     return data
+
+
+def register_process(redis: Redis, info: Any, identity: str = RUBY, **fields: Any) -> None:
+    """Write the record of a process as Ruby's Sidekiq does."""
+    redis.sadd(keys.PROCESSES, identity)
+    text = info if isinstance(info, str) else json.dumps(info)
+    redis.hset(identity, mapping={"info": text, "quiet": "false", **fields})
 
 
 def hold(redis: Redis, data: bytes, identity: str = IDENTITY, queue: str = "default") -> UnitOfWork:

@@ -15,7 +15,7 @@ from framework.wire import keys
 from framework.wiring import feature_flags
 from framework.wiring.client import ProcessClient, override
 from framework.wiring.feature_flags import serve_flags
-from tests.harness import Site, until
+from tests.harness import until
 from tests.tables import each_row
 
 JOBS = """
@@ -64,11 +64,9 @@ def served(process, monkeypatch):
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    (short_path / "jobs.py").write_text(JOBS)
-    yield made
-    made.close()
+def site(site):
+    (site.folder / "jobs.py").write_text(JOBS)
+    return site
 
 
 @pytest.mark.usefixtures("process")

@@ -13,7 +13,7 @@ from framework.errors import DeclarationError, NestedLimiterError, OverLimit, Sh
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
-from tests.harness import Site, server_lines, until
+from tests.harness import server_lines, until
 from tests.tables import each_row
 
 JOBS = """
@@ -43,11 +43,9 @@ def process(tmp_path, redis_url):
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    (short_path / "jobs.py").write_text(JOBS)
-    yield made
-    made.close()
+def site(site):
+    (site.folder / "jobs.py").write_text(JOBS)
+    return site
 
 
 @pytest.mark.usefixtures("process")

@@ -15,7 +15,7 @@ from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests import result_jobs as jobs
-from tests.harness import Site, until
+from tests.harness import until
 
 ENDS = [
     (jobs.FailingWorker, ("raise",), errors.JobFailedError, "LookupError: no row"),
@@ -34,11 +34,9 @@ VALUES = [
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    shutil.copy(Path(jobs.__file__), short_path / "jobs.py")
-    yield made
-    made.close()
+def site(site):
+    shutil.copy(Path(jobs.__file__), site.folder / "jobs.py")
+    return site
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ _reads_only: ContextVar[bool] = ContextVar("framework_admin_reads_only", default
 
 
 class Listing(list[T]):
-    """What the shards that answered have; ``unanswered`` has the error of each other shard, by the shard's name."""
+    """The values of the shards that answered; ``unanswered`` has the error of each other shard, by the shard's name."""
 
     def __init__(self, found: Iterable[T] = (), unanswered: Mapping[str, ShardUnavailableError] | None = None) -> None:
         super().__init__(found)

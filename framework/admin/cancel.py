@@ -1,4 +1,4 @@
-"""Cancel the jobs that match a filter, wherever they are: waiting for their time, held, in a queue, running.
+"""Cancel the jobs that match a filter, in every place: waiting for their time, held, in a queue, running.
 
 A job of the schedule or the retry set, or a held one, ends at once: one atomic step removes it. A job in a queue or in a process is
 marked (``aw:cancelled``): its process ends it before its start, or asks it to end. Crash story: what is done stays, and a second call
@@ -46,7 +46,7 @@ class _TimeIsUp(Exception):
 
 @dataclass(slots=True)
 class CancelResult:
-    """What a cancellation has done: jobs that waited and are gone, and jobs that end by their marks."""
+    """The results of a cancellation: jobs that waited and are gone, and jobs that end by their marks."""
 
     matched: int = 0
     ended: int = 0

@@ -26,7 +26,7 @@ SLICE_JOBS, SLICE_BYTES = 100, 1_000_000
 """The most that one script call moves (one job always goes), so that others do not wait for Redis."""
 
 EntryOutcome: TypeAlias = Literal["done", "gone", "again"] | Refusal
-"""What became of one entry; ``gone``: it was not there any more, and nothing was written; ``again``: the same call had acted on
+"""The outcome for one entry; ``gone``: it was not there any more, and nothing was written; ``again``: the same call had acted on
 it, so it was left alone.
 """
 
@@ -65,7 +65,7 @@ class ActionTerms:
 
 
 class ActedSlice(NamedTuple):
-    """The entries of one script call with what became of each, and how many old entries the dead set lost to make room."""
+    """The entries of one script call with the outcome of each, and how many old entries the dead set lost to make room."""
 
     outcomes: Sequence[EntryOutcome]
     trimmed: int

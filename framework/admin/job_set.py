@@ -105,7 +105,7 @@ class JobEntry(SetRecord):
 
 @dataclass(slots=True)
 class BulkResult:
-    """What an action on all matching jobs has done. Every job is in exactly one of the counts below ``matched``."""
+    """The results of an action on all matching jobs. Every job is in exactly one of the counts below ``matched``."""
 
     matched: int = 0
     done: int = 0

@@ -1,6 +1,6 @@
-"""What the policies hold, for the data API: concurrency limits, rate limiters, locks, pauses and operators' flags, by shard.
+"""Read the state of the policies, for the data API: concurrency limits, rate limiters, locks, pauses and operators' flags, by shard.
 
-``by_shard`` of an answer has what each shard that answers has, by its name. The functions only read.
+``by_shard`` of an answer has the values of each shard that answered, by its name.
 """
 
 from framework.admin.access import Answers, ask

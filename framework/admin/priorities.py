@@ -17,14 +17,14 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.sub_queues import LEVELS, PRIORITY, SUB_QUEUE, at_level, list_of, parent_of
 
 PriorityOutcome: TypeAlias = Literal["done", "same", "gone", "wrong type", "held", "no priority", "not waiting"]
-"""What became of one job; ``gone``: another program moved it meanwhile, and nothing was written."""
+"""The outcome for one job; ``gone``: another program moved it meanwhile, and nothing was written."""
 
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY}
 _REPLIES: dict[int, PriorityOutcome] = {1: "done", 0: "gone", -1: "wrong type"}
 
 
 class PriorityChange(NamedTuple):
-    """One job that was found, and what became of it."""
+    """One job that was found, with its outcome."""
 
     shard: str
     place: str
@@ -75,7 +75,7 @@ def _change(client: "redis.Redis", found: JobLocation, level: Priority) -> Prior
 
 
 def outcome_text(outcome: PriorityOutcome) -> str:
-    """Return what became of a job, with the remedy where it stays as it was."""
+    """Return the outcome as text, with the remedy for a job that stays as it was."""
     return _TEXTS[outcome]
 
 

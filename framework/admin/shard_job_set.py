@@ -52,7 +52,7 @@ class SetRecord(JobRecord):
 
 @dataclass(slots=True)
 class ShardResult:
-    """What an action on the matching jobs of one shard has done."""
+    """The results of an action on the matching jobs of one shard."""
 
     scanned: int = 0
     matched: int = 0
@@ -126,7 +126,7 @@ class ShardJobSet:
             yield from self._matches(page, wanted, now)
 
     def act_on(self, action: EntryAction, data: bytes, at: object = None) -> EntryOutcome:
-        """Carry out the action on one job, and return what became of it. Raises ArgumentsError for an ``at`` that is no time."""
+        """Carry out the action on one job, and return its outcome. Raises ArgumentsError for an ``at`` that is no time."""
         terms = ActionTerms.of(self._kind, action, self._settings, self._client, at)
         return next(act(self._client, terms, [data])).outcomes[0]
 

@@ -12,7 +12,7 @@ Status = TypeVar("Status")
 
 
 class StatusSet(ABC, Generic[Status]):
-    """What a shard, or each shard, has of one kind: a loop reads the status of each."""
+    """All batches or workflows of one shard or of every shard: a loop reads the status of each."""
 
     def __init__(self, shard: str | None) -> None:
         self.shard = shard

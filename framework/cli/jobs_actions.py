@@ -46,7 +46,7 @@ REQUEUE = Verb(
 
 
 class Acted(NamedTuple):
-    """One job that was named by its id, and what became of it."""
+    """One job that was named by its id, with its outcome."""
 
     shard: str
     place: JobSetKind

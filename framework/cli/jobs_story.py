@@ -1,4 +1,4 @@
-"""``jobs story``: show what became of one recorded job, with its messages."""
+"""``jobs story``: show the life of one recorded job, with its messages."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Encode what operators order for single entries: enable, disable, another expression, other arguments."""
+"""Encode the orders of operators for single entries: enable, disable, another expression, other arguments."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

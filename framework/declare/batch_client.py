@@ -65,7 +65,7 @@ class BlockClient:
         return self.client.push_up_to(request, limit, max_new)
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
-        """See ``ClientPort``. What runs here is in no batch."""
+        """See ``ClientPort``. A job that runs here is in no batch."""
         return self.client.perform_inline(worker, request)
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
@@ -96,15 +96,5 @@ def collecting(block: JobCollector) -> Generator[None]:
         # No push outside of a block pays for a question: the client is replaced only while one is open.
         with port.override(BlockClient(client)):
             yield
-    finally:
-        current_block.reset(token)
-
-
-@contextmanager
-def not_collecting() -> Generator[None]:
-    """Let the pushes of this thread or task go to no block."""
-    token = current_block.set(None)
-    try:
-        yield
     finally:
         current_block.reset(token)

@@ -14,7 +14,7 @@ PushChunk: TypeAlias = Callable[[Sequence[Any], int], list[Jid | None]]
 class BulkStream:
     """Push the jobs of one iterator. Used by one thread at a time.
 
-    Each chunk is checked before it is written. What fails is kept, so that ``resume`` pushes every job once.
+    Each chunk is checked before it is written. A chunk that fails is kept, so that ``resume`` pushes every job once.
     """
 
     def __init__(self, jobs: Iterable[Any], push_chunk: PushChunk) -> None:

@@ -96,7 +96,7 @@ class _Override(Generic[T]):
 class Binding(Generic[T]):
     """Hold the one object of a kind that this process has bound, or the factory that makes it at the first use.
 
-    Within ``override`` another object is used. What is bound meanwhile counts after the block.
+    Within ``override`` another object is used. An object that is bound meanwhile is used after the block.
     """
 
     def __init__(self, advice: str) -> None:

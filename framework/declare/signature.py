@@ -73,7 +73,7 @@ class JobSignature:
             ArgumentsError: as ``check``.
             PayloadError: the nesting is deeper than readers allow, or another thread has changed the value meanwhile.
         """
-        # Ids and texts need neither the walk of `check` nor that of `dumps_exact`. What fails here is checked again below.
+        # Ids and texts need neither the walk of `check` nor that of `dumps_exact`. Arguments that fail here are checked below.
         for value in args:
             if type(value) not in _SIMPLE_TYPES:
                 break

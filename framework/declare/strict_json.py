@@ -23,7 +23,7 @@ TOO_DEEP_MESSAGE = f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, 
 
 _class_of: Callable[[Any], type[Any]] = type
 _INTEGER_LIMIT = 10**MAX_DIGITS
-# From so many values on, a check by levels takes less time. What it does not accept is visited value by value, for its error.
+# From so many values on, a check by levels takes less time. A list that it does not accept is visited value by value.
 _MANY = 32
 _OBJECT_ADVICE = "pass an id, or a dict of plain values"
 _ADVICE = {

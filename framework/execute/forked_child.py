@@ -1,4 +1,4 @@
-"""End a child process that a job has forked: what the job's own process does at the end is not the child's."""
+"""End a child process that a job has forked, without the exit handlers of the job's own process."""
 
 import os
 import sys

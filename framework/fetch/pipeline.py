@@ -33,7 +33,7 @@ MAX_ACKS_PER_CALL = 256
 """Most acknowledgements of one call: hundreds of async jobs may end at once."""
 
 ACK_INTERVAL_S = 0.003
-"""Fewer ended jobs are acknowledged so long after the last call."""
+"""Fewer ended jobs are acknowledged this long after the last call."""
 
 MAX_ERRORS = 10
 WINDOW_S = 10.0

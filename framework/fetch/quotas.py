@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from framework.fetch.state import InFlight
 
 AHEAD_S = 0.005
-"""Jobs are fetched ahead for so long, at the rate at which jobs end: slow jobs are never fetched ahead."""
+"""Jobs are fetched ahead for this long, at the rate at which jobs end: slow jobs are never fetched ahead."""
 
 AHEAD_JOBS = 96
 AHEAD_BYTES = 1_000_000
@@ -16,7 +16,7 @@ AHEAD_BYTES = 1_000_000
 QUICK_PER_S = 10_000.0
 """Above so many jobs a second, one thread is faster than several that compete for the interpreter's lock."""
 
-# The rate is measured over at least so long, since jobs are acknowledged in batches.
+# The rate is measured over at least this long, since jobs are acknowledged in batches.
 _WINDOW_S = 0.002
 # The size of a payload that is assumed until the first one arrives.
 _FIRST_BYTES = 1_000.0

@@ -1,1 +1,1 @@
-"""Protect what is stored of jobs."""
+"""Protect the stored arguments of jobs."""

@@ -1,4 +1,4 @@
-"""Keep the stored form of a payload when a step of the framework changes what it depends on."""
+"""Keep the stored form of a payload valid when a step of the framework changes its fields."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class PayloadProtection(NamedTuple):
 
     @property
     def reader(self) -> ProtectedArguments | None:
-        """What reads protected arguments; ``None`` if nothing is configured."""
+        """The reader of protected arguments; ``None`` if nothing is configured."""
         if self.offload is None:
             return self.encryption
         return OffloadedArguments(self.offload, self.encryption)

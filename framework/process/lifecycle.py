@@ -17,7 +17,7 @@ _REVERSED = ("quiet", "shutdown", "exit", "follower")
 _ONCE = ("startup", "quiet", "shutdown", "exit")
 # Events in turns: the handlers of one wait for those of the other.
 _TURNS: dict[LifecycleEvent, LifecycleEvent] = {"leader": "follower", "follower": "leader"}
-# An event waits so long for the handlers of the event before, so that a handler of shutdown sees what one of quiet has done.
+# An event waits this long for the handlers of the event before, so that a handler of shutdown sees what one of quiet has done.
 _TURN_S = 1.0
 
 

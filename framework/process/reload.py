@@ -23,7 +23,7 @@ from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 _PERIOD_S = 0.5
 # The share of the time that a look at all files may take.
 _BUSY_SHARE = 0.1
-# A worker that has not ended so long after its own deadline is killed.
+# A worker that has not ended this long after its own deadline is killed.
 _KILL_MARGIN_S = 5.0
 _SHOWN_FILES = 3
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))

@@ -52,7 +52,7 @@ _REFUSALS: Mapping[int, str] = {
 
 
 class JobMaker(Protocol):
-    """What a block needs of the client."""
+    """The methods of the client that a block uses."""
 
     @property
     def shards(self) -> Shards:

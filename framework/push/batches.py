@@ -1,4 +1,4 @@
-"""Read and change batches, wherever they are, and build their callbacks."""
+"""Read and change batches on every shard, and build their callbacks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from framework.wire.sub_queues import parent_of
 
 
 class CallbackMaker(JobMaker, Protocol):
-    """What batches need of the client."""
+    """The methods of the client that batches use."""
 
     def build_one(
         self, declaration: Declaration, args: list[Any], options: Mapping[str, Any], fields: Mapping[str, Json]

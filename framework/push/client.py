@@ -328,7 +328,7 @@ class Client:
             level = None if self._middleware else options.get(PRIORITY, declaration.priority)
             payloads = SubQueuePayloads(payloads, declaration, route.queue, decompressed_limit, level)
         if (edits := self._payload_edits_for(declaration)).steps:
-            # What concerns only large payloads concerns none that Redis extends: it leaves compressed arguments alone.
+            # Edits of large payloads do not apply: Redis extends no payload with compressed arguments.
             if not edits.min_bytes:
                 check_accumulation(declaration)
             payloads = EditedPayloads(payloads, edits)

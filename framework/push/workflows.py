@@ -1,4 +1,4 @@
-"""Start workflows and their steps, wherever they are."""
+"""Start workflows and their steps, on every shard."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -44,7 +44,7 @@ _NO_FLUSH = 1 << 60
 
 
 class StepPusher(CallbackMaker, Protocol):
-    """What workflows need of the client."""
+    """The methods of the client that workflows use."""
 
     def shard(self, request: PushRequest) -> Shard:
         """Return the shard of a request."""

@@ -31,7 +31,7 @@ _IDLE_WAITS = 5
 
 
 class Waiter(Protocol):
-    """What the store asks of the client."""
+    """The methods of the client that the store uses."""
 
     def shard(self, request: PushRequest) -> Shard:
         """Return the shard of a request."""

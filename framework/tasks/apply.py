@@ -16,7 +16,7 @@ from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Status
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
-from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
+from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, events, messages, tasks
 from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
 
@@ -310,8 +310,3 @@ def _counted(rows: Sequence[_Row], now: float) -> list[tuple[Any, ...]]:
 def note_completion(connection: Connection, task_ids: Sequence[str], now: float) -> None:
     """Set the time of completion of tasks that are closed and have no open event, and remove it from the others."""
     connection.execute(_COMPLETE, {"ids": list(task_ids), "now": now})
-
-
-def counters_of(row: Mapping[str, Any]) -> dict[Status, int]:
-    """Return the counters of a row of ``aw_tasks`` by status."""
-    return {status: int(row[status]) for status in STATUSES}  # type: ignore[misc]

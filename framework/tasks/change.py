@@ -1,4 +1,4 @@
-"""Describe changes of events: what happened to a job, the process that saw it, and its messages. Pure."""
+"""Describe changes of events: the move of a job, the process that saw it, and its messages. Pure."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -32,7 +32,7 @@ class Message:
 
 @dataclass(slots=True)
 class EventChange:
-    """What one process knows about one job at the time ``at``."""
+    """A change of one job, as one process saw it at the time ``at``."""
 
     jid: Jid
     kind: ChangeKind

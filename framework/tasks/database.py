@@ -36,7 +36,7 @@ _CONFLICTS = ("40001", "40P01")
 T = TypeVar("T")
 _USED_AT = "aw_used_at"
 _IDLE_S = 1.0
-"""A connection that was idle for so long is checked before its next use: the server may have been restarted."""
+"""A connection that was idle for this long is checked before its next use: the server may have been restarted."""
 
 
 class TaskDatabase:

@@ -72,7 +72,7 @@ class LostJob:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """What became of lost jobs."""
+    """The results of a heal of lost jobs."""
 
     enqueued: int = 0
     cancelled: int = 0
@@ -125,7 +125,7 @@ class Ledger:
             after = page[-1].id
 
     def heal(self, jobs: Sequence[LostJob]) -> Healed:
-        """Enqueue lost jobs again; return what became of them. Safe to repeat.
+        """Enqueue lost jobs again; return the counts of the results. Safe to repeat.
 
         Raises:
             ShardUnavailableError: a shard does not answer. The claimed jobs are found again after the grace period.

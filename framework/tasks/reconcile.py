@@ -34,10 +34,10 @@ from framework.types import Jid
 from framework.wire.json import loads_object
 
 STALE_S = 60.0
-"""An open event that has not changed for so long is compared with Redis."""
+"""An open event that has not changed for this long is compared with Redis."""
 
 ABANDONED_S = 86_400.0
-"""A task that its producer has not closed for so long takes no more jobs."""
+"""A task that its producer has not closed for this long takes no more jobs."""
 
 _PAGE = 20_000
 _MAX_SEARCHES = 200

@@ -64,11 +64,6 @@ class Ticket:
         """Wait until the change is durable or given up; return whether it is."""
         return self._done.wait(timeout_s)
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the change is durable or given up."""
-        return self._done.is_set()
-
     def finish(self, error: BaseException | None = None) -> None:
         """End the wait."""
         self.error = error

@@ -25,7 +25,7 @@ class WindowTerms(NamedTuple):
     ttl_s: float
     mode: WindowMode
     max_window_s: float
-    """A debounced job is due at the latest so long after the first push of its window; 0: no maximum."""
+    """A debounced job is due at the latest this long after the first push of its window; 0: no maximum."""
     max_items: int
     """The most items that an accumulating job may have."""
     max_bytes: int

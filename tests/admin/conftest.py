@@ -6,16 +6,9 @@ from framework.admin.port import Access, opener
 from framework.settings.load import load
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
-from tests.harness import Site, opened
+from tests.harness import opened
 
 SILENT_URL = "redis://127.0.0.1:1/0"
-
-
-@pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    yield made
-    made.close()
 
 
 def bound(shards: Mapping[str, Shard]) -> Iterator[Shards]:

@@ -7,9 +7,9 @@ from click.testing import CliRunner
 from framework.cli import shards
 from framework.cli.jobs import jobs as command
 from tests.harness import Site
-from tests.process.conftest import cold_site, proofs, release, site
+from tests.process.conftest import cold_site, proofs, release
 
-__all__ = ["cold_site", "proofs", "release", "site"]
+__all__ = ["cold_site", "proofs", "release"]
 
 
 @pytest.fixture

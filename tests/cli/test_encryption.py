@@ -9,18 +9,16 @@ from framework.payloads.encryption import ArgumentEncryption
 from framework.payloads.key_versions import KeyVersions
 from framework.wire import keys
 from framework.wire.json import dumps
-from tests.harness import ROOT, Site
+from tests.harness import ROOT
 
 COMMAND = str(ROOT / "scripts" / "encryption")
 KEY = b"k" * 32
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    made.write("application.yml", {"encryption": {"keys": {1: base64.b64encode(KEY).decode()}}})
-    yield made
-    made.close()
+def site(site):
+    site.write("application.yml", {"encryption": {"keys": {1: base64.b64encode(KEY).decode()}}})
+    return site
 
 
 def job(number, secret, version):

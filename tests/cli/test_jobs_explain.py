@@ -13,7 +13,7 @@ from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
 from framework.wire.result_fields import end_answer, value_answer
-from tests.harness import ROOT, encoded, enqueue, hold, until
+from tests.harness import ROOT, encoded, enqueue, hold, register_process, until
 
 COMMAND = str(ROOT / "scripts" / "jobs")
 JID = "e" * 24
@@ -154,8 +154,7 @@ def test_explain_text_names_the_remedy(site, redis):
     enqueue(redis, "NoopWorker", jid=JID, queue="reports", idempotency_key=f"{keys.LOCKS}abc")
     redis.hset(keys.lock("abc"), "jid", JID)
     redis.expire(keys.lock("abc"), 300)
-    redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
-    redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["other"]}), "quiet": "false"})
+    register_process(redis, {"queues": ["other"]})
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
     assert (done.returncode, done.stderr) == (0, "")
     head, *lines = done.stdout.splitlines()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from framework.cli import migrate_jobs as command
 from framework.declare import registry
 from framework.wire import keys
-from tests.harness import ROOT, encoded, enqueue, until
+from tests.harness import ROOT, encoded, enqueue, register_process, until
 
 COMMAND = str(ROOT / "scripts" / "migrate_jobs")
 
@@ -225,8 +225,7 @@ def test_migrate_jobs_left_behind_status_1(invoke_migrate, redis):
 def test_migrate_to_unserved_or_paused_queue_is_reported(invoke_migrate, redis):
     enqueue(redis, "ReportWorker")
     redis.sadd(keys.PAUSED, "default")
-    redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
-    redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["reports"]}), "quiet": "false"})
+    register_process(redis, {"queues": ["reports"]})
     done = invoke_migrate("queued", "--from", "default", "--to", "reprots", "--dry-run", "--shard", "main")
     assert "serves the queue reprots (did you mean 'reports'?): start one with" in done.stderr
     done = invoke_migrate("queued", "--follow-rules")

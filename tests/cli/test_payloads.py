@@ -14,18 +14,16 @@ from framework.wire import keys
 from framework.wire.batch_fields import Callback
 from framework.wire.compress import deflate_arguments
 from framework.wire.json import dumps
-from tests.harness import ROOT, Site
+from tests.harness import ROOT
 
 COMMAND = str(ROOT / "scripts" / "payloads")
 DAY_S = 86_400
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    made.write("application.yml", {"payload_offload": {"url": f"file://{short_path}/payloads", "keep": DAY_S}})
-    yield made
-    made.close()
+def site(site):
+    site.write("application.yml", {"payload_offload": {"url": f"file://{site.folder}/payloads", "keep": DAY_S}})
+    return site
 
 
 def test_sweep_deletes_what_no_job_names(site, redis, short_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from framework.push.reliable.push_folder import push_files, set_aside_files
 from framework.wire import keys
-from tests.harness import ROOT, Site, until
+from tests.harness import ROOT, until
 
 COMMAND = str(ROOT / "scripts" / "pushes")
 DOWN = "redis://127.0.0.1:1"
@@ -32,11 +32,9 @@ for number in range(first, first + count):
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    made.write("application.yml", {"reliable_push": {"enabled": True, "folder": "kept", "max_jobs": 1_000_000}})
-    yield made
-    made.close()
+def site(site):
+    site.write("application.yml", {"reliable_push": {"enabled": True, "folder": "kept", "max_jobs": 1_000_000}})
+    return site
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from framework.cli import retired as command
 from framework.cli import shards
 from framework.wire import keys
-from tests.harness import ROOT, encoded, enqueue
+from tests.harness import ROOT, encoded, enqueue, register_process
 
 COMMAND = str(ROOT / "scripts" / "retired")
 
@@ -67,8 +67,7 @@ def test_retired_unserved_queue_names_the_command(run_retired, redis):
     """Without a process for the queue its jobs wait forever, so the command says so."""
     for queue in ("kept", "left"):
         enqueue(redis, "Old", queue=queue)
-    redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
-    redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["kept"]}), "quiet": "false"})
+    register_process(redis, {"queues": ["kept"]})
     assert run_retired(retired={"Old": "x"}).stdout == (
         f"Old: x\n  main  dropped 0, waiting 2: queue kept 1, queue left 1\n{unserved('main', 'left')}  2 waiting\n"
     )

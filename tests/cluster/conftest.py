@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Process
-from tests.process.conftest import proofs, release, site
+from tests.process.conftest import proofs, release
 
-__all__ = ["proofs", "release", "site"]
+__all__ = ["proofs", "release"]
 
 
 def has_ended(pid):

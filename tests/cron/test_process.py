@@ -3,9 +3,9 @@
 import json
 
 from tests.harness import until
-from tests.process.conftest import proofs, release, site
+from tests.process.conftest import proofs, release
 
-__all__ = ["proofs", "release", "site"]
+__all__ = ["proofs", "release"]
 
 TICKS = """
 import os

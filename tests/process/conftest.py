@@ -4,13 +4,6 @@ from tests.harness import Site, until
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def cold_site(short_path, redis, redis_url):
     """A site without a warm fork server, for tests of the imports and connections of a start."""
     made = Site(short_path, redis_url)

@@ -1,12 +1,11 @@
 """Check whole processes that serve a queue with sub-queues: turns, a kill, and a Ruby process at the same queue."""
 
-import json
 from collections import Counter
 
 import pytest
 
 from framework.wire import keys
-from tests.harness import until
+from tests.harness import RUBY, register_process, until
 
 JOBS = """
 import os, time, redis
@@ -38,13 +37,11 @@ ARGS = ("-q", "fairq", "-c", "2")
 def test_killed_process_of_a_fair_queue_loses_no_job(redis, site):
     (site.folder / "jobs.py").write_text(JOBS)
     assert site.run("-c", PUSH).returncode == 0
-    info = json.dumps({"queues": ["fairq"], "labels": []})
-    redis.sadd(keys.PROCESSES, "ruby:1:0123456789ab")
-    redis.hset("ruby:1:0123456789ab", mapping={"info": info, "quiet": "false"})
+    register_process(redis, {"queues": ["fairq"], "labels": []})
     refused = site.worker(*ARGS)
     assert refused.wait() == 78
     assert "a Ruby process serves its queue fairq" in refused.output
-    redis.delete("ruby:1:0123456789ab")
+    redis.delete(RUBY)
     redis.set("hold", 1)
     killed = site.worker(*ARGS)
     until(lambda: redis.llen("ran") == 2, "two jobs")

@@ -7,7 +7,7 @@ import pytest
 
 from framework.store.script import RING
 from framework.wire import keys
-from tests.harness import until
+from tests.harness import register_process, until
 
 JOBS = """
 import os, time, redis
@@ -69,9 +69,7 @@ def test_killed_process_of_a_queue_with_levels_loses_no_job(redis, site):
     ran = [one.decode().split()[0] for one in redis.lrange("ran", 0, -1)]
     assert Counter(ran[:50])["low"] <= 8
     assert redis.smembers(keys.QUEUES) == {b"levels"}
-    info = json.dumps({"queues": ["levels"], "labels": []})
-    redis.sadd(keys.PROCESSES, "ruby:1:0123456789ab")
-    redis.hset("ruby:1:0123456789ab", mapping={"info": info, "quiet": "false"})
+    register_process(redis, {"queues": ["levels"], "labels": []})
     refused = site.worker(*ARGS)
     assert refused.wait() == 78
     assert "LevelWorker declares priority, and a Ruby process serves its queue levels" in refused.output

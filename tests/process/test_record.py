@@ -9,7 +9,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.own_queues import CapsulePlan
 from framework.process.record import ProcessRecord, default_tag, display_payload, read_processes, served_queues
 from framework.wire import keys
-from tests.harness import IDENTITY, encoded, full_memory, payload
+from tests.harness import IDENTITY, encoded, full_memory, payload, register_process
 from tests.tables import each_row
 
 
@@ -186,8 +186,7 @@ CAPSULES = {
     ids=["6.4 to 8.1.1", "8.1.2", "9", "odd", "endless"],
 )
 def test_seen_processes_reads_every_sidekiqs_record(redis, info, fields, queues, slots):
-    redis.sadd(keys.PROCESSES, "ruby:1:x")
-    redis.hset("ruby:1:x", mapping={"info": json.dumps(info), "quiet": "false", "busy": 1, **fields})
+    register_process(redis, info, busy=1, **fields)
     (seen,) = read_processes(redis)
     assert (seen.queues, seen.slots, seen.busy) == (queues, slots, 1)
 

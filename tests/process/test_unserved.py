@@ -1,7 +1,5 @@
 """Find queues that no process serves from the process records in Redis; warn after two checks."""
 
-import json
-
 import pytest
 
 from framework.process import record
@@ -9,15 +7,7 @@ from framework.process.record import unserved_queues
 from framework.process.unserved import UnservedCallbacks, UnservedWatch
 from framework.route.topology import QueueLocation
 from framework.timings import STANDARD
-
-RUBY = "web-1:77:0123456789ab"
-
-
-def listed(redis, identity, info, **fields):
-    """Write a process record as Sidekiq does."""
-    redis.sadd("processes", identity)
-    redis.hset(identity, mapping={"info": json.dumps(info) if isinstance(info, dict) else info, **fields})
-
+from tests.harness import register_process
 
 # --- the records ------------------------------------------------------------------------------------------------------
 
@@ -35,26 +25,26 @@ def test_unserved_queues_without_a_process_are_all(each_redis):
     ids=["sidekiq 6 and 7", "sidekiq 8"],
 )
 def test_unserved_queues_counts_a_process_of_ruby(each_redis, info):
-    listed(each_redis, RUBY, info)
+    register_process(each_redis, info)
     assert unserved_queues(each_redis, {"mail", "hello"}) == {"hello"}
 
 
 def test_unserved_queues_counts_a_quiet_process(redis):
-    listed(redis, RUBY, {"queues": ["mail"]}, quiet="true")
+    register_process(redis, {"queues": ["mail"]}, quiet="true")
     assert unserved_queues(redis, {"mail"}) == frozenset()
 
 
 def test_unserved_queues_ignores_invalid_records(redis):
     redis.sadd("processes", "gone:1:0123456789ab", "list:1:0123456789ab", b"\xff:1:0123456789ab")
     redis.rpush("list:1:0123456789ab", "mail")
-    listed(redis, "odd:1:0123456789ab", "no JSON")
-    listed(redis, "odder:1:0123456789ab", {"queues": 7, "capsules": 3})
+    register_process(redis, "no JSON", "odd:1:0123456789ab")
+    register_process(redis, {"queues": 7, "capsules": 3}, "odder:1:0123456789ab")
     assert unserved_queues(redis, {"mail"}) == {"mail"}
 
 
 def test_unserved_queues_of_a_namespace_counts_exact_names(redis):
     """A process expands a namespace at boot: a record that lists `shop` alone serves no later queue."""
-    listed(redis, RUBY, {"queues": ["shop", "shop:mail"]})
+    register_process(redis, {"queues": ["shop", "shop:mail"]})
     assert unserved_queues(redis, {"shop:mail", "shop:new"}) == {"shop:new"}
 
 
@@ -62,10 +52,10 @@ def test_unserved_queues_reads_at_most_the_record_limit(redis, monkeypatch):
     monkeypatch.setattr(record, "_MOST_RECORDS", 30)
     monkeypatch.setattr(record, "_RECORDS_AT_ONCE", 10)
     for number in range(25):
-        listed(redis, f"web-{number}:1:0123456789ab", {"queues": [f"mail{number}"]})
+        register_process(redis, {"queues": [f"mail{number}"]}, f"web-{number}:1:0123456789ab")
     assert unserved_queues(redis, {"mail3", "hello"}) == {"hello"}
     for number in range(25, 60):
-        listed(redis, f"web-{number}:1:0123456789ab", {"queues": [f"mail{number}"]})
+        register_process(redis, {"queues": [f"mail{number}"]}, f"web-{number}:1:0123456789ab")
     before = redis.info("commandstats")["cmdstat_hget"]["calls"]
     assert unserved_queues(redis, {"hello"}) == frozenset()  # the other records are not read
     assert redis.info("commandstats")["cmdstat_hget"]["calls"] - before == 30
@@ -74,7 +64,7 @@ def test_unserved_queues_reads_at_most_the_record_limit(redis, monkeypatch):
 def test_unserved_queues_reads_no_record_after_the_last_queue(redis, monkeypatch):
     monkeypatch.setattr(record, "_RECORDS_AT_ONCE", 10)
     for number in range(50):
-        listed(redis, f"web-{number}:1:0123456789ab", {"queues": ["mail"]})
+        register_process(redis, {"queues": ["mail"]}, f"web-{number}:1:0123456789ab")
     redis.config_resetstat()
     assert unserved_queues(redis, {"mail"}) == frozenset()
     assert redis.info("commandstats")["cmdstat_hget"]["calls"] == 10

@@ -1,10 +1,8 @@
 """Warn about queues of loaded classes without a running process, at the boot of a producer and later in processes."""
 
-import json
-
 import pytest
 
-from tests.harness import ROOT, until
+from tests.harness import ROOT, register_process, until
 
 HELLO = """
 from framework import ApplicationWorker
@@ -63,11 +61,6 @@ def booted(site):
     return [line for line in ended.stderr.splitlines() if UNSERVED in line]
 
 
-def recorded(redis, *queues):
-    redis.sadd("processes", "ruby:1:0123456789ab")
-    redis.hset("ruby:1:0123456789ab", "info", json.dumps({"queues": queues}))
-
-
 # --- a producer -------------------------------------------------------------------------------------------------------
 
 
@@ -86,7 +79,7 @@ def test_producer_is_silent_while_a_process_serves(site_with_module):
 
 
 def test_producer_counts_the_record_of_a_ruby_process(site_with_module, redis):
-    recorded(redis, "default", "hello")
+    register_process(redis, {"queues": ["default", "hello"]})
     assert not booted(site_with_module)
 
 
@@ -188,7 +181,7 @@ def test_process_warns_of_unserved_queue_on_other_shard(site_with_module, redis_
     process = quick(site_with_module)
     line = process.line(event_name=UNSERVED)
     assert (line["shard"], line["queues"]) == ("second", ["far", "far_retries"])
-    recorded(second_redis, "far", "far_retries")
+    register_process(second_redis, {"queues": ["far", "far_retries"]})
     assert process.line(event_name="boot.served")["shard"] == "second"
 
 

@@ -10,9 +10,6 @@ from framework.declare import registry
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from tests.harness import ROOT
-from tests.process.conftest import site
-
-__all__ = ["site"]
 
 COUNT = 200
 WORKER = """

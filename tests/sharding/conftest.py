@@ -1,3 +1,3 @@
-from tests.process.conftest import cold_site, proofs, release, site
+from tests.process.conftest import cold_site, proofs, release
 
-__all__ = ["cold_site", "proofs", "release", "site"]
+__all__ = ["cold_site", "proofs", "release"]

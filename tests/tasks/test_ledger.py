@@ -10,7 +10,7 @@ from framework.settings.size_limit import SizeLimitSettings
 from framework.tasks import ledger as module
 from framework.tasks.ledger import Healed, Ledger
 from framework.wire import keys
-from tests.harness import opened
+from tests.harness import RUBY, opened, register_process
 from tests.tasks.task_bench import TaskBench, change
 
 
@@ -59,11 +59,8 @@ def fill(redis, second_redis):
     redis.zadd("dead", {payload("dead"): 1})
     second_redis.lpush("queue:default", payload("moved"))
     # A process of Ruby without a working list.
-    redis.sadd("processes", "ruby:1:cdcdcdcdcdcd")
-    redis.hset("ruby:1:cdcdcdcdcdcd", mapping={"info": "{}", "busy": 1, "beat": time.time()})
-    redis.hset(
-        "ruby:1:cdcdcdcdcdcd:work", "tid", json.dumps({"queue": "default", "payload": payload("reported"), "run_at": 1})
-    )
+    register_process(redis, {}, busy=1, beat=time.time())
+    redis.hset(f"{RUBY}:work", "tid", json.dumps({"queue": "default", "payload": payload("reported"), "run_at": 1}))
 
 
 def test_lost_jobs_are_enqueued_again_once(memory, ledger, redis, second_redis):

@@ -9,7 +9,7 @@ from framework.recover.reaper import mark_dead
 from framework.tasks.database import TaskDatabase
 from framework.tasks.spool import drain
 from framework.wire import keys
-from tests.harness import ROOT, Site, until
+from tests.harness import ROOT, until
 from tests.postgres import running
 from tests.tasks.task_bench import TaskBench
 
@@ -55,11 +55,9 @@ print(task.id)
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    (made.folder / "jobs.py").write_text(JOBS)
-    yield made
-    made.close()
+def site(site):
+    (site.folder / "jobs.py").write_text(JOBS)
+    return site
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -6,7 +6,7 @@ import pytest
 
 from framework.embedding import EmbeddedWorker
 from framework.wire import keys
-from tests.harness import Site, enqueue
+from tests.harness import enqueue
 from tests.tables import each_row
 
 HEAD = """
@@ -86,13 +86,6 @@ until(lambda: jobs.proofs.hget(identity, "quiet") == b"true")
 print(jobs.proofs.hget(identity, "info").decode())
 worker.stop()
 """
-
-
-@pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    yield made
-    made.close()
 
 
 def run(site, code):

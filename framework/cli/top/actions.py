@@ -1,4 +1,4 @@
-"""Carry out an action of the view through ``framework.admin``, and say what became of it."""
+"""Carry out an action of the view through ``framework.admin``, and return its result as text."""
 
 import threading
 from collections.abc import Callable

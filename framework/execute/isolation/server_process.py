@@ -18,7 +18,7 @@ SERVER_MODULE = "framework.wiring.isolation"
 """The module that ``python -m`` runs as this process."""
 
 READY = b"R"
-"""What it sends once it has loaded the modules of the workers. The byte is not taken, so each later look finds it too."""
+"""The byte that it sends once it has loaded the modules of the workers. It stays in the socket: a later look finds it too."""
 
 _END_LIMIT_S = 30.0
 _LOOK_PERIOD_S = 0.25

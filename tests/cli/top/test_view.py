@@ -20,18 +20,11 @@ from framework.settings.load import load
 from framework.shard.shards import Shards
 from framework.wire import keys
 from tests.admin.conftest import SILENT_URL
-from tests.harness import ROOT, Site, encoded, enqueue, opened, until
+from tests.harness import ROOT, encoded, enqueue, opened, until
 
 COMMAND = str(ROOT / "scripts" / "top")
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[0m\x1b[?25h\x1b[?1049l"
 _ESCAPES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")
-
-
-@pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    yield made
-    made.close()
 
 
 class Terminal:

@@ -10,9 +10,6 @@ import yaml
 from framework.devtools.compat.findings import CHANGE, DROP_DEFAULT
 from framework.devtools.compat.manifest import manifest_schema
 from tests.harness import ROOT
-from tests.process.conftest import site
-
-__all__ = ["site"]
 
 HEAD = "from framework import ApplicationWorker\n\n\n"
 IMPORT = """class ImportWorker(ApplicationWorker):

@@ -6,9 +6,6 @@ import pytest
 
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, hold
-from tests.process.conftest import site
-
-__all__ = ["site"]
 
 OFFICE = """
 from framework import ApplicationWorker

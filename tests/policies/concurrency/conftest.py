@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Site
-
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    shutil.copy(Path(__file__).with_name("limited_jobs.py"), short_path / "jobs.py")
-    yield made
-    made.close()
+def site(site):
+    shutil.copy(Path(__file__).with_name("limited_jobs.py"), site.folder / "jobs.py")
+    return site
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.process.signals import SWEEP
+from framework.settings.load import load
 from framework.wire import keys
-from tests.harness import Site, until
+from framework.wiring.client import ProcessClient, override
+from tests.harness import until
 from tests.tables import each_row
 
 JOBS = Path(__file__).resolve().parent / "capacity_jobs.py"
@@ -30,11 +32,9 @@ RUNNING = f"{keys.limit('DrainWorker')}:running"
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    shutil.copy(JOBS, made.folder / "jobs.py")
-    yield made
-    made.close()
+def site(site):
+    shutil.copy(JOBS, site.folder / "jobs.py")
+    return site
 
 
 @pytest.fixture
@@ -160,9 +160,10 @@ def test_capacity_zero_ends_waiting_jobs_unknown_runs_one(worker, capacity, redi
 
 
 @pytest.fixture
-def drain(redis, redis_url, monkeypatch):
-    monkeypatch.setenv("REDIS_URL", redis_url)
-    with registry.isolated():
+def drain(redis, redis_url):
+    # An earlier test of this process may have opened the default client on another server.
+    client = ProcessClient(load({"REDIS_URL": redis_url}))
+    with override(client), registry.isolated():
 
         class DrainWorker(LimitedCapacityWorker):
             feature_category = "not_owned"
@@ -177,6 +178,7 @@ def drain(redis, redis_url, monkeypatch):
                 return 0
 
         yield DrainWorker
+    client.shards.close()
 
 
 def test_capacity_overlapping_calls_enqueue_only_missing_jobs(drain, redis):

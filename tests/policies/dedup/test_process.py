@@ -8,7 +8,7 @@ import pytest
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
-from tests.harness import Site, until
+from tests.harness import until
 
 JOBS = """
 import os
@@ -46,12 +46,10 @@ class SlowWorker(Base):
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    (short_path / "jobs.py").write_text(JOBS)
-    made.write("application.yml", {"poll_interval": 0.1})
-    yield made
-    made.close()
+def site(site):
+    (site.folder / "jobs.py").write_text(JOBS)
+    site.write("application.yml", {"poll_interval": 0.1})
+    return site
 
 
 @pytest.fixture

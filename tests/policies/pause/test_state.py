@@ -10,7 +10,7 @@ from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.feature_flags.redis_flags import set_flag, unset_flag
 from framework.process.signals import SWEEP
 from framework.wire import keys
-from tests.harness import Site, enqueue, until
+from tests.harness import enqueue, until
 
 JOBS = Path(__file__).resolve().parent / "pause_jobs.py"
 
@@ -29,11 +29,9 @@ main()
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    shutil.copy(JOBS, made.folder / "jobs.py")
-    yield made
-    made.close()
+def site(site):
+    shutil.copy(JOBS, site.folder / "jobs.py")
+    return site
 
 
 @pytest.fixture
