@@ -7,6 +7,7 @@ one set of each.
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from framework.store import script
 from framework.store.script import Script
@@ -14,6 +15,7 @@ from framework.wire import keys
 
 _CALL = re.compile(rb"redis\.p?call\(\s*(?:\w+ and )?'([A-Z]+)'(?: or '([A-Z]+)')?")
 _FUNCTION = re.compile(rb"^local function (\w+)\([^\n]*\n(.*?)^end$", re.DOTALL | re.MULTILINE)
+_CALLED = re.compile(rb"\b(\w+)\(")
 _HEX = "[0-9a-f]" * 12
 _RECORDS = f"*:[1-9]*:{_HEX}*"
 """``host:pid:nonce`` with its suffixes: Sidekiq's keys of a process have no common prefix."""
@@ -61,7 +63,9 @@ class Role:
         )
 
 
-def commands_in(one: Script) -> set[str]:
+# Cached: three roles share most scripts, and each worker process reads them as it starts.
+@cache
+def commands_in(one: Script) -> frozenset[str]:
     """Return the commands that a script may call; of its parts, only those of the functions that it reaches."""
     code = re.sub(rb"--[^\n]*", b"", one.source)
     unread = dict(_FUNCTION.findall(code))
@@ -69,8 +73,8 @@ def commands_in(one: Script) -> set[str]:
     while texts:
         text = texts.pop()
         found |= {name.decode().lower() for call in _CALL.findall(text) for name in call if name}
-        texts += [unread.pop(name) for name in list(unread) if re.search(rb"\b" + name + rb"\(", text)]
-    return found
+        texts += [unread.pop(name) for name in set(_CALLED.findall(text)) & unread.keys()]
+    return frozenset(found)
 
 
 _NAME = "client|setname"
