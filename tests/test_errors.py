@@ -7,6 +7,7 @@ from pathlib import Path
 import framework
 from framework import errors
 from framework.errors import Discard, FlowControl, FrameworkError, RetryLater
+from tests.syntax import nodes_of
 
 FOLDER = Path(framework.__file__).parent
 LINE = re.compile(r"^(?P<indent>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: \((?P<base>\w+)\))? ", re.MULTILINE)
@@ -37,7 +38,7 @@ def test_tree_contains_every_framework_error() -> None:
         f"{path.relative_to(FOLDER)}: {node.name}"
         for path in FOLDER.rglob("*.py")
         if path.name != "errors.py" or path.parent != FOLDER
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
         and {base.id for base in node.bases if isinstance(base, ast.Name)} & drawn().keys()
     }

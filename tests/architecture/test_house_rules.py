@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import framework
+from tests.syntax import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = sorted((ROOT / "framework").rglob("*.py"))
@@ -31,8 +32,8 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -54,7 +55,7 @@ def test_own_modules_are_imported_at_the_top() -> None:
     late = [
         f"{relative(path)}:{inner.lineno}"
         for path in SOURCES
-        for function in functions(ast.parse(path.read_text()))
+        for function in functions(path)
         for inner in ast.walk(function)
         if isinstance(inner, ast.Import | ast.ImportFrom) and own(inner)
     ]
@@ -65,7 +66,7 @@ def test_framework_never_imports_workers() -> None:
     wrong = [
         f"{relative(path)}:{node.lineno}"
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "workers")
         or (isinstance(node, ast.Import) and any(name.name.partition(".")[0] == "workers" for name in node.names))
     ]
@@ -76,7 +77,7 @@ def test_functions_are_small() -> None:
     long = [
         f"{relative(path)}:{function.lineno} {function.name}: {(function.end_lineno or 0) - function.lineno + 1} lines"
         for path in SOURCES
-        for function in functions(ast.parse(path.read_text()))
+        for function in functions(path)
         if (function.end_lineno or 0) - function.lineno >= LONGEST_FUNCTION
     ]
     assert not long
@@ -91,7 +92,7 @@ def test_files_are_small() -> None:
 def public_classes(paths: Iterable[Path]) -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for path in paths:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(relative(path))
     return places
@@ -121,15 +122,14 @@ def test_package_has_a_docstring() -> None:
     silent = [
         relative(folder)
         for folder in sorted(folders)
-        if not (folder / "__init__.py").exists()
-        or not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+        if not (folder / "__init__.py").exists() or not ast.get_docstring(tree_of(folder / "__init__.py"))
     ]
     assert not silent
 
 
 def test_root_exports_are_sorted_and_whole() -> None:
     """Compare the imports, which type checkers read, with the names that ``__getattr__`` loads at run time."""
-    tree = ast.parse((ROOT / "framework" / "__init__.py").read_text())
+    tree = tree_of(ROOT / "framework" / "__init__.py")
     typed = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
         alias.name: node.module for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -169,7 +169,7 @@ def test_ci_checks_generated_files_and_compatibility() -> None:
     assert (
         (ROOT / ".ci" / "run").read_text().endswith("\npython3 scripts/test\nexec python3 scripts/test --campaigns\n")
     )
-    tree = ast.parse((ROOT / "scripts" / "test").read_text())
+    tree = tree_of(ROOT / "scripts" / "test")
     steps = next(
         node.value
         for node in tree.body

@@ -7,6 +7,7 @@ import ast
 import re
 
 from tests.harness import ROOT
+from tests.syntax import tree_of
 
 PAGE = ROOT / "docs" / "decisions" / "0150-shared-containers.md"
 ONE_THREADED = {"admin", "cli", "declare", "devtools", "migrate", "settings"}
@@ -83,7 +84,7 @@ def in_code():
         place = path.relative_to(ROOT / "framework")
         if place.parts[0] in ONE_THREADED:
             continue
-        module = ast.parse(path.read_text())
+        module = tree_of(path)
         for holder in [module, *(node for node in module.body if isinstance(node, ast.ClassDef))]:
             later = [one for one in functions(holder) if one.name != "__init__" or holder is module]
             prefix = "" if holder is module else f"{holder.name}."

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import tree_of
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = sorted((ROOT / "framework").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "framework" / "store" / "scripts").rglob("*.lua"))
@@ -71,7 +73,7 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     taking = [
         f"{path.relative_to(ROOT)}: {word.upper()}"
         for path in SOURCES
-        for tree in [ast.parse(path.read_text())]
+        for tree in [tree_of(path)]
         for word in [
             *(name for name, _ in calls(tree) if name.upper() in TAKING and name.islower()),
             *(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in TAKING),
@@ -102,7 +104,7 @@ def test_signal_handler_calls_nothing() -> None:
     """Python runs a handler between any two lines of the main thread. A call could meet a held lock or half a reply."""
     handlers = []
     for path in SOURCES:
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         for name, call in calls(tree):
             assert name not in ("add_signal_handler", "siginterrupt", "setitimer"), path
@@ -132,7 +134,7 @@ def test_fetching_stores_no_field_of_another_class() -> None:
         f"{path.name}: {stored}"
         for path in SOURCES
         if path.parent.name == "fetch"
-        for stored in foreign_stores(ast.parse(path.read_text()))
+        for stored in foreign_stores(tree_of(path))
     }
     assert found == {
         *("blocking.py: call.armed_at", "blocking.py: call.queue"),  # a private record of the same file

@@ -147,7 +147,13 @@ class PageRunner:
     def wait_for(self, line: str) -> None:
         wanted = pattern(line.strip())
         deadline = time.monotonic() + TIMEOUT_S
-        while not any(wanted.search(logged) for logged in self.log.read_text().splitlines()):
+        searched = 0
+        while True:
+            lines = self.log.read_text().splitlines(keepends=True)
+            whole = len(lines) if not lines or lines[-1].endswith("\n") else len(lines) - 1
+            if any(wanted.search(logged.rstrip("\n")) for logged in lines[searched:whole]):
+                return
+            searched = whole
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.background):
                 raise PageError(f"not logged: {line}\n{self.log.read_text()}")
             time.sleep(0.02)

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+from tests.syntax import nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "keys.md"
 PLACEHOLDER = re.compile(r"[A-Z]{3,}")
@@ -12,7 +14,7 @@ PLACEHOLDER = re.compile(r"[A-Z]{3,}")
 def known_keys() -> set[str]:
     """Return the constant prefixes of the keys in `framework/wire/keys.py`."""
     keys = set()
-    for node in ast.walk(ast.parse((ROOT / "framework" / "wire" / "keys.py").read_text())):
+    for node in nodes_of(ROOT / "framework" / "wire" / "keys.py"):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             keys.add(node.value.value)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):

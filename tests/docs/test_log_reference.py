@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from tests.syntax import tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 NO_LOG_LINES = {"cli", "lint", "compat"}
@@ -21,7 +23,7 @@ BY_KIND = {"trimmed": ("dead", "interrupted")}
 def trees() -> list[ast.AST]:
     folder = ROOT / "framework"
     paths = [path for path in sorted(folder.rglob("*.py")) if path.relative_to(folder).parts[0] not in NO_LOG_LINES]
-    return [ast.parse(path.read_text()) for path in paths]
+    return [tree_of(path) for path in paths]
 
 
 def names(page: str, *, section: str = "") -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.syntax import nodes_of
 from tests.tables import each_row
 from workers.code_index.analysis import Measured, Unparsable, analyse, analyse_source
 from workers.code_index.printable_text import printable
@@ -74,7 +75,7 @@ def test_analysis_counts_what_was_written(functions: int, classes: int, body: in
 
 def test_analysis_agrees_with_a_walk_over_the_whole_tree() -> None:
     for path in sorted((ROOT / "framework").rglob("*.py")):
-        nodes = list(ast.walk(ast.parse(path.read_text())))
+        nodes = nodes_of(path)
         found = analyse(str(path))
         assert isinstance(found, Measured)
         assert found.functions == sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes)
