@@ -2,13 +2,12 @@
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from framework.cli.atomic_write import write_all
+from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORKERS = """
@@ -38,16 +37,18 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+LIMITED = """
+import resource, runpy, sys
+
+largest = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+runpy.run_module("framework", run_name="__main__", alter_sys=True)
+"""
+
+
 def run(cwd: Path, command: str, *arguments: str, largest: int = resource.RLIM_INFINITY):
-    return subprocess.run(
-        [sys.executable, "-B", "-m", "framework", command, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY)),
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return FORK_SERVER.run(["-c", LIMITED, str(largest), command, *arguments], cwd, environment)
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
