@@ -17,25 +17,36 @@ from framework.exit_codes import EXIT_FAILED
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 
+
+# Click alone keeps the last of several values: the command would act on other jobs than its words say.
+def _one_value(context: click.Context, option: click.Parameter, values: Sequence[Any]) -> Any:
+    """Return the value of an option; one that is given twice is wrong usage."""
+    if len(values) > 1:
+        raise click.UsageError(f"{option.opts[0]} is given {len(values)} times: give it once.", context)
+    return values[0] if values else None
+
+
+def _once(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(*names, multiple=True, callback=_one_value, **attributes)
+
+
 _OPTIONS = (
-    click.option("--class", "worker", metavar="NAME", help="Select jobs of this class."),
-    click.option("--queue", metavar="NAME", help="Select jobs of this queue."),
-    click.option(
-        "--error", metavar="TEXT", help="Select jobs whose error has this class, or this text in its message."
-    ),
-    click.option("--tag", metavar="TEXT", help="Select jobs with this tag."),
+    _once("--class", "worker", metavar="NAME", help="Select jobs of this class."),
+    _once("--queue", metavar="NAME", help="Select jobs of this queue."),
+    _once("--error", metavar="TEXT", help="Select jobs whose error has this class, or this text in its message."),
+    _once("--tag", metavar="TEXT", help="Select jobs with this tag."),
     click.option(
         "--context",
         metavar="K=V",
         multiple=True,
         help="Select jobs with this field of their context, such as user=ann. Repeatable.",
     ),
-    click.option(
+    _once(
         "--older-than",
         type=DurationOption(),
         help="Select jobs that are there for longer: 90s, 15m, 2h, 1d or 1h30m.",
     ),
-    click.option("--text", metavar="TEXT", help="Select jobs whose stored payload has this text; * stands for any."),
+    _once("--text", metavar="TEXT", help="Select jobs whose stored payload has this text; * stands for any."),
 )
 
 

@@ -60,6 +60,13 @@ def test_list_filters_and_names_the_nearest_class(jobs, redis):
     assert "--class is empty" in jobs("list", "dead", "--class", "", status=2)
 
 
+def test_option_of_a_filter_given_twice_is_wrong_usage(jobs, redis):
+    add(redis, keys.DEAD, "d1")
+    refusal = jobs("retry", "--class", "Report", "--class", "MailJob", "--yes", status=2)
+    assert "--class is given 2 times: give it once." in refusal
+    assert redis.zcard(keys.DEAD) == 1
+
+
 def test_list_held_shows_what_holds_each_job(jobs, redis):
     redis.zadd(keys.paused_jobs("MailJob"), {b'["mail"]\n' + encoded("MailJob", jid="h1", queue="mail"): NOW - 60})
     redis.zadd(keys.limit("Report") + ":waiting:", {b'["r","h2"]\n' + encoded("Report", jid="h2"): NOW - 600})
