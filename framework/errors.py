@@ -77,6 +77,7 @@ from datetime import timedelta
 from typing import ClassVar, Literal, NamedTuple
 
 from framework.command_line import command
+from framework.text import format_duration
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
@@ -548,11 +549,16 @@ class OverLimit(FrameworkError):
         self.backoff_s: float | None = None
         """What ``backoff`` returned in the process of an isolated job, which cannot send a function to its worker process."""
         of = f" for {key!r}" if key else ""
-        when = "" if retry_after_s is None else f" There may be room in {retry_after_s:.3g} s."
+        when = "" if retry_after_s is None else f" There may be room in {_format_wait(retry_after_s)}."
         super().__init__(
             f"limiter {limiter!r} is at its limit of {limit:g}{of}.{when} "
             f"`{command(f'limiters show {limiter}')}` shows what is used."
         )
+
+
+def _format_wait(seconds: float) -> str:
+    """Return a wait of limits and leases: most last less than a second, and some a day."""
+    return f"{seconds:.3g} s" if seconds < 60 else format_duration(seconds)
 
 
 class LeaseTakenError(FrameworkError):
@@ -561,7 +567,7 @@ class LeaseTakenError(FrameworkError):
     def __init__(self, name: str, holder: str, left_s: float) -> None:
         self.name, self.holder, self.left_s = name, holder, left_s
         super().__init__(
-            f"the lease {name!r} is held by {holder}, for {left_s:.3g} s more unless it is renewed or ended. Wait longer "
+            f"the lease {name!r} is held by {holder}, for {_format_wait(left_s)} more unless it is renewed or ended. Wait longer "
             f"(hold(wait=...)), or leave the work to that holder; `{command('jobs leases')}` shows the leases."
         )
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from framework import limiter
-from framework.errors import DeclarationError, NestedLimiterError, OverLimit, ShardUnavailableError
+from framework.errors import DeclarationError, LeaseTakenError, NestedLimiterError, OverLimit, ShardUnavailableError
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
@@ -65,6 +65,12 @@ def test_block_over_the_limit_raises_with_the_remedy(redis):
         assert one.used("ada") == 2
     with one.within():
         assert one.used() == 1
+
+
+@each_row(("seconds", "words"), [(0.25, "0.25 s"), (59.2, "59.2 s"), (5_400.0, "1 h 30 min"), (86_400.0, "1 d")])
+def test_messages_of_waits_have_readable_units(seconds, words):
+    assert f"may be room in {words}." in str(OverLimit("api", "", 3, seconds))
+    assert f", for {words} more" in str(LeaseTakenError("one", "w1", seconds))
 
 
 @pytest.mark.usefixtures("process")
