@@ -39,6 +39,7 @@ from framework.wire.protected import ENCRYPTION_KEY
 from framework.wire.sub_queues import NORMAL, level_of, parent_of
 
 _MAX_TEXT = 200
+_NO_ERROR = "no run of it has failed: an operator or a program (Sidekiq's Web, its API) killed it"
 _MAX_TIMES = 1_000_000
 
 
@@ -357,7 +358,8 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
 
 def _dead_blocker(payload: Payload) -> Blocker:
     retry = command(f"jobs retry {payload.get('jid')}")
-    return Blocker("dead", f"it is dead: {_error_text(payload)}", f"an operator, while the dead set has it: {retry}")
+    why = _error_text(payload) if not payload or payload.get("error_class") else _NO_ERROR
+    return Blocker("dead", f"it is dead: {why}", f"an operator, while the dead set has it: {retry}")
 
 
 def _interrupted_blocker(payload: Payload) -> Blocker:

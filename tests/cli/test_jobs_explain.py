@@ -168,6 +168,11 @@ def test_explain_text_names_the_remedy(site, redis):
     ]
 
 
+def test_explain_dead_job_that_never_failed(explain, redis):
+    redis.zadd(keys.DEAD, {encoded("NoopWorker", jid=JID): time.time()})
+    assert explain()["found"][0]["reasons"][0]["why"].startswith("it is dead: no run of it has failed: an operator")
+
+
 def test_explain_names_the_entry_that_pushed_the_job(site, explain, redis):
     enqueue(redis, "NoopWorker", jid=JID, cron={"name": "nightly", "tick": 1_750_000_000})
     enqueue(redis, "NoopWorker", jid="manual", cron={"name": "nightly", "tick": None})
