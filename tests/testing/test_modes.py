@@ -359,6 +359,18 @@ def test_stubbed_slots_hold_jobs_until_they_are_free():
         assert (jobs.drain(), ran, hooks) == (1, [1], ["deferred", "resumed"])
 
 
+def test_stubbed_slots_of_a_queue_hold_its_jobs(application):
+    shards = {name: {"url": "redis://127.0.0.1:1"} for name in ("main", "second")}
+    write_config(application, shards, application={"limits": {"default": 2}})
+    worker = counting()
+    with fake() as jobs:
+        worker.perform_async(1)
+        jobs.limits.occupy_queue("default", 2)
+        assert (jobs.drain(), len(jobs.held())) == (0, 1)
+        jobs.limits.occupy_queue("default", 1)
+        assert (jobs.drain(), ran) == (1, [1])
+
+
 def test_stubbed_health_defers_jobs():
     worker = counting(defer_on_health=DeferOnHealth(database="main", delay=timedelta(minutes=1)))
     with fake(clock=FakeClock(START)) as jobs:
