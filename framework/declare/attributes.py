@@ -154,12 +154,12 @@ ATTRIBUTES: dict[str, Attribute] = {
     "max_retries_after_interruption": Attribute(
         validator=validators.optional(validators.integer(-1)),
         group="retries",
-        meaning="The number of the forced stop (the job still ran at the deadline of its process), or of the death "
-        "of its process, that ends a job. `-1` is no limit; `None` is the setting of the same name (3).",
+        meaning="After so many forced stops (the job still ran at the deadline of its process), or so many deaths of its "
+        "process, a job ends. `-1` is no limit; `None` is the setting of the same name (3).",
         effect="The job goes to the interrupted set, and `interruptions_exhausted` runs. Stops and deaths count "
         "separately: `interrupted_count` and `aw_death_count`.",
         trap="Failures do not count, and a retry resets nothing. `0` ends a job at its first stop or death, as `1` "
-        "does. A job that is longer than the deadline `-t` ends after three deployments.",
+        "does. A job that is longer than the deadline `-t` ends after three deploys.",
     ),
     "ack": Attribute(
         validator=validators.one_of(*get_args(Ack)),
@@ -251,7 +251,8 @@ ATTRIBUTES: dict[str, Attribute] = {
         validator=validators.optional(validators.duration),
         group="status",
         meaning="How long the state of a job is kept after its last change. `None`: the state is not tracked.",
-        effect="`framework.status` reads the state: queued, running, retrying, completed, failed, discarded.",
+        effect="`framework.status` reads the state: queued, running, retrying, completed, failed, discarded, expired or "
+        "cancelled.",
         trap="Make it longer than the job waits in its queue, and longer than it runs: afterwards the state is "
         "`unknown`.",
     ),

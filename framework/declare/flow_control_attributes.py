@@ -75,7 +75,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         "`set(priority=...)` needs the attribute.",
     ),
     "limiter": Attribute(
-        validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),
+        validator=validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter"),
         group="flow_control",
         meaning="The rate limiter of the class: each run takes one call, or one lock, of it. `.by(...)` gives each key of the "
         "jobs a limit of its own.",

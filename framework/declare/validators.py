@@ -185,7 +185,7 @@ time_zone = _checked_by(check_time_zone, TIME_ZONE_FORMAT)
 
 
 def optional(validator: Validator) -> Validator:
-    """Allow None, and the values of ``rule``."""
+    """Allow None, and the values of ``validator``."""
 
     def check(value: Any) -> Any:
         if value is None:

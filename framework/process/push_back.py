@@ -160,7 +160,7 @@ class PushBack:
 
 
 def _interruption_advice(cut: InterruptedJob, deadline_s: float | None) -> str:
-    """Return the advice for a job that is interrupted repeatedly, for example by each deployment."""
+    """Return the advice for a job that is interrupted repeatedly, for example by each deploy."""
     stops = cut.job.interrupted_count
     if not cut.destination:
         return "Redis refused the push-back; another process will recover the job"

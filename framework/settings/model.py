@@ -237,7 +237,7 @@ class Settings(BaseSettings):
     concurrency_limit_by_urgency: bool = False
     """Whether classes without a limit may use 35 % (high urgency), 25 % (low) or 15 % (throttled) of all slots (GitLab)."""
     poll_interval: Annotated[float, validators.bounded_number(0.01, 3600)] = 1.0
-    """Seconds within which some process of a shard finds jobs that became due unexpectedly."""
+    """Seconds within which some process of a shard looks for due jobs again."""
     held_alert_after: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 900.0
     """Seconds that a job may be held by a limit or a pause before a warning is logged."""
     sentry: SentrySettings = SentrySettings()

@@ -103,7 +103,7 @@ RULES = (
         summary="A worker calls `time.sleep`.",
         fix="raise RetryLater(delay), or push the rest with perform_in",
         why="A sleeping job occupies its slot: ten jobs that sleep a minute stop a process of ten slots for a minute. "
-        "A deployment has to wait for them or interrupt them.",
+        "A deploy has to wait for them or interrupt them.",
         bad="""
 import time
 
