@@ -25,7 +25,7 @@ from framework.store.rights import ROLES, Role
 def acl(role: str | None, user: str | None, *, as_file: bool, with_password: bool) -> None:
     """Print the redis-cli command that gives a Redis user the least rights of a role.
 
-    Redis 6.2 and later accept it, and Valkey. Passwords stay as they are.
+    Redis 6.2 and later, and Valkey, accept this command. It changes no password.
 
     Without ROLE, list the roles.
     """

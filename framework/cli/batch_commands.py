@@ -82,8 +82,8 @@ def show(bid: str, *, names: Sequence[str], as_json: bool) -> None:
 def cancel(bid: str, *, yes: bool, names: Sequence[str]) -> None:
     """Cancel the jobs of a batch and of its nested ones.
 
-    None begins any more, and running ones are asked to end. Processes know of it within five seconds. The events `complete` and
-    `finished` happen when all have ended.
+    Jobs that wait do not start any more, and running jobs are asked to end. Processes see this within five seconds. The events
+    `complete` and `finished` happen when all jobs have ended.
 
     Status 1: no shard has the batch, or a shard does not answer.
     """
@@ -96,7 +96,7 @@ def cancel(bid: str, *, yes: bool, names: Sequence[str]) -> None:
 @shard_option
 @reports_errors
 def delete(bid: str, *, yes: bool, names: Sequence[str]) -> None:
-    """Forget a batch: its jobs run, and none of its callbacks comes any more.
+    """Forget a batch: its jobs still run, and no callback of it is enqueued any more.
 
     Status 1: no shard has the batch, or a shard does not answer.
     """

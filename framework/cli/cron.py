@@ -42,7 +42,7 @@ def cron() -> None:
 def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """List the entries with their next and last ticks.
 
-    Times are in the zone of the entry. A tick pushes its job later than its time, by OFFSET.
+    Times are in the zone of the entry. OFFSET is how much later than its time a tick pushes its job.
     """
     schedule, on = load_schedule(modules), ShardCommand(names, "cron")
     rows: list[Sequence[str]] = []
@@ -130,7 +130,7 @@ def _local_time(tick: int, zone: str) -> str:
 def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) -> None:
     """Show the next ticks of ENTRY, in its time zone and in UTC.
 
-    An operators' order counts if the shard answers. Each tick pushes its job later by the offset of the entry.
+    If the shard answers, changes by operators are included. Each tick pushes its job later by the offset of the entry.
     """
     schedule = load_schedule(modules)
     entry, on = schedule.find(name)

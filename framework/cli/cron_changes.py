@@ -131,7 +131,7 @@ def reset(name: str, *, modules: Sequence[str]) -> None:
 def add(
     name: str, *, expression: str, wire_name: str, arguments: str, reason: str, modules: Sequence[str], **others: Any
 ) -> None:
-    """Add ENTRY to the schedule, on the shard of its jobs. It begins with its next tick, and stays over deploys.
+    """Add ENTRY to the schedule, on the shard of its jobs. It begins with its next tick, and stays after deploys.
 
     It is checked as an entry of config/schedule.yml is. A name that the configuration has is refused.
     """

@@ -25,7 +25,7 @@ _HEADINGS = ("KEY", "HERE", "ENCRYPTS", "JOBS")
 def encryption() -> None:
     """Make a key for encrypted arguments, and show the keys and the jobs that need them.
 
-    Without a command they are shown.
+    Without a command the keys and the number of their jobs are shown.
     """
 
 

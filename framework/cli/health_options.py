@@ -20,7 +20,8 @@ _OPTIONS = (
     click.option(
         "--health-port",
         type=click.IntRange(0, MAX_PORT),
-        help="Serve /liveness and /readiness over HTTP at this port. Default: the setting health.port, none.",
+        help="Serve /liveness, /readiness and, in a single process, /metrics over HTTP at this port. Default: the setting "
+        "health.port, none.",
     ),
     click.option(
         "--health-host",

@@ -44,9 +44,11 @@ _OPTIONS = (
     _once(
         "--older-than",
         type=DurationOption(),
-        help="Select jobs that are there for longer: 90s, 15m, 2h, 1d or 1h30m.",
+        help="Select jobs that have been in their place for longer than this: 90s, 15m, 2h, 1d or 1h30m.",
     ),
-    _once("--text", metavar="TEXT", help="Select jobs whose stored payload has this text; * stands for any."),
+    _once(
+        "--text", metavar="TEXT", help="Select jobs whose stored payload has this text; * stands for any characters."
+    ),
 )
 
 

@@ -69,7 +69,10 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
     @click.option("--all", "everything", is_flag=True, help="Select every job of the set.")
     @time_limit_option
     @click.option(
-        "--resume", default="", metavar="TEXT", help="Go on where an earlier call stopped: the text that it printed."
+        "--resume",
+        default="",
+        metavar="TEXT",
+        help="Go on where an earlier call stopped: give the text that it printed.",
     )
     @dry_run_option
     @yes_option
@@ -254,8 +257,8 @@ COMMANDS: tuple[click.Command, ...] = (
         RETRY,
         """Retry dead or failed jobs: move them to their queues now.
 
-        The run does not use up one of their retries. Jobs are named by their ids, or selected by options, of which all must
-        match; then the number is shown and the command asks.
+        The run does not use up one of their retries. Name jobs by their ids, or select them by options, of which all must
+        match: then the command shows their number and asks.
 
         Status 1: an id is unknown, no job there has the class of --class, a job stays as it is, the time limit ended, or a
         shard does not answer.
@@ -265,7 +268,7 @@ COMMANDS: tuple[click.Command, ...] = (
         KILL,
         """Kill jobs that wait: move them to the dead set.
 
-        The oldest dead jobs are removed where the set is full. No death handler is called. Selection and status are those
+        If the dead set is full, its oldest jobs are removed. No death handler is called. Selection and status are those
         of retry.
         """,
     ),

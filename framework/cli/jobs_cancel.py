@@ -44,11 +44,11 @@ def cancel(
 ) -> None:
     """Cancel jobs, wherever they are: end those that wait, and ask running ones to end.
 
-    Jobs are named by their ids, or selected by options, of which all must match; then the number is shown and the command asks.
+    Name jobs by their ids, or select them by options, of which all must match: then the command shows their number and asks.
 
     ENDED jobs waited for their time, or were held, and are gone. MARKED jobs are in a queue or in a process: they end when
     their turn comes, without running; a running job ends when it reads `self.cancelled`, and the task of an async job is
-    cancelled. Processes know of it within five seconds.
+    cancelled. Processes see it within five seconds.
 
     Status 1: no job matches, a job has moved meanwhile, the time limit ended, or a shard does not answer.
     """

@@ -24,7 +24,7 @@ _DEFAULT_RATE = 100.0
 def deferred() -> None:
     """Show the jobs that a policy deferred, and make them due.
 
-    They wait in the schedule set. Without a command they are shown.
+    These jobs wait in the schedule set. Without a command they are counted, as by `show`.
     """
 
 

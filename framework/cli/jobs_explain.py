@@ -51,7 +51,7 @@ No key of {shards} holds the job {jid}. Possible reasons:
     "assumptions",
     metavar="CHANGE",
     multiple=True,
-    help="With WORKER: count this instead of what is in force: limit=20, flag:NAME=50 or rule='QUERY,QUEUE,SHARD'. Repeatable.",
+    help="With WORKER: assume this change: limit=20, flag:NAME=50 or rule='QUERY,QUEUE,SHARD'. Repeatable.",
 )
 @shard_option
 @json_option

@@ -40,7 +40,7 @@ _RELEASE_COMMANDS = {"waiting": "limits", "paused": "paused"}
 def held() -> None:
     """Show and drop the jobs that a limit or a pause holds outside of their queues.
 
-    Without a command they are shown; the status is for cron or a monitor.
+    Without a command these jobs are shown. The exit status is for cron or a monitor.
     """
 
 

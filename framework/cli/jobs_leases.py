@@ -59,7 +59,8 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
 def delete(name: str, *, yes: bool, names: Sequence[str]) -> None:
     """End the lease NAME for its holder.
 
-    Another may then have it, while the work of the first goes on. The holder sees it at its next renewal.
+    Another holder may then take the lease, while the work of the first one goes on. The first one sees this at its next
+    renewal.
     Status 1: the lease is free, or has another holder now.
     """
     on = ShardCommand(names)

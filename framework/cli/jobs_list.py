@@ -54,8 +54,8 @@ class _PlaceOption(ChoiceOption):
 def list_jobs(*, place: str, most: int, names: Sequence[str], as_json: bool, **criteria: Any) -> None:
     """List the jobs of PLACE: queue:NAME, scheduled, retry, dead, interrupted or held.
 
-    The next job to run comes first, and of dead and interrupted jobs the last one. With options only the jobs that match all
-    of them are listed.
+    The next job to run comes first; of dead and interrupted jobs, the one that came last. With options only the jobs that
+    match all of them are listed.
 
     Status 1: the queue is unknown, no job there has the class of --class, or a shard does not answer.
     """

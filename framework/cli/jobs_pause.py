@@ -46,7 +46,7 @@ def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], n
 def resume_(worker: str, *, modules: Sequence[str], names: Sequence[str]) -> None:
     """End the pause of CLASS and return its held jobs to their queues.
 
-    They keep their order and are the next to run.
+    The jobs keep their order and are the next to run.
 
     The command works for removed classes too. Jobs that a strategy pauses stay held until the strategy ends the pause.
     """

@@ -164,7 +164,7 @@ quiet = _signal_command(
     "TSTP",
     f"""Ask each PROCESS to fetch no more jobs; running jobs go on.
 
-    PROCESS: {_PROCESS_HELP} A process reads the signal with its next heartbeat, within ten seconds, and stays quiet until it ends.
+    PROCESS: {_PROCESS_HELP} A process reads the signal within ten seconds, and stays quiet until it ends.
 
     Status 1: a PROCESS does not run, takes no signals, or has ended meanwhile; or a shard does not answer.
     """,
@@ -175,8 +175,8 @@ stop = _signal_command(
     "TERM",
     f"""Ask each PROCESS to stop: running jobs have its timeout, then they go back to their queues.
 
-    PROCESS: {_PROCESS_HELP} A process reads the signal with its next heartbeat, within ten seconds. A supervisor of a
-    group (`cluster`, systemd) starts another one.
+    PROCESS: {_PROCESS_HELP} A process reads the signal within ten seconds. A supervisor (`cluster`, systemd)
+    starts another process.
 
     Status 1: a PROCESS does not run, takes no signals, or has ended meanwhile; or a shard does not answer.
     """,
@@ -187,7 +187,7 @@ dump = _signal_command(
     "TTIN",
     f"""Ask each PROCESS to log the stacks of its threads.
 
-    PROCESS: {_PROCESS_HELP} A process reads the signal with its next heartbeat, within ten seconds.
+    PROCESS: {_PROCESS_HELP} A process reads the signal within ten seconds.
 
     Status 1: a PROCESS does not run, takes no signals, or has ended meanwhile; or a shard does not answer.
     """,

@@ -78,7 +78,8 @@ def _read_queues(shard: Shard) -> list[tuple[QueueState, int]]:
 def pause_queue_(queue: str, *, lasts_s: float | None, names: Sequence[str]) -> None:
     """Let no process fetch jobs from QUEUE; they wait there, and pushes go on.
 
-    Unlike `jobs pause CLASS` it has no reason. It ends after --for, or by `jobs unpause-queue`. Ruby's open Sidekiq ignores it.
+    Unlike `jobs pause CLASS` the command takes no reason. The pause ends after --for, or by `jobs unpause-queue`. Sidekiq without
+    Pro ignores it.
 
     Status 1: no shard knows the queue, or a shard does not answer.
     """

@@ -20,14 +20,14 @@ _TOTAL = "total"
 
 
 @click.command("stats")
-@click.option("--watch", is_flag=True, help="Show them again and again, with the runs per second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show the figures again and again, with the runs per second, until Ctrl-C.")
 @click.option(
     "--every",
     "period_s",
     type=SecondsOption(),
     default=2.0,
     show_default=True,
-    help="The seconds between two, with --watch.",
+    help="The seconds between two outputs, with --watch.",
 )
 @click.option("--days", type=click.IntRange(1, MOST_DAYS), help="Show the runs of each of the last days (UTC) instead.")
 @shard_option

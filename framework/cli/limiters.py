@@ -37,7 +37,7 @@ def limiters() -> None:
 def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
     """List the rate limiters in use, with their counts.
 
-    USED is that of calls without a key; REFUSED are calls that found no room at once.
+    USED counts calls without a key; REFUSED counts calls that found no room at once.
     """
     on = ShardCommand(names, "limiters")
     found = [(shard, one) for shard, read in on.each(lambda shard: read_limiters(shard.client)) for one in read]
@@ -53,7 +53,7 @@ def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
 def show(name: str, *, most: int, names: Sequence[str], as_json: bool) -> None:
     """Show the limiter NAME, and its keys, the most used first.
 
-    Looks through all keys of the shard.
+    The command scans all keys of the shard.
     """
     on = ShardCommand(names, "limiters")
     found = _find(on, name)

@@ -10,7 +10,7 @@ _DEVTOOLS = "framework.devtools.commands"
 
 COMMANDS = {
     "worker": LazyCommand(f"{_COMMANDS_PACKAGE}.worker", "worker", "Run one worker process until TERM or INT."),
-    "cluster": LazyCommand(f"{_COMMANDS_PACKAGE}.cluster", "cluster", "Keep a group of worker processes running."),
+    "cluster": LazyCommand(f"{_COMMANDS_PACKAGE}.cluster", "cluster", "Run a supervisor and its worker processes."),
     "generate-queues": LazyCommand(
         f"{_DEVTOOLS}.generate_queues",
         "generate_queues",
@@ -28,7 +28,7 @@ COMMANDS = {
     "check-compat": LazyCommand(
         f"{_DEVTOOLS}.check_compat",
         "check_compat",
-        "Return whether a deploy would break jobs of the last release.",
+        "Check whether a deploy would break jobs of the last release.",
     ),
     "retired": LazyCommand(
         f"{_COMMANDS_PACKAGE}.retired", "retired", "Count the jobs that are left of retired classes."

@@ -22,7 +22,7 @@ _NOT_CONFIGURED = "No payload store is configured (payload_offload.url): all arg
 def payloads() -> None:
     """Show the store of large arguments (payload_offload.url), and sweep it.
 
-    Without a command it is shown.
+    Without a command the store is shown.
     """
 
 
@@ -44,8 +44,8 @@ def show(*, as_json: bool) -> None:
 def create() -> None:
     """Make the folder or bucket prefix of payload_offload.url a payload store, once.
 
-    It gets the file payload-store. In production a push refuses a store without it: it may be a file system that is not
-    mounted, or another bucket. In development and tests the first push makes the store.
+    The command writes the file payload-store into it. In production a push refuses a store without this file, because the file
+    system may not be mounted, or the bucket may be another one. In development and tests the first push makes the store.
 
     Status 1: the store does not answer, or no store is configured.
     """
@@ -68,8 +68,8 @@ def create() -> None:
 def sweep(*, dry_run: bool, as_json: bool) -> None:
     """Delete the blobs that no job has named for long.
 
-    A blob is deleted if it is older than payload_offload.keep, and an earlier sweep, as long ago, found no job either. Worker
-    processes do this too, each six hours or more often. Every shard of the application must answer.
+    A blob is deleted if it is older than payload_offload.keep, and if an earlier sweep, at least as long ago, found no job of it
+    either. Worker processes sweep too, every six hours or more often. Every shard of the application must answer.
 
     Status 1: a shard or the store does not answer; nothing was deleted.
     """

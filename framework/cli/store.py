@@ -24,8 +24,9 @@ from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
 def store() -> None:
     """Start, stop or show the development stores.
 
-    A store is a Valkey or Redis server for one shard: for each whose url is `embedded` in config/redis.yml; and for the shard main
-    where nothing names a Redis. Stores run in the background and keep their data under var/stores until it is deleted.
+    A store is a Valkey or Redis server for one shard. There is one for each shard whose url is `embedded` in config/redis.yml,
+    and for the shard main if nothing names a Redis server. Stores run in the background and keep their data under var/stores
+    until it is deleted.
     """
 
 

@@ -34,15 +34,15 @@ _MAX_COUNTED = 10_000
 
 @click.group("tasks", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def tasks() -> None:
-    """Show tasks and what became of their jobs, cancel them, and push failed jobs again.
+    """Show tasks and how their jobs ended, cancel tasks, and push failed jobs again.
 
     The setting tasks.url names the database.
     """
 
 
 @tasks.command("list")
-@click.option("--owner", metavar="NAME", help="Only tasks of this owner.")
-@click.option("--tenant", metavar="NAME", help="Only tasks of this tenant.")
+@click.option("--owner", metavar="NAME", help="Show only tasks of this owner.")
+@click.option("--tenant", metavar="NAME", help="Show only tasks of this tenant.")
 @click.option(
     "--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Show at most this number of tasks."
 )
@@ -106,7 +106,7 @@ def list_failures(*, task_id: str, after: int, limit: int, as_json: bool) -> Non
 @yes_option
 @reports_errors
 def cancel_task(*, task_id: str, yes: bool) -> None:
-    """Cancel the jobs of a task that have not ended. Those that wait end when their turn comes."""
+    """Cancel the jobs of a task that have not ended. Jobs that wait end when their turn comes, without running."""
     task = api.Task.get(task_id)
     confirm(f"Cancel {task.progress().open:,} jobs of task {task_id}?", yes=yes)
     echo(f"{task.cancel():,} jobs are cancelled; they end when their turn comes.")
@@ -150,13 +150,13 @@ def migrate() -> None:
     "days",
     metavar="DAYS",
     type=click.FloatRange(0.01, 36_500),
-    help="Remove what ended at least this number of days ago. Without it, the setting tasks.keep.",
+    help="Remove tasks and events that ended at least this number of days ago. Without it, the setting tasks.keep.",
 )
 @click.option(
     "--archive",
     metavar="FILE",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Append what is removed to this file, a line of JSON each.",
+    help="Append the removed rows to this file, each as a line of JSON.",
 )
 @yes_option
 @json_option

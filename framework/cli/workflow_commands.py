@@ -47,7 +47,7 @@ def list_all(*, names: Sequence[str], as_json: bool) -> None:
 def cancel(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
     """Cancel a workflow: the jobs of its step, and all later steps and branches.
 
-    None of the jobs begins any more, and running ones are asked to end.
+    Jobs that wait do not start any more, and running jobs are asked to end.
 
     Status 1: no shard has the workflow, or a shard does not answer.
     """

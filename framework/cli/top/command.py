@@ -41,7 +41,7 @@ def top(*, view: str, pattern: str, period_s: float, once: bool, read_only: bool
     The last line shows the keys. p pauses or unpauses a queue, r retries and d deletes a job of a set, u makes a process quiet: each
     asks first. q or Ctrl-C ends the view.
 
-    IN/S and OUT/S are the jobs that came and the runs that ended per second, in the last 15 seconds.
+    IN/S is the number of jobs that arrived per second, OUT/S that of runs that ended, in the last 15 seconds.
 
     Status 1: a shard does not answer, with --once. The live view shows the error and goes on.
     """

@@ -120,7 +120,7 @@ RULES = (
         code="SEW004",
         name="random-declaration",
         summary="A class attribute, above all a schedule, has a random value.",
-        fix="write one value; to spread load, push with perform_in(random...) from perform",
+        fix="write one value; to spread load, declare spread for a cron entry, or push with perform_in(random...) from perform",
         why="Each process and each deploy computes another value. A random schedule skips or doubles runs at "
         "every restart, so GitLab forbids it.",
         bad="""
