@@ -228,7 +228,7 @@ class AsyncWithin(Generic[T]):
         # The context of the task, not of the thread, has the note.
         if self._block._limiter.rule.kind == "concurrent":  # pyright: ignore[reportPrivateUsage]
             note_released(self._block._limiter.name, self._block._key)  # pyright: ignore[reportPrivateUsage]
-        # In a thread of its own if the task is cancelled: the lock is released all the same.
+        # In a thread of its own, so that the lock is released even if the task is cancelled.
         await asyncio.shield(asyncio.to_thread(self._block.__exit__, kind, error, trace))
 
 

@@ -1,6 +1,6 @@
 """Run a job in the caller's thread as a worker process would, without queue, retries and log lines.
 
-A tracked job has its states all the same: the caller gets its id (``set(sync=True)``) and may look it up.
+A tracked job has its states too: the caller gets its id (``set(sync=True)``) and may look it up.
 """
 
 import os

@@ -67,7 +67,7 @@ class SuspectRunner:
     def begin(self, data: bytes, deaths: int) -> None:
         """Wait for the turn of the suspect with these bytes, and write its start (one round trip).
 
-        If Redis does not take the write, the job runs all the same, and a death is not counted for it.
+        If Redis does not take the write, the job still runs, and a death is not counted for it.
         """
         digest = _digest(data)
         self._take_turn(

@@ -248,7 +248,7 @@ class ShardConnection:
         return self._failure(reason, maybe_written=False)
 
     def log_queue_name_refused(self, error: RedisError | str) -> None:
-        """Log, once a minute at most, that a name was not added to ``queues``; its queue is served all the same."""
+        """Log, once a minute at most, that a name was not added to ``queues``; its queue is served nevertheless."""
         self._log_limit.warning(
             "queues",
             "Redis refuses SADD on the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it. Check "

@@ -57,7 +57,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, now: float)
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await _connect(parts)
-            # Not drained: a server that answers before it has read everything, and closes, has answered all the same.
+            # Not drained: a server may answer before it has read everything, and close; its answer is valid.
             writer.write(_head(parts, len(body), headers) + body)
             head, response = await _final_head(reader)
         text = await _read_excerpt(reader, head, response)

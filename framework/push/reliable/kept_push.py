@@ -94,7 +94,7 @@ class KeptPush(NamedTuple):
         """Return the jobs as the replay writes them; ``now`` is the time of this host, ``redis_now`` that of Redis.
 
         A delay counts from the push. A job whose time has passed goes to its queue. Jobs that take their locks when they are due,
-        and the jobs of a bulk, go to the schedule set all the same: worker processes move them to their queues, with their locks.
+        and the jobs of a bulk, go to the schedule set nevertheless: worker processes move them to their queues, with their locks.
         """
         batch = self.batch
         if batch.dues is None:
