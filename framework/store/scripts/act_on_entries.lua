@@ -50,7 +50,7 @@ for i = 1, n do
     else
       buried = buried or action == 'dead'
       if set == 'dead' then redis.pcall('ZREM', 'aw:dead:business', redis.sha1hex(member)) end
-      -- An ACL may refuse it, and Lua does not roll back: the jobs behind it are moved all the same.
+      -- An ACL may refuse it, and Lua does not roll back: so the jobs behind it are still moved.
       pcall(release, holds)
       if series ~= '' then redis.pcall('HINCRBY', KEYS[4], series, 1) end
     end

@@ -118,7 +118,7 @@ for i, group in ipairs(head.groups) do
       failed = failed or write(i, group, first, last)
     end
   end
-  -- Refused by an ACL: the types are right. What is written is counted all the same.
+  -- Refused by an ACL: the types are correct. The jobs that are written are still counted.
   broken = broken or failed or nil
   if group.queue ~= '' and added > 0 then
     redis.pcall('SADD', KEYS[4], group.queue)

@@ -27,7 +27,7 @@ for i = 1, acknowledged do
   if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
     fenced[#fenced + 1] = i
   elseif holds[i] then
-    -- An ACL may refuse it, and Lua does not roll back: the jobs behind it are acknowledged all the same.
+    -- An ACL may refuse it, and Lua does not roll back: so the jobs behind it are still acknowledged.
     local done, failed = pcall(release_resources, holds[i])
     if failed then errors[#errors + 1] = done and failed or failed.err or tostring(failed) end
   end

@@ -41,7 +41,7 @@ local function release_resources(held)
   local status = held.status
   local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
   if held.batch then
-    -- Its keys may be of another type: the job has left its place all the same.
+    -- Its keys may be of another type; the job has left its place in any case.
     local counted, failed = pcall(function() count_in_batch(unpack(held.batch)) end)
     if not counted then return type(failed) == 'table' and failed.err or tostring(failed) end
   end
