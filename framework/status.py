@@ -3,14 +3,14 @@
     jid = RebuildIndexWorker.set(status_expiration=timedelta(hours=1)).perform_async(42)
     status.of(jid)                     # "queued"
 
-A job has one of these states, each kept for ``status_expiration`` after its begin:
+A job has one of these states, each kept for ``status_expiration`` after it began:
 
     queued      waits in its queue, or until its time (scheduled, or snoozed with RetryLater)
     running     has started; also while a job waits to run again after its process was killed or stopped
     retrying    failed, and waits for its retry
     completed   ``perform`` has returned
-    failed      will not run again: in the dead set, dropped, or quarantined
-    discarded   ended by ``Discard``, or by a middleware that did not yield
+    failed      will not run again: in the dead set, deleted, or quarantined
+    discarded   ended by ``Discard``, by a middleware that did not yield, or because its class is retired
     expired     ended without running, because it was to begin after its ``expires_in``
     cancelled   ended by ``framework.cancel``, before or during its run
     unknown     never tracked, expired, or no such job
