@@ -8,6 +8,7 @@ import time
 from redis.exceptions import RedisError
 
 from tests.chaos.rounds.faults import REDIS, Fault, Injection, Steps, fault, lasting
+from tests.chaos.rounds.history import forgotten_ends
 from tests.chaos.rounds.replicated import NAME, Node, ReplicatedStore
 from tests.chaos.rounds.round_shard import RoundShard
 
@@ -38,9 +39,9 @@ class _Failover:
     def forget(self, injection: Injection, since: float, until: float) -> None:
         """Record the answers of the old master between the two times that the new one does not know."""
         injection.forgets = (since, until)
-        injection.forgotten = self.old.files.pushed_since(self._old_since) - self.new.files.pushed_since(
-            self._new_since
-        )
+        old, new = self.old.files, self.new.files
+        injection.forgotten = old.pushed_since(self._old_since) - new.pushed_since(self._new_since)
+        injection.forgotten_ends = forgotten_ends(old.ends_since(self._old_since), new.ends_since(self._new_since))
 
     def rejoin(self, injection: Injection) -> Steps:
         """Start the killed old master as a replica; where each write needs one, the fault ends only then."""

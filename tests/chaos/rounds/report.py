@@ -155,7 +155,12 @@ def _as_json(outcome: RoundResult) -> dict[str, Any]:
         "log lines": dict(line_counts.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
         "all injections": [
-            {**vars(injection), "forgotten": len(injection.forgotten)} for injection in outcome.injections
+            {
+                **vars(injection),
+                "forgotten": len(injection.forgotten),
+                "forgotten_ends": len(injection.forgotten_ends),
+            }
+            for injection in outcome.injections
         ],
     }
 

@@ -252,7 +252,9 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
         faulty=faulty,
         control=control,
         injections=injections,
-        account=account(faulty.producer.accepted_pushes, faulty.seen, injections, faulty.producer.doubtful),
+        account=account(
+            faulty.producer.accepted_pushes, faulty.seen, injections, faulty.producer.doubtful, faulty.store.fetchers()
+        ),
         account_control=account(control.producer.accepted_pushes, control.seen, [], control.producer.doubtful),
         impact=impact(
             control.producer.pushed_at, control.seen, injections, running.started, running.started + running.seconds
