@@ -75,13 +75,13 @@ class Files:
             found |= self._read(path.read_bytes()[moment.get(path, 0) :]).pushed
         return frozenset(found)
 
-    def ends_since(self, moment: Moment) -> tuple[End, ...]:
-        """Return the ends that were written after ``moment`` into the file that was the last one then.
+    def ends_between(self, since: Moment, until: Moment) -> frozenset[End]:
+        """Return the ends between the two moments, in the file that was the last one at the first moment.
 
-        A server that becomes a replica begins another file, with the ends that its master knows.
+        A server that becomes a replica begins another file, with the writes of its master.
         """
-        path = list(moment)[-1]
-        return self._read(path.read_bytes()[moment[path] :]).ends
+        path = list(since)[-1]
+        return frozenset(self._read(path.read_bytes()[since[path] : until[path]]).ends)
 
     def cut_back(self, mark: bytes) -> Writes:
         """Remove everything after the command whose last word is ``mark``; return the removed writes.
@@ -109,7 +109,7 @@ class Files:
     def _read(self, data: bytes) -> Writes:
         self._tails += 1
         tail = self._folder / f"tail-{self._tails}.aof"
-        tail.write_bytes(data)
+        tail.write_bytes(_whole(data))
         pushed: set[int] = set()
         ends: list[End] = []
         for group in History(tail).groups():
@@ -119,21 +119,12 @@ class Files:
         return Writes(frozenset(pushed), tuple(ends))
 
 
-def forgotten_ends(old: tuple[End, ...], new: tuple[End, ...]) -> frozenset[int]:
-    """Return the serials of the ends in ``old`` that a new master has not received.
-
-    Both begin at about the same moment, ``new`` not later. ``new`` has a first part of ``old``, and then the ends that
-    the new master answered itself.
-    """
-    starts = (index for index, end in enumerate(new) if old[:1] == (end,))
-    received = max((_common(old, new[start:]) for start in starts), default=0)
-    return frozenset(end.serial for end in old[received:])
-
-
-def _common(one: Sequence[End], other: Sequence[End]) -> int:
-    """Return the length of the common first part."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
+def _whole(data: bytes) -> bytes:
+    """Return the data from its first whole command on: the length of a file may be read amid a write of the server."""
+    if data[:1] in (b"*", b"#"):
+        return data
+    start = data.find(b"\r\n*")
+    return data[start + 2 :] if start >= 0 else b""
 
 
 def _pushed(group: Group) -> Iterator[int]:

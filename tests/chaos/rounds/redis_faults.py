@@ -72,6 +72,8 @@ def power_cut(round_shard: RoundShard, injection: Injection) -> Steps:
             marker.set(_MARK, repr(marked_at))
             while not marker.execute_command("WAITAOF", 1, 0, 10)[0]:
                 yield
+        # From here on each answered write is in the file, which shows the forgotten ones: see `kill_redis`.
+        _client(round_shard).config_set("appendfsync", "no")
         yield from lasting(round_shard.rng.uniform(0.1, 0.9))
         injection.at = time.monotonic()
         store.server.kill()
@@ -82,6 +84,7 @@ def power_cut(round_shard: RoundShard, injection: Injection) -> Steps:
     finally:
         # The round may be over before the cut comes: a mark that stays would be a key left.
         with suppress(RedisError):
+            _client(round_shard).config_set("appendfsync", "everysec")
             _client(round_shard).delete(_MARK)
 
 

@@ -102,10 +102,14 @@ class Node:
         return ""
 
     def follows(self, port: int) -> bool:
-        """Return whether it is a replica of the server on ``port``, and has all its data."""
+        """Return whether it is a replica of the server on ``port``, and has all its data, also in its file: until then
+        it writes to a file without a number.
+        """
         with suppress(RedisError):
             info = cast("dict[str, Any]", self.client.info("replication"))
-            return info.get("master_port") == port and info["master_link_status"] == "up"
+            file = cast("dict[str, Any]", self.client.info("persistence"))
+            rewritten = not (file["aof_rewrite_in_progress"] or file["aof_rewrite_scheduled"])
+            return info.get("master_port") == port and info["master_link_status"] == "up" and rewritten
         return False
 
     def send(self, number: int) -> None:
@@ -135,7 +139,9 @@ class ReplicatedStore(Store):
         self.witnesses = witnesses
         # The files stay when a resync starts others, and are plain commands throughout.
         files = ("appendonly yes", "aof-use-rdb-preamble no", "aof-disable-auto-gc yes", "aof-timestamp-enabled yes")
-        kept = (*files, "auto-aof-rewrite-percentage 0")
+        # With an fsync each second, a server holds back answered writes for up to 2 s while the disk is busy. Its file
+        # would have them later than the replica's, or never after kill -9.
+        kept = (*files, "auto-aof-rewrite-percentage 0", "appendfsync no")
         sync = ("repl-diskless-sync yes", "repl-diskless-sync-delay 0", 'save ""', "maxmemory-policy noeviction")
         least = (f"min-replicas-to-write {witnesses}", "min-replicas-max-lag 10")
         # A replica logs in to its master, and a sentinel to both: neither is a role of the framework.
