@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.rounds.account import account
 from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import NETWORK, PROCESS, REDIS, Fault, FaultInjector, Injection, lasting
-from tests.chaos.rounds.history import Files
+from tests.chaos.rounds.history import FetchingProcess, Files
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.producer import AcceptedPushes
 from tests.chaos.rounds.timeline import Timeline, drawn
@@ -31,8 +31,8 @@ def pushes(*answered_at, begun_at=None):
     return AcceptedPushes(answered_at if begun_at is None else begun_at, answered_at)
 
 
-def judged(effects, injections=(), *, accepted=1, doubts=None):
-    return account(pushes(*[0.0] * accepted), effects, injections, doubts or {})
+def judged(effects, injections=(), *, accepted=1, doubts=None, fetchers=None):
+    return account(pushes(*[0.0] * accepted), effects, injections, doubts or {}, fetchers or {})
 
 
 # --- lost and forgotten
@@ -43,8 +43,11 @@ def test_account_job_without_end_is_lost():
     assert (found.lost, found.forgotten) == ([1, 2], [])
 
 
-def cut(serials, since=4.0, at=5.0):
-    return Injection("power cut", 0, at, until=6.0, forgets=(since, at), forgotten=frozenset(serials))
+def cut(serials=(), since=4.0, at=5.0, *, ends=()):
+    return Injection(
+        "power cut", 0, at, until=6.0, forgets=(since, at),
+        forgotten=frozenset(serials), forgotten_ends=frozenset(ends),
+    )  # fmt: skip
 
 
 @pytest.mark.proves("R15")
@@ -100,6 +103,29 @@ def test_account_extra_run_is_assigned_to_its_fault(first, injection, kind):
     assert found.unexplained == ([0] if kind == "unexplained" else [])
 
 
+@pytest.mark.proves("R15")
+def test_account_forgotten_ends_are_not_runs_of_a_term():
+    effects = [effect for serial in range(63) for effect in ran(serial, 1, 4.4, 4.5) + ran(serial, 2, 7.0, 7.1)]
+    injections = [Injection("term", 1, 4.6), cut(ends=range(60))]
+    found = judged(effects, injections, accepted=63)
+    assert dict(found.extra) == {"power cut": 60, "term": 3}
+    assert (found.ends_forgotten, found.worst) == (60, 3)
+
+
+def test_account_end_before_cut_alone_can_be_forgotten():
+    effects = ran(0, 1, 4.4, 4.5) + ran(0, 2, 5.5, 8.0) + ran(0, 3, 9.0, 9.1)
+    found = judged(effects, [cut(ends=[0]), Injection("kill", 2, 8.5)])
+    assert (dict(found.extra), found.ends_forgotten) == ({"power cut": 1, "kill": 1}, 1)
+
+
+def test_account_each_injection_is_asked_whether_it_forgot():
+    ended_early = Injection("power cut", 0, 20.0, until=20.1)
+    found = judged([*TWICE, *ran(1, 1, 1.0, 1.1), *ran(1, 2, 21.0, 21.1)], [cut((), 0.9, 2.0), ended_early], accepted=2)
+    assert (dict(found.extra), dict(found.extra_kept)) == ({"power cut": 2}, {})
+    kept = judged([*ran(1, 1, 18.0, 18.1), *ran(1, 2, 21.0, 21.1)], [cut((), 0.9, 2.0), ended_early])
+    assert (dict(kept.extra), dict(kept.extra_kept)) == ({"power cut": 1}, {"power cut": 1})
+
+
 def test_account_doubtful_push_excuses_one_run_per_doubt():
     found = judged([*TWICE, *ran(0, 2, 12.0, 12.1)], doubts={0: 1})
     assert dict(found.extra) == {"doubtful push": 1, "unexplained": 1}
@@ -118,6 +144,40 @@ def test_account_outage_extends_the_recovery_limit():
     )
     assert found.kinds["kill"].recoveries == [pytest.approx(1.0)]
     assert found.spans == [(1.1, 5.0)]
+
+
+BOTH_KILLED = [Injection("kill", 1, 1.0), Injection("kill", 2, 16.4)]
+CUT_OFF = ran(0, 1, 0.9) + ran(0, 3, 32.7, 32.8)
+
+
+def test_account_recovery_counts_from_the_last_death():
+    fetchers = {0: [FetchingProcess(1, 14.0), FetchingProcess(2, 32.0), FetchingProcess(3, 33.0)]}
+    found = judged(CUT_OFF, BOTH_KILLED, fetchers=fetchers)
+    assert found.kinds["kill"].recoveries == [pytest.approx(13.0), pytest.approx(16.3)]
+    assert (found.interrupted, found.spans) == (1, [(16.4, 32.7)])
+
+
+@each_row(
+    "fetchers",
+    [
+        [
+            FetchingProcess(1, 14.0),
+            FetchingProcess(2, 10.0),
+            FetchingProcess(3, 33.0),
+        ],  # it had given the job back before it was killed
+        [FetchingProcess(1, 32.0), FetchingProcess(3, 33.0)],  # it had never fetched the job
+        [],
+    ],
+)
+def test_account_death_of_process_without_the_job_is_no_end(fetchers):
+    found = judged(CUT_OFF, BOTH_KILLED, fetchers={0: fetchers})
+    assert found.kinds["kill"].recoveries == [pytest.approx(31.7)]
+
+
+def test_account_slow_recovery_before_the_last_death_is_kept():
+    killed = [Injection("kill", 1, 1.0), Injection("kill", 2, 31.5)]
+    found = judged(CUT_OFF, killed, fetchers={0: [FetchingProcess(1, 31.0), FetchingProcess(2, 32.0)]})
+    assert max(found.recoveries) == pytest.approx(30.0)
 
 
 def test_outage_ends_at_next_start_or_next_fault():
@@ -205,7 +265,7 @@ def test_witness_after_rollback_names_the_lost_pushes(make_server):
         until(lambda: files.pushed_since({}) == {1, 2, 3, 4, 5, 6}, "the file has every push")
         assert files.pushed_since(before) == {3, 4, 5, 6}
         server.kill()
-        assert files.cut_back(b"here 7") == {4, 5, 6}
+        assert files.cut_back(b"here 7").pushed == {4, 5, 6}
         server.start()
         assert client.llen("queue:chaos") == 3
         push(client, 8)

@@ -57,7 +57,7 @@ def test_kill_round_keeps_every_promise(chaos):
     assert (found["round"], found["mode"], found["lost"], found["jobs"]) == ("kill", "cluster", [], 9000)
     assert found["injections"]["kill"] >= 2
     assert found["runs cut off"] > 0
-    assert found["recoveries"] == found["runs cut off"]
+    assert found["recoveries"] >= found["runs cut off"]
     assert ("Every promise held." in done.stdout) == report["held"]
 
 

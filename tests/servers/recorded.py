@@ -12,12 +12,6 @@ _SETTINGS = {"auto-aof-rewrite-percentage": "0", "aof-timestamp-enabled": "yes"}
 class RecordedServer(GuardedServer):
     """A server whose append-only file is never rewritten and contains times."""
 
-    def start(self) -> None:
-        super().start()
-        with self.open("recorded") as client:
-            for name, value in _SETTINGS.items():
-                client.config_set(name, value)
-
     def begin(self) -> None:
         """Restart without data and with an empty append-only file."""
         self.stop()
@@ -30,3 +24,10 @@ class RecordedServer(GuardedServer):
         with self.open("recorded") as client:
             while client.info("persistence")["aof_buffer_length"] and time.monotonic() < deadline:
                 time.sleep(0.01)
+
+    def _configure(self) -> str:
+        # In the configuration: a server that gets them by CONFIG SET may rewrite its file before, at each of its starts.
+        url = super()._configure()
+        with (self.data_dir / "server.conf").open("a") as settings:
+            settings.writelines(f"{name} {value}\n" for name, value in _SETTINGS.items())
+        return url

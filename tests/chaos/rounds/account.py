@@ -7,9 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
+from types import MappingProxyType
 
 from tests.chaos.rounds.effects import BEGUN, Effect
 from tests.chaos.rounds.faults import Injection
+from tests.chaos.rounds.history import Fetchers, FetchingProcess
 from tests.chaos.rounds.producer import AcceptedPushes
 
 ACKNOWLEDGED_LATE = 32
@@ -23,6 +25,9 @@ WAKING_S = 3.0
 DYING_S = 0.5
 """The time within which a killed process may still start a job, before the signal reaches its last thread."""
 
+DEATHS = ("kill", "freeze")
+"""The injections after which other processes recover the jobs of the process: a frozen one counts as dead, too."""
+
 _UNACKNOWLEDGED_S = 2.0
 """How long before an injection an ended job may still be unacknowledged, on a loaded machine; longer while Redis is
 away.
@@ -34,7 +39,11 @@ _ANSWER_S = 0.5
 _REDIS_AFTERMATH_S = 25.0
 """How long after an injection to Redis a second run is assigned to it: a lease and two sweeps."""
 
+_SECOND_S = 1.0
+"""The times in a server's file are whole seconds: an event comes up to so much later."""
+
 UNEXPLAINED, DOUBT = "unexplained", "doubtful push"
+_NO_FETCHERS: Fetchers = MappingProxyType({})
 
 
 @dataclass
@@ -58,7 +67,11 @@ class Kind:
     forgotten: int = 0
     """Jobs that were accepted, forgotten with their server, and never ran."""
     recoveries: list[float] = field(default_factory=list[float])
-    """Seconds from the injection to the next start of each job that it cut off; an outage of Redis does not count."""
+    """Seconds from the injection to the next start of each job that it cut off; an outage of Redis does not count.
+
+    Where the next process that fetched the job had an injection before the start, each injection has its own time: that
+    of the last one ends with the start, that of an earlier one when the job left the working list of its process.
+    """
     resumed: list[float] = field(default_factory=list[float])
     """Seconds from the end of each fault to the next start of any job."""
 
@@ -75,9 +88,15 @@ class Account:
     runs: int = 0
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """From each injection at a process to the next start of each job that it cut off."""
+    """From the injection at a process to the next start of each job that it cut off; from the last one if several
+    processes had fetched the job.
+    """
     extra: Counter[str] = field(default_factory=Counter[str])
     """Second and further runs, by the kind of injection that explains them; ``unexplained`` has none."""
+    extra_kept: Counter[str] = field(default_factory=Counter[str])
+    """Those of them by an injection at Redis in which nothing was forgotten."""
+    ends_forgotten: int = 0
+    """The extra runs of jobs whose end a server forgot, by its files."""
     worst: int = 0
     """The most extra runs of one injection at a process."""
     unexplained: list[int] = field(default_factory=list[int])
@@ -130,9 +149,15 @@ def gone(pushed_at: Sequence[float], injections: Iterable[Injection]) -> dict[in
 
 
 def account(
-    accepted: AcceptedPushes, effects: Iterable[Effect], injections: Sequence[Injection], doubts: Mapping[int, int]
+    accepted: AcceptedPushes,
+    effects: Iterable[Effect],
+    injections: Sequence[Injection],
+    doubts: Mapping[int, int],
+    fetchers: Fetchers = _NO_FETCHERS,
 ) -> Account:
-    """Account for one shard: ``doubts`` has how many pushes of each serial were in doubt."""
+    """Account for one shard: ``doubts`` has how many pushes of each serial were in doubt, ``fetchers`` the processes that
+    fetched it, by the server's file.
+    """
     runs = runs_of(effects)
     found = Account(runs=sum(map(len, runs.values())))
     for injection in injections:
@@ -143,7 +168,7 @@ def account(
     _record_lost(found, never, accepted, injections)
     causes = _Causes(injections)
     _record_extra(found, runs, causes, doubts)
-    _record_recoveries(found, runs, causes)
+    _record_recoveries(found, runs, causes, fetchers)
     _record_resumed(found, runs, causes)
     return found
 
@@ -177,9 +202,12 @@ class _Causes:
         return own[index] if index < len(own) else None
 
     def explain(self, before: Run, run: Run) -> Injection | None:
-        """Return the injection that surely made a job run again: at the process of the run before, at a thawed one, or
-        one that forgot.
+        """Return the injection that surely made a job run again: one that forgot the end of the run before, at the
+        process of that run, at a thawed one, or one that forgot.
         """
+        # First: a process that was hit about then is no cause, because the server had the end of the job.
+        if (forgetful := self.forgot_end(before, run)) is not None:
+            return forgetful
         injection = self.after(before.pid, before.begun)
         if injection is not None and injection.at <= run.begun and self._maybe_unacknowledged(before, injection.at):
             return injection
@@ -190,6 +218,34 @@ class _Causes:
             if injection.forgets and injection.at <= run.begun and _overlaps(before, *injection.forgets):
                 return injection
         return None
+
+    def forgot_end(self, before: Run, run: Run) -> Injection | None:
+        """Return the injection that made a server forget the end of the run before, by its files."""
+        for injection in self.redis:
+            if (
+                injection.forgets
+                and before.serial in injection.forgotten_ends
+                and injection.at <= run.begun
+                and before.ended is not None
+                and before.ended <= injection.forgets[1] + _ANSWER_S
+            ):
+                return injection
+        return None
+
+    def deaths(
+        self, first: Injection, until: float, fetchers: Iterable[FetchingProcess]
+    ) -> list[tuple[Injection, float]]:
+        """Return the injections at processes that had a job in their working list, from ``first`` on and before
+        ``until``, oldest first, each with the time at which the job left the list; 0: unknown.
+        """
+        found = {id(first): (first, 0.0)}
+        for fetcher in fetchers:
+            for injection in self.by_pid.get(fetcher.pid, []):
+                in_list = not fetcher.until or fetcher.until > injection.at - _SECOND_S
+                known = found.get(id(injection), (injection, 0.0))[1]
+                if injection.kind in DEATHS and first.at <= injection.at < until and in_list:
+                    found[id(injection)] = (injection, known or fetcher.until)
+        return sorted(found.values(), key=lambda death: death[0].at)
 
     def suspect(self, run: Run) -> Injection | None:
         """Return the last injection at Redis that may have caused it, though none of its kind should."""
@@ -233,18 +289,21 @@ def _record_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes
                 found.unexplained.append(serial)
                 continue
             found.kinds[injection.kind].extra += 1
+            found.ends_forgotten += injection is causes.forgot_end(before, run)
             if injection.pid:
                 charged[id(injection)] += 1
+            elif not injection.forgets:
+                found.extra_kept[injection.kind] += 1
     found.worst = max(charged.values(), default=0)
 
 
-def _record_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
-    for own in runs.values():
+def _record_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, fetchers: Fetchers) -> None:
+    for serial, own in runs.items():
         for index, run in enumerate(own):
             injection = causes.after(run.pid, run.begun)
             if (
                 injection is None
-                or injection.kind not in ("kill", "freeze")
+                or injection.kind not in DEATHS
                 or (run.ended is not None and run.ended <= injection.at)
             ):
                 continue
@@ -254,8 +313,23 @@ def _record_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _C
                 continue
             found.kinds[injection.kind].interrupted += 1
             if later is not None:
-                found.spans.append((injection.at, later.begun))
-                found.kinds[injection.kind].recoveries.append(later.begun - causes.well_from(injection.at, later.begun))
+                deaths = causes.deaths(injection, later.begun, fetchers.get(serial, ()))
+                _record_recovery(found, deaths, later.begun, causes)
+
+
+def _record_recovery(found: Account, deaths: list[tuple[Injection, float]], begun: float, causes: _Causes) -> None:
+    """Record the recovery of one job after each death of a process that had it, and then its start."""
+    *earlier, (last_death, _) = deaths
+    for injection, left_at in earlier:
+        # Without a time in the file only the last death is judged.
+        if left_at:
+            _record_time(found, injection, left_at, causes)
+    found.spans.append((last_death.at, begun))
+    _record_time(found, last_death, begun, causes)
+
+
+def _record_time(found: Account, injection: Injection, until: float, causes: _Causes) -> None:
+    found.kinds[injection.kind].recoveries.append(max(0.0, until - causes.well_from(injection.at, until)))
 
 
 def _record_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:

@@ -8,6 +8,7 @@ import time
 from redis.exceptions import RedisError
 
 from tests.chaos.rounds.faults import REDIS, Fault, Injection, Steps, fault, lasting
+from tests.chaos.rounds.history import Moment
 from tests.chaos.rounds.replicated import NAME, Node, ReplicatedStore
 from tests.chaos.rounds.round_shard import RoundShard
 
@@ -24,23 +25,42 @@ class _Failover:
         self.old, self.new = store.master, store.replica
         # The replica's first: a push may reach it between the two readings.
         self._new_since, self._old_since = self.new.files.now, self.old.files.now
+        self._new_until: Moment | None = None
+        self._old_until: Moment | None = None
+        self.old_answers = False
+        """Whether the old master can be asked: a frozen one would stop the round."""
 
     def promoted(self) -> Steps:
         """Wait until every sentinel names the new master."""
+        self._look()
         while not self.store.all_name(self.new):
             yield
+            self._look()
 
     def demoted(self) -> Steps:
         """Wait until the old master follows the new one."""
+        self.old_answers = True
+        self._look()
         while not self.old.follows(self.new.port):
             yield
+            self._look()
+
+    def _look(self) -> None:
+        """Note the lengths of the files when the two servers have changed their roles."""
+        if self._new_until is None and self.new.role() == "master":
+            # No process follows the new master so soon: its file has only what the old one had sent.
+            self._new_until = self.new.files.now
+        if self._old_until is None and self.old_answers and self.old.role() == "slave":
+            self._old_until = self.old.files.now
 
     def forget(self, injection: Injection, since: float, until: float) -> None:
         """Record the answers of the old master between the two times that the new one does not know."""
         injection.forgets = (since, until)
-        injection.forgotten = self.old.files.pushed_since(self._old_since) - self.new.files.pushed_since(
-            self._new_since
-        )
+        old, new = self.old.files, self.new.files
+        injection.forgotten = old.pushed_since(self._old_since) - new.pushed_since(self._new_since)
+        answered = old.ends_between(self._old_since, self._old_until or old.now)
+        received = new.ends_between(self._new_since, self._new_until or new.now)
+        injection.forgotten_ends = frozenset(end.serial for end in answered - received)
 
     def rejoin(self, injection: Injection) -> Steps:
         """Start the killed old master as a replica; where each write needs one, the fault ends only then."""
@@ -89,6 +109,7 @@ def replica_behind(round_shard: RoundShard, injection: Injection) -> Steps:
 def ordered(round_shard: RoundShard, injection: Injection) -> Steps:
     """Order a failover: the old master continues to answer until a sentinel demotes it."""
     change = _Failover(round_shard)
+    change.old_answers = True
     while not _order(change.store.sentinels[0]):
         yield from lasting(_AGAIN_S)
     injection.at = time.monotonic()

@@ -29,6 +29,8 @@ class Injection:
     """The period whose answers the server, or its successor, then forgot."""
     forgotten: frozenset[int] = frozenset()
     """The serials whose push was forgotten, by the servers' own files."""
+    forgotten_ends: frozenset[int] = frozenset()
+    """The serials whose end (acknowledgement) was forgotten, by the same files."""
     fewest: int | None = None
     """The fewest working processes meanwhile, at any reading; ``None``: no promise."""
 

@@ -67,17 +67,25 @@ def power_cut(round_shard: RoundShard, injection: Injection) -> Steps:
     """Kill the server, and cut its file back to the synced part: up to a second of answers is forgotten."""
     store = _single(round_shard)
     marked_at = time.monotonic()
-    with store.open_client() as marker:
-        marker.set(_MARK, repr(marked_at))
-        while not marker.execute_command("WAITAOF", 1, 0, 10)[0]:
-            yield
-    yield from lasting(round_shard.rng.uniform(0.1, 0.9))
-    injection.at = time.monotonic()
-    store.server.kill()
-    injection.forgotten = store.files.cut_back(repr(marked_at).encode())
-    injection.forgets = (marked_at, injection.at)
-    yield from _away(round_shard)
-    _client(round_shard).delete(_MARK)
+    try:
+        with store.open_client() as marker:
+            marker.set(_MARK, repr(marked_at))
+            while not marker.execute_command("WAITAOF", 1, 0, 10)[0]:
+                yield
+        # From here on each answered write is in the file, which shows the forgotten ones: see `kill_redis`.
+        _client(round_shard).config_set("appendfsync", "no")
+        yield from lasting(round_shard.rng.uniform(0.1, 0.9))
+        injection.at = time.monotonic()
+        store.server.kill()
+        removed = store.files.cut_back(repr(marked_at).encode())
+        injection.forgotten, injection.forgotten_ends = removed.pushed, removed.ended
+        injection.forgets = (marked_at, injection.at)
+        yield from _away(round_shard)
+    finally:
+        # The round may be over before the cut comes: a mark that stays would be a key left.
+        with suppress(RedisError):
+            _client(round_shard).config_set("appendfsync", "everysec")
+            _client(round_shard).delete(_MARK)
 
 
 @fault("script flush", REDIS)

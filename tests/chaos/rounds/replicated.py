@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.embedded import LAUNCHER, find_server_binaries
-from tests.chaos.rounds.history import Files
+from tests.chaos.rounds.history import Fetchers, Files
 from tests.chaos.rounds.stores import Store
 from tests.proofs.prover import Verdict
 from tests.servers.guarded import ALL_RIGHTS, PASSWORD, credentials, taken_refusals, user_lines, with_all_rights
@@ -102,10 +102,14 @@ class Node:
         return ""
 
     def follows(self, port: int) -> bool:
-        """Return whether it is a replica of the server on ``port``, and has all its data."""
+        """Return whether it is a replica of the server on ``port``, and has all its data, also in its file: until then
+        it writes to a file without a number.
+        """
         with suppress(RedisError):
             info = cast("dict[str, Any]", self.client.info("replication"))
-            return info.get("master_port") == port and info["master_link_status"] == "up"
+            file = cast("dict[str, Any]", self.client.info("persistence"))
+            rewritten = not (file["aof_rewrite_in_progress"] or file["aof_rewrite_scheduled"])
+            return info.get("master_port") == port and info["master_link_status"] == "up" and rewritten
         return False
 
     def send(self, number: int) -> None:
@@ -134,7 +138,10 @@ class ReplicatedStore(Store):
         self.folder = folder
         self.witnesses = witnesses
         # The files stay when a resync starts others, and are plain commands throughout.
-        kept = ("appendonly yes", "aof-use-rdb-preamble no", "aof-disable-auto-gc yes", "auto-aof-rewrite-percentage 0")
+        files = ("appendonly yes", "aof-use-rdb-preamble no", "aof-disable-auto-gc yes", "aof-timestamp-enabled yes")
+        # With an fsync each second, a server holds back answered writes for up to 2 s while the disk is busy. Its file
+        # would have them later than the replica's, or never after kill -9.
+        kept = (*files, "auto-aof-rewrite-percentage 0", "appendfsync no")
         sync = ("repl-diskless-sync yes", "repl-diskless-sync-delay 0", 'save ""', "maxmemory-policy noeviction")
         least = (f"min-replicas-to-write {witnesses}", "min-replicas-max-lag 10")
         # A replica logs in to its master, and a sentinel to both: neither is a role of the framework.
@@ -189,6 +196,14 @@ class ReplicatedStore(Store):
         """Return the refused rights of the servers as they were last started."""
         found = [one for node in self.nodes if node.answers() for one in taken_refusals(node.client)]
         return [one for one in found if not one.startswith(_GREETING)]
+
+    def fetchers(self) -> Fetchers:
+        """Return for each job the fetchers of the server that knows more of them: each has missed some writes."""
+        first, second = (node.files.fetchers() for node in self.nodes)
+        return {
+            serial: max(first.get(serial, ()), second.get(serial, ()), key=len)
+            for serial in first.keys() | second.keys()
+        }
 
     def history(self) -> Verdict | None:
         """Return None: after a resync a server's files start in the middle."""

@@ -32,8 +32,8 @@ _POLICIES = (
 _CHECKS = ("Promise", "Found", "Allowed", "")
 
 
-def show(outcomes: Sequence[RoundResult]) -> None:
-    """Print the results; broken promises are marked."""
+def show(outcomes: Sequence[RoundResult], failed: Sequence[str] = ()) -> None:
+    """Print the results; broken promises are marked. ``failed`` names the rounds that ended with an error."""
     for outcome in outcomes:
         print(f"\n### Round {outcome.title}\n")
         _print(_KINDS, (_kind_row(name, kind) for name, kind in sorted(outcome.account.kinds.items())))
@@ -45,16 +45,26 @@ def show(outcomes: Sequence[RoundResult]) -> None:
     _print(_PRODUCERS, map(_producer_row, outcomes))
     _print(_POLICIES, _policy_rows(outcomes))
     broken = sum(not outcome.held for outcome in outcomes)
-    print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
+    for name in failed:
+        print(f"Round {name} failed with an error, and has no account.")
+    if broken or not failed:
+        print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
 
 
-def write(outcomes: Sequence[RoundResult], options: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
+def write(
+    outcomes: Sequence[RoundResult],
+    options: argparse.Namespace,
+    seed: int,
+    paths: Sequence[Path],
+    failed: Sequence[str] = (),
+) -> None:
     """Write the same as JSON, with the log lines by event and every injection."""
     content = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "options": {**vars(options), "seed": seed},
-        "held": all(outcome.held for outcome in outcomes),
+        "held": not failed and all(outcome.held for outcome in outcomes),
+        "failed": list(failed),
         "rounds": [_as_json(outcome) for outcome in outcomes],
     }
     for path in paths:
@@ -145,7 +155,12 @@ def _as_json(outcome: RoundResult) -> dict[str, Any]:
         "log lines": dict(line_counts.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
         "all injections": [
-            {**vars(injection), "forgotten": len(injection.forgotten)} for injection in outcome.injections
+            {
+                **vars(injection),
+                "forgotten": len(injection.forgotten),
+                "forgotten_ends": len(injection.forgotten_ends),
+            }
+            for injection in outcome.injections
         ],
     }
 

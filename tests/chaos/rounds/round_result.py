@@ -91,12 +91,11 @@ class RoundResult:
         if self.guards:
             found += _guards(self.guards, self.slots * max(1, len(self.injections)))
         if self.calls:
-            found += _calls(self.calls, self._harmless)
+            found += _calls(self.calls)
         return [*found, *_policy_load(self.policy_load, self.histories)] if self.policy_load else found
 
     def _jobs(self) -> list[Check]:
         found, producer, allowed = self.account, self.faulty.producer, self.slots + ACKNOWLEDGED_LATE
-        redis = {kind: found.extra[kind] for kind in self._harmless if found.extra[kind]}
         witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
         return [
             Check("jobs accepted", f"{producer.accepted:,}", f"{self.jobs:,}", producer.done),
@@ -106,15 +105,10 @@ class RoundResult:
             Check(
                 "most extra runs by one injection at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed
             ),
-            Check("extra runs by faults in which nothing was forgotten", _counts(redis), "0", not redis),
+            _kept("extra runs by faults in which nothing was forgotten", found),
             _none("extra runs without a cause", found.unexplained),
             Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
         ]
-
-    @property
-    def _harmless(self) -> list[str]:
-        """Return the kinds of faults of Redis in which nothing was forgotten."""
-        return sorted({one.kind for one in self.injections if not one.pid and not one.forgets})
 
     def _times(self) -> list[Check]:
         found: list[Check] = []
@@ -188,6 +182,7 @@ class RoundResult:
                 "runs cut off": found.interrupted,
                 "forgotten with their server": len(found.forgotten),
                 "extra runs": dict(found.extra),
+                "extra runs whose end a server forgot": found.ends_forgotten,
                 "recoveries": len(times),
                 "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],
                 "instants replayed from the servers' files": sum(history.groups for history in self.histories),
@@ -256,25 +251,24 @@ def _guards(found: Guards, most_blobs: int) -> list[Check]:
     ]
 
 
-def _calls(found: Calls, harmless: Sequence[str]) -> list[Check]:
+def _calls(found: Calls) -> list[Check]:
     return [
         _none("calls without an end", found.unanswered),
         _none("untyped errors at the callers", found.untyped),
         _none("calls whose end is not that of the last run of their job", found.wrong),
         _none("called jobs: began again after their caller had the answer", found.ran_again),
-        *_repeated("called jobs", found.called, harmless),
-        *_repeated("profiled jobs", found.profiled, harmless),
+        *_repeated("called jobs", found.called),
+        *_repeated("profiled jobs", found.profiled),
         Check("profiles that are kept", f"{found.pages}", "1 to 20", 1 <= found.pages <= MAX_PROFILES),
         _none("profiles that are no page of their job", found.bad_pages),
     ]
 
 
-def _repeated(name: str, found: Account, harmless: Sequence[str]) -> list[Check]:
-    by_redis = {kind: found.extra[kind] for kind in harmless if found.extra[kind]}
+def _repeated(name: str, found: Account) -> list[Check]:
     return [
         _none(f"{name}: lost", found.lost),
         _none(f"{name}: extra runs without a cause", found.unexplained),
-        Check(f"{name}: extra runs by faults in which nothing was forgotten", _counts(by_redis), "0", not by_redis),
+        _kept(f"{name}: extra runs by faults in which nothing was forgotten", found),
     ]
 
 
@@ -288,6 +282,10 @@ def some(found: Sequence[object]) -> str:
 
 def _none(promise: str, found: Sequence[object]) -> Check:
     return Check(promise, some(found), "0", not found)
+
+
+def _kept(promise: str, found: Account) -> Check:
+    return Check(promise, _counts(found.extra_kept), "0", not found.extra_kept)
 
 
 def _at_most(promise: str, seconds: float, limit: float) -> Check:

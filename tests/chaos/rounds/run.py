@@ -9,6 +9,7 @@ import random
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -83,19 +84,32 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs, effects and pictures under {os.path.relpath(folder)}", flush=True)
     clear_environment()
+    outcomes, failed = _rounds(root, folder, options, seed, stop)
+    over = stop.asked or failed or not has_tracked(options)
+    tracked_held = over or _tracked(folder / TRACKED, options, seed, stop)
+    paths = [folder / "report.json", parent / "report.json", *([Path(options.out)] if options.out else [])]
+    report.write(outcomes, options, seed, paths, failed)
+    report.show(outcomes, failed)
+    if stop.asked:
+        return INTERRUPTED
+    return HELD if tracked_held and not failed and all(outcome.held for outcome in outcomes) else BROKEN
+
+
+def _rounds(
+    root: Path, folder: Path, options: argparse.Namespace, seed: int, stop: StopSignal
+) -> tuple[list[RoundResult], list[str]]:
+    """Run the rounds; return the results, and the name of the round that failed with an error, which is the last."""
     outcomes: list[RoundResult] = []
     for number, chosen in enumerate(planned(options)):
         place = folder / f"{number}-{chosen.name}-{chosen.mode}".replace(" ", "-")
-        outcomes.append(_round(root, place, chosen, options, seed, stop))
+        try:
+            outcomes.append(_round(root, place, chosen, options, seed, stop))
+        except Exception:  # noqa: BLE001 - the rounds before this one took minutes, and have an account
+            traceback.print_exc()
+            return outcomes, [f"{chosen.name}, {chosen.mode}"]
         if stop.asked:
             break
-    tracked_held = stop.asked or not has_tracked(options) or _tracked(folder / TRACKED, options, seed, stop)
-    paths = [folder / "report.json", parent / "report.json", *([Path(options.out)] if options.out else [])]
-    report.write(outcomes, options, seed, paths)
-    report.show(outcomes)
-    if stop.asked:
-        return INTERRUPTED
-    return HELD if tracked_held and all(outcome.held for outcome in outcomes) else BROKEN
+    return outcomes, []
 
 
 def _tracked(folder: Path, options: argparse.Namespace, seed: int, stop: StopSignal) -> bool:
@@ -238,7 +252,9 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
         faulty=faulty,
         control=control,
         injections=injections,
-        account=account(faulty.producer.accepted_pushes, faulty.seen, injections, faulty.producer.doubtful),
+        account=account(
+            faulty.producer.accepted_pushes, faulty.seen, injections, faulty.producer.doubtful, faulty.store.fetchers()
+        ),
         account_control=account(control.producer.accepted_pushes, control.seen, [], control.producer.doubtful),
         impact=impact(
             control.producer.pushed_at, control.seen, injections, running.started, running.started + running.seconds

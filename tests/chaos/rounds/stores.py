@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from redis import Redis
 
-from tests.chaos.rounds.history import Files
+from tests.chaos.rounds.history import Fetchers, Files
 from tests.proofs.prover import Verdict, prove
 from tests.servers.guarded import credentials, with_all_rights
 from tests.servers.proxy import Proxy
@@ -48,6 +48,10 @@ class Store(ABC):
     @abstractmethod
     def history(self) -> Verdict | None:
         """Replay its whole history; None when its files are incomplete."""
+
+    @abstractmethod
+    def fetchers(self) -> Fetchers:
+        """Return the processes that fetched each job, by its files."""
 
     @abstractmethod
     def refusals(self) -> list[str]:
@@ -99,6 +103,10 @@ class SingleStore(Store):
 
     def refusals(self) -> list[str]:
         return self.server.refusals()
+
+    def fetchers(self) -> Fetchers:
+        self.server.written()
+        return self.files.fetchers()
 
     def history(self) -> Verdict | None:
         self.server.written()
