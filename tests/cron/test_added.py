@@ -105,7 +105,7 @@ def test_added_entry_that_cannot_be_used_stops_no_other(cron, settings):
     for name, facts in (("good", {}), ("nightly", {}), ("gone", {"class": "GoneWorker"})):
         add(cron, name, **facts)
     cron.redis.hset(KEY, mapping={"bad": b"\xff{", "list": "[]", "worse": '{"cron": "x", "class": "TickWorker"}'})
-    scheduler = cron.scheduler(entry(name="nightly"), added=added_entries(settings))
+    scheduler = cron.scheduler(entry("0 0 1 1 *", name="nightly"), added=added_entries(settings))
     until(lambda: scheduler.step() is not None and cron.events.of("pushed"), "the job of the good one")
     assert {one[0] for one in cron.events.of("pushed")} == {"good"}
     reported = dict(cron.events.of("unusable"))
