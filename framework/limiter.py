@@ -16,7 +16,7 @@ is no failure. ``async with PARTNER.awithin()`` is the same for async code, ``@P
 Make a limiter once, at the top of a module: this sends nothing. All functions but ``unlimited`` take these options:
 
 - ``wait_timeout``: how long a block waits for room, a timedelta or seconds; 5 s by default, 0 for no wait
-- ``policy``: the fate of a job that ``OverLimit`` ends: ``reschedule`` (it runs again later), ``raise`` (it fails) or ``skip`` (it is
+- ``policy``: what a job does that ``OverLimit`` ends: ``reschedule`` (it runs again later), ``raise`` (it fails) or ``skip`` (it is
   dropped)
 - ``reschedules``: how often such a job is scheduled again before it fails
 - ``backoff``: a function of the number of reschedules so far that returns the delay, a timedelta or seconds

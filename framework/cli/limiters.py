@@ -37,7 +37,7 @@ def limiters() -> None:
 def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
     """List the rate limiters in use, with their counts.
 
-    USED counts calls without a key; REFUSED counts calls that found no room at once.
+    USED counts calls without a key; REFUSED counts calls that were not admitted at once.
     """
     on = ShardCommand(names, "limiters")
     found = [(shard, one) for shard, read in on.each(lambda shard: read_limiters(shard.client)) for one in read]

@@ -1,6 +1,6 @@
 """Store large arguments outside of Redis, and read them before the job runs (decision 244).
 
-The blob holds the compressed arguments, encrypted if the class encrypts. The payload names the blob. Crash story: the
+The blob holds the compressed arguments, encrypted if the class encrypts. The payload names the blob. At a crash: the
 blob is durable before its job is pushed, and is deleted after the job was acknowledged. A death in between leaves a blob that no job
 names, which the sweep deletes.
 """
