@@ -324,7 +324,7 @@ class CallLimiter(Limiter):
     """Limit calls: ``concurrent``, ``bucket``, ``window``, ``leaky``."""
 
     def within(self, key: LimiterKey = None, *, used: int = 1) -> Within[Permit]:
-        """Return a block that counts as ``used`` calls, and waits for room as long as the limiter says.
+        """Return a block that counts as ``used`` calls, and waits to be admitted as long as the limiter says.
 
         Each ``key``, a text or a number, has a limit of its own.
 
