@@ -81,7 +81,7 @@ class _Attempts:
         """Try; return how many seconds to wait before the next try, ``None`` if the call is admitted.
 
         Raises:
-            OverLimit: there is no room, and will be none within the time to wait.
+            OverLimit: the call is not admitted, and will not be within the time to wait.
         """
         limiters = port.current().limiters
         take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited)
@@ -201,7 +201,7 @@ class Within(Generic[T]):
         attempts = _Attempts(self._limiter, self._key, self._amount, self._limiter.rule.wait_s)
         try:
             if self._limiter.rule.kind != "unlimited":
-                # No event: only the clock of Redis says when there is room.
+                # No event: only the clock of Redis says when a call is admitted.
                 while (pause_s := await asyncio.to_thread(attempts.try_once)) is not None:  # noqa: ASYNC110
                     await asyncio.sleep(pause_s)
         except asyncio.CancelledError:
@@ -302,7 +302,7 @@ class Limiter:
         """Admit one job without a wait; return its permit, ``None`` for a job that is not limited.
 
         Raises:
-            OverLimit: there is no room.
+            OverLimit: the job is not admitted.
         """
         if self.rule.kind == "unlimited":
             return None
@@ -329,7 +329,7 @@ class CallLimiter(Limiter):
         Each ``key``, a text or a number, has a limit of its own.
 
         Raises:
-            OverLimit: when the block begins, there is no room.
+            OverLimit: the block is not admitted when it begins.
             ShardUnavailableError: the shard does not answer or refuses.
         """
         used = int(_amount("used", used, self.rule, minimum=1))
