@@ -288,7 +288,7 @@ class Limiter:
     aresize = async_twin(resize)
 
     def reset(self, key: LimiterKey = None) -> None:
-        """Forget what is used of the key, or, without one, of the limiter and all of its keys. Holders of locks go on.
+        """Set what is used of the key to zero; without a key, of the limiter and all of its keys. Holders of locks go on.
 
         Raises:
             ShardUnavailableError: as ``used``.

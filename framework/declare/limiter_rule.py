@@ -113,5 +113,5 @@ class LimiterPort(Protocol):
         ...
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
-        """Forget what is used of one key, or (``None``) of all."""
+        """Set what is used of one key, or (``None``) of all, to zero."""
         ...
