@@ -12,7 +12,7 @@ class Timings:
     """The waits, in seconds."""
 
     lease_s: float = 15.0
-    """Lifetime of a lease without heartbeats (design: recovery within 25 s)."""
+    """Lifetime of a lease without heartbeats (promise 3 of ``docs/internals/reliability.md``: recovery within 25 s)."""
     heartbeat_period_s: float = 3.0
     """Period of a process's heartbeats: four may be lost before the lease expires."""
     child_renewal_period_s: float = 4.0

@@ -116,7 +116,7 @@ def unresize(name: str, *, names: Sequence[str]) -> None:
 @shard_option
 @reports_errors
 def reset(name: str, *, key: str | None, names: Sequence[str]) -> None:
-    """Forget what is used of NAME, so that it admits calls again.
+    """Set what is used of NAME to zero, so that it admits calls again.
 
     Blocks that run go on: a concurrent limiter may then have more than its limit.
     """

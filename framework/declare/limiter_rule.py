@@ -67,7 +67,7 @@ class Take(NamedTuple):
 
     admitted: bool
     retry_after_s: float | None
-    """Until there may be room; ``None`` if that is not known, or never."""
+    """Until a call may be admitted; ``None`` if that is not known, or never."""
     used: float
     limit: float
     """The limit in force: operators may have resized it."""
@@ -113,5 +113,5 @@ class LimiterPort(Protocol):
         ...
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
-        """Forget what is used of one key, or (``None``) of all."""
+        """Set what is used of one key, or (``None``) of all, to zero."""
         ...

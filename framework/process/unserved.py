@@ -1,6 +1,6 @@
 """Find queues of loaded classes that no running process serves, and warn of them: at the boot of a producer, and in processes.
 
-``UnservedWatch`` decides when a process checks and warns; ``UnservedQueues`` finds the queues and words the lines.
+``UnservedWatch`` decides when a process checks and warns; ``UnservedQueues`` finds the queues and writes the lines.
 """
 
 import math
