@@ -113,7 +113,7 @@ class DeclarationError(FrameworkError):
 
 
 class MisuseError(FrameworkError, TypeError):
-    """Report a use of a worker class like a task of another library. The message names the right call. Nothing was pushed."""
+    """Report a worker class that is used like a task of another library. The message names the right call. Nothing was pushed."""
 
     def __init__(self, worker: str, reason: str) -> None:
         self.worker, self.reason = worker, reason
@@ -307,7 +307,7 @@ class UnroutedCallError(FrameworkError):
         self.shard, self.command = shard, command
         here = f"inside a route to {', '.join(map(repr, inside))} only" if inside else "outside of any route"
         super().__init__(
-            f"{command} on shard '{shard}' {here}: jobs may live on another Redis than this one. Write `with "
+            f"{command} on shard '{shard}' {here}: the jobs may be on another Redis than this one. Write `with "
             "router.via(TheWorker) as pool:` around the call and use that pool; `router.via_shard(name)` where the shard itself "
             "is meant, `router.via_all()` for every shard; or `allow_unrouted(reason=...)` (all in framework.sharding)."
         )
@@ -522,7 +522,7 @@ class NestedLimiterError(FrameworkError):
         of = f" for {key!r}" if key else ""
         super().__init__(
             f"limiter {limiter!r}{of} is taken inside of a block, or of a job, that holds it: the inner block would wait for the "
-            "outer one, for ever at a limit of 1. Take it once, or give the inner block another limiter or key"
+            "outer one, at a limit of 1 for ever. Take it once, or give the inner block another limiter or key"
         )
 
 
@@ -549,7 +549,7 @@ class OverLimit(FrameworkError):
         self.backoff_s: float | None = None
         """What ``backoff`` returned in the process of an isolated job, which cannot send a function to its worker process."""
         of = f" for {key!r}" if key else ""
-        when = "" if retry_after_s is None else f" There may be room in {_format_wait(retry_after_s)}."
+        when = "" if retry_after_s is None else f" It may admit a call in {_format_wait(retry_after_s)}."
         super().__init__(
             f"limiter {limiter!r} is at its limit of {limit:g}{of}.{when} "
             f"`{command(f'limiters show {limiter}')}` shows what is used."
@@ -742,7 +742,7 @@ class BusinessError(FrameworkError):
 class JobTimeoutError(BaseException):
     """End a run that lasts longer than its ``timeout`` (``timeout_s`` seconds): the job has failed.
 
-    It is raised inside of ``perform`` where a thread happens to be. ``except Exception`` does not catch it.
+    It is raised inside of ``perform``, between any two instructions. ``except Exception`` does not catch it.
     """
 
     timeout_s = 0.0

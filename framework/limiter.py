@@ -9,14 +9,14 @@
             with PARTNER.within():
                 ...
 
-A block that finds no room waits for ``wait_timeout``, then raises ``OverLimit``. A job that this error ends is scheduled again, which
-is no failure. ``async with PARTNER.awithin()`` is the same for async code, ``@PARTNER.within()`` for a function, the attribute
+A block that is not admitted waits for ``wait_timeout``, then raises ``OverLimit``. A job that this error ends is scheduled again,
+which is no failure. ``async with PARTNER.awithin()`` is the same for async code, ``@PARTNER.within()`` for a function, the attribute
 ``limiter = PARTNER`` for every job of a class.
 
 Make a limiter once, at the top of a module: this sends nothing. All functions but ``unlimited`` take these options:
 
-- ``wait_timeout``: how long a block waits for room, a timedelta or seconds; 5 s by default, 0 for no wait
-- ``policy``: the fate of a job that ``OverLimit`` ends: ``reschedule`` (it runs again later), ``raise`` (it fails) or ``skip`` (it is
+- ``wait_timeout``: how long a block waits to be admitted, a timedelta or seconds; 5 s by default, 0 for no wait
+- ``policy``: what a job does that ``OverLimit`` ends: ``reschedule`` (it runs again later), ``raise`` (it fails) or ``skip`` (it is
   dropped)
 - ``reschedules``: how often such a job is scheduled again before it fails
 - ``backoff``: a function of the number of reschedules so far that returns the delay, a timedelta or seconds

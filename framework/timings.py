@@ -12,7 +12,7 @@ class Timings:
     """The waits, in seconds."""
 
     lease_s: float = 15.0
-    """Lifetime of a lease without heartbeats (design: recovery within 25 s)."""
+    """Lifetime of a lease without heartbeats (promise 3 of ``docs/internals/reliability.md``: recovery within 25 s)."""
     heartbeat_period_s: float = 3.0
     """Period of a process's heartbeats: four may be lost before the lease expires."""
     child_renewal_period_s: float = 4.0
@@ -60,7 +60,7 @@ class Timings:
     memory_check_period_s: float = 3.0
     """Period at which a supervisor reads the memory of its children."""
     longest_poll_period_s: float = 10.0
-    """Longest period of the poller for due jobs, however large the fleet: its survivors must not wait for dead processes."""
+    """Longest period of the poller for due jobs, however many processes there are: living ones must not wait for dead ones."""
     leader_lease_s: float = 6.0
     """Lifetime of the lease of a leader without renewals; with one check of another process, a new leader comes within 10 s."""
     leader_renewal_period_s: float = 2.0

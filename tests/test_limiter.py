@@ -54,7 +54,7 @@ def test_block_over_the_limit_raises_with_the_remedy(redis):
     with one.within("ada"):
         assert one.used("ada") == 1
     with pytest.raises(
-        OverLimit, match=r"limiter 'partner' is at its limit of 1 for 'ada'. There may be room in"
+        OverLimit, match=r"limiter 'partner' is at its limit of 1 for 'ada'. It may admit a call in"
     ) as raised:
         one.within("ada").__enter__()
     assert 0 < raised.value.retry_after_s <= 86_400
@@ -69,7 +69,7 @@ def test_block_over_the_limit_raises_with_the_remedy(redis):
 
 @each_row(("seconds", "words"), [(0.25, "0.25 s"), (59.2, "59.2 s"), (5_400.0, "1 h 30 min"), (86_400.0, "1 d")])
 def test_messages_of_waits_have_readable_units(seconds, words):
-    assert f"may be room in {words}." in str(OverLimit("api", "", 3, seconds))
+    assert f"may admit a call in {words}." in str(OverLimit("api", "", 3, seconds))
     assert f", for {words} more" in str(LeaseTakenError("one", "w1", seconds))
 
 

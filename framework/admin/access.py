@@ -125,7 +125,7 @@ def raise_first(unanswered: Mapping[str, ShardUnavailableError]) -> None:
 def iterate(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Iterator[T]:
     """Yield what the step finds on each shard in turn, while it is read.
 
-    A shard that does not answer is left out, and its error is raised after the last item: no loop takes a part for the whole.
+    A shard that does not answer is left out, and its error is raised after the last item: no loop ends as if it had seen all.
 
     Raises:
         ShardUnavailableError: a shard did not answer, or stopped to.

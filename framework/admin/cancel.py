@@ -1,7 +1,7 @@
 """Cancel the jobs that match a filter, in every place: waiting for their time, held, in a queue, running.
 
 A job of the schedule or the retry set, or a held one, ends at once: one atomic step removes it. A job in a queue or in a process is
-marked (``aw:cancelled``): its process ends it before its start, or asks it to end. Crash story: what is done stays, and a second call
+marked (``aw:cancelled``): its process ends it before its start, or asks it to end. At a crash: what is done stays, and a second call
 goes on; a job that moves meanwhile is found at its next place, or by its mark.
 """
 

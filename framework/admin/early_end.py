@@ -19,9 +19,9 @@ def early_end_blockers(location: JobLocation, snapshot: ShardSnapshot) -> list[B
         return []
     blockers: list[Blocker] = []
     since, what = snapshot.cancelled_since(str(payload.get("jid"))), "it"
-    sees = "its own look at self.cancelled; the task of an async job is cancelled within five seconds"
+    sees = "the job itself, when it reads self.cancelled; the task of an async job is cancelled within five seconds"
     if since is None and (bid := bid_of(payload)):
-        since, what, sees = snapshot.cancelled_since(bid), "its batch", "its own look at self.cancelled"
+        since, what, sees = snapshot.cancelled_since(bid), "its batch", "the job itself, when it reads self.cancelled"
     if since is not None:
         why = f"{what} was cancelled {format_duration(max(0.0, snapshot.now - since))} ago"
         blockers.append(Blocker("cancelled", why, _REMEDY if kind in _WAITING else sees))

@@ -1,4 +1,4 @@
-"""Plan an operator's action on one job of a sorted set: the bytes to write, and what becomes of its lock and its state."""
+"""Plan an operator's action on one job of a sorted set: the bytes to write, and the changes of its lock and its state."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias

@@ -72,7 +72,7 @@ class MatchingHeldJobs:
         """Return the number of jobs.
 
         Raises:
-            ShardUnavailableError: a shard does not answer: no number is that of a part.
+            ShardUnavailableError: a shard does not answer, so the number would be incomplete.
         """
         return sum_of(self._shard, lambda home: sum(1 for _ in _records(home, self._wanted)))
 
@@ -114,7 +114,7 @@ class HeldSet(MatchingHeldJobs):
         """The number of held jobs.
 
         Raises:
-            ShardUnavailableError: a shard does not answer: no number is that of a part.
+            ShardUnavailableError: a shard does not answer, so the number would be incomplete.
         """
         places = self.places()
         raise_first(places.unanswered)

@@ -60,7 +60,7 @@ class Queue:
     """A queue by its name, on one shard, or (without ``shard``) on every shard.
 
     ``size``, ``latency`` and ``paused`` read Redis at each use; those of a queue from ``queues()`` are as they were listed.
-    Reading and acting cover each shard that answers; then the error of another is raised, so that no number is a part of one.
+    Reading and acting cover each shard that answers; then the error of another is raised, so that no number is incomplete.
 
     Raises:
         UnknownNameError: an action names a queue that no shard knows: no job, listing, pause or process has it.

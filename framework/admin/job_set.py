@@ -169,7 +169,7 @@ class MatchingJobs:
         """Return the number of jobs.
 
         Raises:
-            ShardUnavailableError: a shard does not answer: no number is that of a part.
+            ShardUnavailableError: a shard does not answer, so the number would be incomplete.
         """
         return sum_of(
             self._shard, lambda home: sum(1 for _ in _opened(home, self._kind).matching(self._wanted, ignore_progress))
@@ -257,7 +257,7 @@ class JobSet:
         """The number of jobs.
 
         Raises:
-            ShardUnavailableError: a shard does not answer: no number is that of a part.
+            ShardUnavailableError: a shard does not answer, so the number would be incomplete.
         """
         return sum_of(self.shard, lambda home: _opened(home, self.kind).size())
 

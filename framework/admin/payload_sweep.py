@@ -7,7 +7,7 @@ A blob is deleted only if all of this holds (decision 244):
 3. this sweep, which read every key that holds jobs on every shard twice, in both directions, finds none either.
 
 A job that moves during a sweep may be missed by one direction; to lose its blob it must be missed in four passes, days apart. If a
-shard does not answer, nothing is deleted. Crash story: each step is repeated by the next sweep, which comes an hour after the
+shard does not answer, nothing is deleted. At a crash: each step is repeated by the next sweep, which comes an hour after the
 begin of the one that has not ended.
 """
 

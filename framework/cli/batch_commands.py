@@ -96,7 +96,7 @@ def cancel(bid: str, *, yes: bool, names: Sequence[str]) -> None:
 @shard_option
 @reports_errors
 def delete(bid: str, *, yes: bool, names: Sequence[str]) -> None:
-    """Forget a batch: its jobs still run, and no callback of it is enqueued any more.
+    """Delete the state of a batch: its jobs still run, and no callback of it is enqueued any more.
 
     Status 1: no shard has the batch, or a shard does not answer.
     """

@@ -37,7 +37,7 @@ def limiters() -> None:
 def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
     """List the rate limiters in use, with their counts.
 
-    USED counts calls without a key; REFUSED counts calls that found no room at once.
+    USED counts calls without a key; REFUSED counts calls that were not admitted at once.
     """
     on = ShardCommand(names, "limiters")
     found = [(shard, one) for shard, read in on.each(lambda shard: read_limiters(shard.client)) for one in read]
@@ -116,7 +116,7 @@ def unresize(name: str, *, names: Sequence[str]) -> None:
 @shard_option
 @reports_errors
 def reset(name: str, *, key: str | None, names: Sequence[str]) -> None:
-    """Forget what is used of NAME, so that it admits calls again.
+    """Set what is used of NAME to zero, so that it admits calls again.
 
     Blocks that run go on: a concurrent limiter may then have more than its limit.
     """

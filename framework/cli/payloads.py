@@ -68,8 +68,8 @@ def create() -> None:
 def sweep(*, dry_run: bool, as_json: bool) -> None:
     """Delete the blobs that no job has named for long.
 
-    A blob is deleted if it is older than payload_offload.keep, and if an earlier sweep, at least as long ago, found no job of it
-    either. Worker processes sweep too, every six hours or more often. Every shard of the application must answer.
+    A blob is deleted if it is older than payload_offload.keep, and if an earlier sweep, at least as long ago, found no job that
+    names it. Worker processes sweep too, every six hours or more often. Every shard of the application must answer.
 
     Status 1: a shard or the store does not answer; nothing was deleted.
     """

@@ -60,7 +60,7 @@ def cancel(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
 @shard_option
 @reports_errors
 def delete(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
-    """Forget a workflow and the batches of its steps: jobs that were written run, and no step starts.
+    """Delete a workflow and the batches of its steps: jobs that were written run, and no step starts.
 
     Status 1: no shard has the workflow, or a shard does not answer.
     """

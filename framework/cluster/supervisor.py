@@ -40,7 +40,7 @@ class LeaseManager(Protocol):
 
     @property
     def failed(self) -> bool:
-        """Whether it has failed for good, so that the supervisor must end."""
+        """Whether it has failed and cannot go on, so that the supervisor must end."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Validate the positions of a method with strict pydantic schemas. Their output is not used: the original values travel."""
+"""Validate the positions of a method with strict pydantic schemas. Their output is not used: a job gets the original values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ GROUPS: Mapping[str, str] = {
     "ownership": "the team that owns the job, and the resources that it needs",
     "queues": "the queue and the shard of the job, and the weight of the queue",
     "versions": "the names of the class, and the version of its arguments",
-    "retries": "the fate of a job that fails or is interrupted",
+    "retries": "what happens to a job that fails or is interrupted",
     "running": "when the job is acknowledged, and limits of time",
     "payload": "the checks, size and log output of the arguments",
     "status": "how long the state of the job is kept",

@@ -1,4 +1,4 @@
-"""The attributes of a worker class: for each its group, its validator and its documentation (design section 4)."""
+"""The attributes of a worker class: for each its group, its validator and its documentation."""
 
 from typing import get_args
 

@@ -101,8 +101,8 @@ class Batch:
     def jobs(self, *, autoflush: int = AUTOFLUSH) -> "JobsBlock":
         """Return a block, ``with`` or ``async with``, whose pushes are jobs of the batch.
 
-        They are written when the block ends, in one step: all with their counts, or none, as after an error in the block. Of more
-        than ``autoflush`` jobs each ``autoflush`` are one step, and the events of the batch wait for the last one.
+        They are written when the block ends, in one step: all with their counts, or none, as after an error in the block. More
+        than ``autoflush`` jobs are written in steps of ``autoflush``, and the events of the batch wait for the last step.
 
         Raises (at the end of the block, or in a push of it):
             BatchError: a job belongs to another shard, or the batch has succeeded or was cancelled.
@@ -150,14 +150,14 @@ class Batch:
     def cancel(self) -> None:
         """Cancel every job of the batch and of the nested ones: none begins any more, and running ones are asked to end.
 
-        A job ends when its turn comes, without running; one that is due later, then. ``self.cancelled`` of a running job becomes
-        true within five seconds. The events ``complete`` and ``finished`` happen when all have ended, ``success`` does not. Jobs
-        cannot be added any more. Raises as ``invalidate``.
+        A job that waits ends without running: in a queue when its turn comes, in the schedule set when it is due.
+        ``self.cancelled`` of a running job becomes true within five seconds. The events ``complete`` and ``finished`` happen when
+        all have ended, ``success`` does not. Jobs cannot be added any more. Raises as ``invalidate``.
         """
         port.current().batches.change(self.bid, "cancel")
 
     def delete(self) -> None:
-        """Forget the batch: its jobs stay, and no event happens any more. The batch around it does not wait for it any more.
+        """Delete the state of the batch: its jobs stay, and no event happens any more. Its parent does not wait for it any more.
 
         Raises as ``invalidate``.
         """

@@ -354,7 +354,7 @@ def _check_constructor(faults: ErrorCollector, cls: type[Any]) -> None:
         inspect.signature(cls).bind()
     except TypeError:
         message = (
-            "__init__ wants arguments, but the framework makes one instance per job without any; take them in perform."
+            "__init__ needs arguments, but the framework makes one instance per job without any; take them in perform."
         )
         faults.add(message, "__init__")
 

@@ -12,7 +12,7 @@ from framework.declare.signature import JobSignature
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """``attribute`` = ``value`` excludes ``forbidden_values`` of ``other_attribute``, for ``reason``; ``remedy`` is the way out."""
+    """``attribute`` = ``value`` excludes ``forbidden_values`` of ``other_attribute``, for ``reason``; ``remedy`` helps."""
 
     attribute: str
     value: Any

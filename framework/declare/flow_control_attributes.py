@@ -70,7 +70,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         group="flow_control",
         meaning=PRIORITIES.doc,
         effect="Jobs of a higher level start before those of lower ones in the same queue: `critical`, `high`, `normal`, `low`. "
-        "Each tenth start is of another level in turn, so that none waits for ever.",
+        "Each tenth start is of another level in turn, so that no level waits for ever.",
         trap="Every process that serves the queue must have the class, and no Ruby process may serve it: it sees no sub-queues. "
         "`set(priority=...)` needs the attribute.",
     ),
@@ -79,9 +79,9 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         group="flow_control",
         meaning="The rate limiter of the class: each run takes one call, or one lock, of it. `.by(...)` gives each key of the "
         "jobs a limit of its own.",
-        effect="A run that finds no room ends at once, without `perform`, and is scheduled again: no failure, no retry. "
+        effect="A run that the limiter does not admit ends at once, without `perform`, and is scheduled again: no failure, no retry. "
         "The policy of the limiter may drop the job, or let it fail.",
-        trap="Each attempt passes through a queue. To keep jobs back without a rate, use `concurrency_limit`.",
+        trap="Each attempt passes through a queue. To limit the jobs that run at a time, use `concurrency_limit`.",
     ),
     "max_running_jobs": Attribute(
         validator=validators.limit,
@@ -146,7 +146,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         group="flow_control",
         meaning="For how long a run of a `ReenqueuerWorker` lasts at least.",
         effect="A run that has ended sooner waits with its lease before the next job is pushed.",
-        trap="It belongs to a `ReenqueuerWorker`. The wait takes the place of a job in its process.",
+        trap="It belongs to a `ReenqueuerWorker`. The wait occupies a slot of its process.",
     ),
     "defer_on_health": Attribute(
         validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
@@ -170,7 +170,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         validator=validators.one_of(*get_args(DataConsistency)),
         group="flow_control",
         meaning="The database server that the job reads from: `always` the primary, `sticky` an up-to-date replica "
-        "or else the primary, `delayed` the same after a wait for a replica.",
+        "or else the primary, `delayed` the same, after one retry if no replica is up to date.",
         effect="For databases with replicas in the setting `databases`: the push records the position of the "
         "primary, and the job reads through `framework.databases` from a replica that has reached it. After its "
         "first write the job reads from the primary.",

@@ -216,7 +216,7 @@ class _Steps:
 
 def _begin_again(worker: Any) -> str:
     return (
-        "If an earlier release wrote it in another form, teach build_enumerator that form, or let the job begin again: "
+        "If an earlier release wrote it in another form, let build_enumerator read that form too, or let the job begin again: "
         f"framework.admin.reset_iteration({worker.jid!r})"
     )
 

@@ -67,7 +67,7 @@ class Lease:
 
     @contextmanager
     def hold(self, *, wait: timedelta | float = 0) -> "Generator[HeldLease]":
-        """Hold the lease for the block (GitLab's ``in_lock``). Another holder is waited for, at most for ``wait``.
+        """Hold the lease for the block (GitLab's ``in_lock``). Wait for the end of another holder, at most for ``wait``.
 
         Raises:
             LeaseTakenError: another holder has the lease.

@@ -81,7 +81,7 @@ class _Attempts:
         """Try; return how many seconds to wait before the next try, ``None`` if the call is admitted.
 
         Raises:
-            OverLimit: there is no room, and will be none within the time to wait.
+            OverLimit: the call is not admitted, and will not be within the time to wait.
         """
         limiters = port.current().limiters
         take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited)
@@ -201,7 +201,7 @@ class Within(Generic[T]):
         attempts = _Attempts(self._limiter, self._key, self._amount, self._limiter.rule.wait_s)
         try:
             if self._limiter.rule.kind != "unlimited":
-                # No event: only the clock of Redis says when there is room.
+                # No event: only the clock of Redis says when a call is admitted.
                 while (pause_s := await asyncio.to_thread(attempts.try_once)) is not None:  # noqa: ASYNC110
                     await asyncio.sleep(pause_s)
         except asyncio.CancelledError:
@@ -288,7 +288,7 @@ class Limiter:
     aresize = async_twin(resize)
 
     def reset(self, key: LimiterKey = None) -> None:
-        """Forget what is used of the key, or, without one, of the limiter and all of its keys. Holders of locks go on.
+        """Set what is used of the key to zero; without a key, of the limiter and all of its keys. Holders of locks go on.
 
         Raises:
             ShardUnavailableError: as ``used``.
@@ -302,7 +302,7 @@ class Limiter:
         """Admit one job without a wait; return its permit, ``None`` for a job that is not limited.
 
         Raises:
-            OverLimit: there is no room.
+            OverLimit: the job is not admitted.
         """
         if self.rule.kind == "unlimited":
             return None
@@ -324,12 +324,12 @@ class CallLimiter(Limiter):
     """Limit calls: ``concurrent``, ``bucket``, ``window``, ``leaky``."""
 
     def within(self, key: LimiterKey = None, *, used: int = 1) -> Within[Permit]:
-        """Return a block that counts as ``used`` calls, and waits for room as long as the limiter says.
+        """Return a block that counts as ``used`` calls, and waits to be admitted as long as the limiter says.
 
         Each ``key``, a text or a number, has a limit of its own.
 
         Raises:
-            OverLimit: when the block begins, there is no room.
+            OverLimit: the block is not admitted when it begins.
             ShardUnavailableError: the shard does not answer or refuses.
         """
         used = int(_amount("used", used, self.rule, minimum=1))

@@ -13,7 +13,7 @@ from framework.wire.json import dumps
 LimiterKind: TypeAlias = Literal["concurrent", "bucket", "window", "leaky", "points", "unlimited"]
 
 OverLimitPolicy: TypeAlias = Literal["reschedule", "raise", "skip"]
-"""The fate of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
+"""What happens to a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
 
 MAIN = "main"
 
@@ -67,7 +67,7 @@ class Take(NamedTuple):
 
     admitted: bool
     retry_after_s: float | None
-    """Until there may be room; ``None`` if that is not known, or never."""
+    """Until a call may be admitted; ``None`` if that is not known, or never."""
     used: float
     limit: float
     """The limit in force: operators may have resized it."""
@@ -113,5 +113,5 @@ class LimiterPort(Protocol):
         ...
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
-        """Forget what is used of one key, or (``None``) of all."""
+        """Set what is used of one key, or (``None``) of all, to zero."""
         ...

@@ -10,7 +10,7 @@ def wire_name(module: str, class_name: str) -> str:
     """Return the name of a class on the wire: ``workers.chaos.sleep_worker``, ``SleepWorker`` gives ``Chaos::SleepWorker``.
 
     The module path is dropped through its last package called ``workers``, else through its first package; the module's
-    own name is dropped; the rest is written in CamelCase (design section 4). A nested class keeps its outer classes.
+    own name is dropped; the rest is written in CamelCase. A nested class keeps its outer classes.
     """
     packages = module.split(".")[:-1]
     if "workers" in packages:

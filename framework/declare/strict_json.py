@@ -71,7 +71,7 @@ def check_strict_json(value: Any, depth_left: int = MAX_DEPTH) -> None:
         return
     elif kind is float:
         if not math.isfinite(value):
-            raise NotJsonError(f"is {value}, which JSON has no word for; pass None or a str")
+            raise NotJsonError(f"is {value}, which JSON cannot write; pass None or a str")
     elif kind is list:
         _check_list(value, depth_left)
     elif kind is dict:

@@ -290,7 +290,7 @@ def _limit(value: Any) -> Any:
     try:
         inspect.signature(candidate).bind()
     except (TypeError, ValueError):
-        raise InvalidValue(f"{limit.allowed}; this callable wants arguments") from None
+        raise InvalidValue(f"{limit.allowed}; this callable needs arguments") from None
     return candidate
 
 

@@ -1,6 +1,6 @@
 """Decide how a successful job is acknowledged, and acknowledge recorded jobs when their events are durable.
 
-Crash story: a job whose thread runs the next one stays in the working list of its process until its event is durable, as if its
+At a crash: a job whose thread runs the next one stays in the working list of its process until its event is durable, as if its
 thread waited. A kill before leaves it there, from where it runs again; its event then follows that run. Such jobs count among those
 without a confirmed acknowledgement: no job starts while these are ``MAX_UNACKNOWLEDGED``, so a kill repeats no more jobs than without
 them. The last of them makes the writer write at once. While the database does not answer, no job starts after it.

@@ -1,8 +1,8 @@
 """Know which jobs were cancelled: by ``framework.cancel``, or by Ruby's ``Client#cancel!`` for a job that asks.
 
 ``framework.cancel`` marks a job's id in one key of the shard. While that key is missing, nothing is sent: the check for rare keys
-has it (``AbsentKeys``). Else each process reads the new marks every few seconds, for all its jobs at once. A job that starts looks
-into the memory of its process.
+has it (``AbsentKeys``). Else each process reads the new marks every few seconds, for all its jobs at once. The id of a job that
+starts is compared with the marks in the memory of its process.
 
 Ruby's cancellation is the field ``cancelled`` of the HASH ``it-JID``. Only jobs that read ``self.cancelled`` are looked up there. The
 first read of a sync job asks Redis at once, which delays only its own thread. Then one pipeline asks for all such jobs every few

@@ -3,7 +3,7 @@
 A thread that is about to start a job takes the next buffered jobs with it, asks for all of them, and puts the others back with
 their answers. So a job costs a share of a round trip, and an idle process pays no more than the one that a job alone costs.
 
-Crash story: ``admit.lua`` leaves each job in the working list, with its slot, or moves it to the waiting jobs. Jobs that were
+At a crash: ``admit.lua`` leaves each job in the working list, with its slot, or moves it to the waiting jobs. Jobs that were
 taken along stay in flight. If the call fails, they go back to the buffer without an answer, and each is asked for alone: a slot
 that an unseen call has taken is found again.
 """
@@ -52,12 +52,12 @@ _RUNNING: JobState = "running"
 # States of a job: it waits for a slot; the script could not ask for it.
 _WAITS, _ERROR = 0, 3
 _MOVED = (_WAITS, FENCED)
-# Of a job that starts no policy reads the counts.
+# If a job starts, no policy reads the counts.
 _ADMISSION = Admission(ADMITTED, 0, 0, 0)
 _MAX_ENCODED = 100
 
-# What is asked about one job: its unit, its id, the terms of its class, these as JSON, its slot and its lock, if it has them, and
-# its status. At last since when it has waited for a slot, in epoch seconds, empty if it has not, and its scope; None for most jobs.
+# The request for one job: its unit, its id, the terms of its class, these as JSON, its slot and its lock, if it has them, and
+# its status. The last two are since when it has waited for a slot (epoch seconds, empty if it has not), and its scope (mostly None).
 # No named tuple, which takes three times as long to make.
 _Question: TypeAlias = tuple[
     UnitOfWork, str, ClassTerms, str, Slot | None, Lock | None, TrackedJob | None, tuple[str, str] | None

@@ -1,4 +1,4 @@
-"""Decide the fate of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped (the limiter's policy)."""
+"""Decide the outcome of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped (the limiter's policy)."""
 
 import math
 import random
@@ -41,7 +41,7 @@ def call_backoff(payload: Payload, error: OverLimit) -> None:
 
 
 def _backoff_s(error: OverLimit, count: int, draw: Callable[[], float]) -> float:
-    """Return the delay of the limiter's own function, or Sidekiq's if there is none, or it raises or returns nonsense."""
+    """Return the delay of the limiter's own function, or Sidekiq's if there is none, or it raises or returns no valid delay."""
     own_s = error.backoff_s if error.backoff is None else _own_backoff_s(error, count)
     return _STEP_S * count + _STEP_S * draw() + 1 if own_s is None else own_s
 

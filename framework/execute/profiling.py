@@ -1,7 +1,7 @@
 """Profile the runs of a job that was pushed with ``set(profile=True)``, with pyinstrument (the extra ``profile``).
 
-The profile never decides about the job: without the package, beside another profiler, or if the page cannot be kept, the job runs all
-the same, and a log line says why there is no profile. The page is kept before the job is acknowledged.
+The profile never decides about the job. Without the package, beside another profiler, or if the page cannot be kept, the job still
+runs, and a log line says why there is no profile. The page is kept before the job is acknowledged.
 """
 
 import asyncio

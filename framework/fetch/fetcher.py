@@ -1,7 +1,7 @@
 """Give jobs to the threads that run them, and take the ends of the jobs: the fetcher.
 
 The fetcher has no thread of its own. A thread without a job makes the round trip to Redis, or becomes the leader, which waits
-for new jobs. A leader that starts a job lacks a successor: the threads (``execute/threads.py``) ask for that before each job.
+for new jobs. When the leader starts a job, another thread has to lead: ``execute/threads.py`` asks for that before each job.
 """
 
 from collections.abc import Collection, Mapping

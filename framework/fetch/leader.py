@@ -282,9 +282,10 @@ class Leader:
             self._state.expect_jobs()
 
     def _ring(self, arrived: AbstractSet[str]) -> None:
-        """Let the next jobs of sub-queues come to the own lists of queues whose last job a blocking move may have taken.
+        """Run ``ring.lua``, which moves the next job of the sub-queues to ``queue:NAME`` if a blocking move has emptied that list.
 
-        Now and then for every queue: another program may have deleted that job, or a process died between these two steps.
+        Run it for every queue from time to time: another program may have deleted the job in the list, or a process may have died
+        between its blocking move and ``ring.lua``.
         """
         now = clock()
         if overdue := now - self._rung_at >= self._timings.block_timeout_s:

@@ -153,7 +153,7 @@ class UnitOfWork:
         self.leave_lock()
 
     def leave_lock(self) -> None:
-        """Let nothing that becomes of the job from now on release or renew its lock."""
+        """Forget the lock: no later step of the job releases or renews it."""
         if self.resources is not None:
             self.resources.lock = None
             if not (

@@ -33,6 +33,6 @@ class Handlers:
         """Return the result of ``call``; if it raises, report the error and return ``None``."""
         try:
             return call()
-        except BaseException as failure:  # noqa: BLE001 - an error of application code must not change what becomes of the job
+        except BaseException as failure:  # noqa: BLE001 - an error of application code must not change how the job ends
             self._report(what, failure)
             return None

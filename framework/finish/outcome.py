@@ -1,4 +1,4 @@
-"""Describe what one run came to: one dataclass per outcome, with its facts.
+"""Describe how one run ended: one dataclass per outcome, with its facts.
 
 ``execute`` returns one, ``settle`` acts on it. A new dataclass fails the type check (``assert_never``) until it is settled.
 ``framework/finish/endings.py`` has the table of what each outcome writes.
@@ -152,7 +152,7 @@ class UnknownClass:
 
     @property
     def outcome(self) -> Outcome:
-        """Return the outcome: deferred, or interrupted for good."""
+        """Return the outcome: deferred, or interrupted without another run."""
         return Outcome.INTERRUPTED if self.gives_up else Outcome.DEFERRED
 
 

@@ -91,5 +91,5 @@ def _answer_of(outcome: RunOutcome, *, died: bool) -> str:
         case Cancelled():
             return end_answer("cancelled")
         case _:
-            # The script writes the word of the batch.
+            # Without an answer, the script stores the word by which a batch counts this end.
             return ""

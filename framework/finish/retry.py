@@ -1,4 +1,4 @@
-"""Decide what becomes of a failed job: retry, kill or delete (Sidekiq's verbs). ``settle`` moves the job.
+"""Decide how a failed job goes on: retry, kill or delete (Sidekiq's verbs). ``settle`` moves the job.
 
 The decision uses the payload as stored, so that a middleware's changes for one run are not kept. It needs no class.
 """

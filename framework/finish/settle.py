@@ -323,7 +323,7 @@ class Settler:
         *,
         business: bool = False,
     ) -> int:
-        """Move a job that has failed for good to ``target``, in one step.
+        """Move a job that has failed and is not retried to ``target``, in one step.
 
         Return how many older jobs were trimmed from that set, -1 if another process owns the job.
         """
@@ -396,5 +396,5 @@ def _exhausted(decision: RetryDecision) -> bool:
 
 
 def _resources_on_end(unit: UnitOfWork) -> str:
-    """Return the script argument that releases the resources of a job that ends for good; empty for none."""
+    """Return the script argument that releases the resources of a job that does not run again; empty for none."""
     return unit.resources.on_end() if unit.resources is not None else ""

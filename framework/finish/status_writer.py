@@ -1,4 +1,4 @@
-"""Write the states of tracked jobs. A state may be missed, a job never: no failure here changes what becomes of the job."""
+"""Write the states of tracked jobs. A state may be lost, a job never: no failure here changes how the job ends."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias

@@ -17,7 +17,7 @@ class BlobStore(Protocol):
     """Store blobs. Safe from any thread. Each method raises OSError if the store does not answer, or refuses."""
 
     can_vanish: bool
-    """Whether another, empty place may take its place without an error: a file system that is no longer mounted."""
+    """Whether an empty folder may appear in its place without an error, because a file system is no longer mounted."""
 
     def put(self, name: str, data: bytes) -> None:
         """Store a blob, and return when it is durable. A name that exists gets the new bytes."""

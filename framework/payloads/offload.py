@@ -1,6 +1,6 @@
 """Store large arguments outside of Redis, and read them before the job runs (decision 244).
 
-The blob holds the compressed arguments, encrypted if the class encrypts. The payload names the blob. Crash story: the
+The blob holds the compressed arguments, encrypted if the class encrypts. The payload names the blob. At a crash: the
 blob is durable before its job is pushed, and is deleted after the job was acknowledged. A death in between leaves a blob that no job
 names, which the sweep deletes.
 """
@@ -26,7 +26,10 @@ BLOBS = "blobs"
 
 _MARKER = "payload-store"
 _MARKER_TEXT = b"The payload store of an application. Its jobs name the files in blobs/.\n"
-_NOT_MADE = f"it lacks the file {_MARKER}. It is not mounted, or another one; make a new one once with `{command('payloads create')}`"
+_NOT_MADE = (
+    f"it lacks the file {_MARKER}: it is not mounted, or is another folder or bucket. Make a new store once with "
+    f"`{command('payloads create')}`"
+)
 _RANDOM_BYTES = 12
 _ID = re.compile(r"[0-9a-f]{24}-[0-9a-f]{64}")
 _LOG_INTERVAL_S = 60.0

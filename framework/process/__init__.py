@@ -1,1 +1,1 @@
-"""One worker process: its threads, its heart, its signals, its end."""
+"""One worker process: its threads, its heartbeat, its signals, its end."""

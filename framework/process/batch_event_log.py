@@ -1,7 +1,7 @@
 """Log the events of batches, which scripts note in the steps that bring them about.
 
-``aw:batch_events`` is a list of them, the oldest first. A process takes lines out of it in one transaction, and logs them. Crash
-story: a process that is killed in between loses the lines that it took, and no line is logged twice. The counters
+``aw:batch_events`` is a list of them, the oldest first. A process takes lines out of it in one transaction, and logs them. At a
+crash: a process that is killed in between loses the lines that it took, and no line is logged twice. The counters
 (``batch_events_total``) are exact.
 """
 

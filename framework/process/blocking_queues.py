@@ -13,7 +13,7 @@ from framework.wire import keys
 
 
 class BlockingQueues:
-    """The blocking queues of a process. Without any, a look costs nothing.
+    """The blocking queues of a process. Without any, a check costs nothing.
 
     A blocking queue has jobs while one waits in it, or runs in a process of the shard. Then the process fetches no jobs of the
     queues behind it in the order of its capsule; without a strict order, of no other queue of the capsule that does not block.

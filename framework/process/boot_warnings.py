@@ -46,7 +46,7 @@ def warn_splits(settings: Settings, router: Router) -> None:
 def warn_stale_queues(settings: Settings) -> None:
     """Warn when workers/all_queues.yml differs from the loaded workers of ``workers_module``; raise nothing.
 
-    Operators plan their fleets by that file. Workers from other modules (``-r``, the application itself) have no entry. Only a
+    Operators plan their processes by that file. Workers from other modules (``-r``, the application itself) have no entry. Only a
     process that has loaded all modules of the setting reports surplus entries, because a producer imports only the workers that
     it pushes. About 100 ms for 500 workers.
     """

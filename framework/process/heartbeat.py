@@ -38,7 +38,8 @@ class PeriodicTask:
 
     After a redis error the task drops the connections of ``client``, so that the address is resolved again (a failover shows
     as READONLY or LOADING on a connection that works), and retries the step with a growing back-off. Any other error is the
-    framework's own and ends the process (design, promise 4). ``start`` and ``stop`` may be called twice.
+    framework's own and ends the process (requirement R4 of ``docs/internals/reliability.md``). ``start`` and ``stop`` may be called
+    twice.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 An interruption is counted only for a job that still ran at the deadline. A job that has not started, waits for its admission
 or its turn, yielded in time, or has ended without being settled goes back unchanged.
 
-Crash story: one script moves each job, so the job is either in the working list, from where another process recovers it, or
+At a crash: one script moves each job, so the job is either in the working list, from where another process recovers it, or
 at its destination. The hook ``interruptions_exhausted`` runs at most once, after the script has moved the job, and so never
 for a job that runs again. A process that is killed earlier, or loses the script's reply, does not call the hook; the job is
 in the interrupted set.

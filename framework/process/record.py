@@ -292,7 +292,7 @@ def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset
     """Return those of ``queues`` that no process with a record names, Sidekiq's too. Raises redis errors.
 
     A quiet process counts, because its successor is about to start. The call reads ``_MOST_RECORDS`` records at most, in a few
-    round trips, and stops when each queue is found. For a larger fleet it returns no queue, as the answer would be incomplete.
+    round trips, and stops when each queue is found. With more processes it returns no queue, as the answer would be incomplete.
     """
     left = set(queues)
     identities: Any = client.srandmember(keys.PROCESSES, _MOST_RECORDS)

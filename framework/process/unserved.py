@@ -1,6 +1,6 @@
 """Find queues of loaded classes that no running process serves, and warn of them: at the boot of a producer, and in processes.
 
-``UnservedWatch`` decides when a process checks and warns; ``UnservedQueues`` finds the queues and words the lines.
+``UnservedWatch`` decides when a process checks and warns; ``UnservedQueues`` finds the queues and writes the lines.
 """
 
 import math
@@ -49,7 +49,7 @@ class UnservedCallbacks(NamedTuple):
     on_served: Callable[[frozenset[QueueLocation]], None]
 
 
-# Decision 194: two looks, because the processes of a fleet start at the same time.
+# Decision 194: two checks, because many processes may start at the same time.
 class UnservedWatch:
     """Warn of a queue that two checks in a row found unserved, and report when it is served. Use it from one thread.
 

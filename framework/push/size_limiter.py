@@ -43,7 +43,7 @@ class SizeLimits:
 
 
 class EncodedArguments(NamedTuple):
-    """Hold large arguments in stored form: the compressed text (``None`` if stored unchanged) and the fields that field it."""
+    """Hold large arguments in stored form: the compressed text (``None`` if stored unchanged) and the fields that mark it."""
 
     text: bytes | None
     marker_fields: dict[str, Json]

@@ -63,7 +63,7 @@ class Workflows:
         self._batches = batches
         self._homes = Homes(lambda: client.shards, UnknownWorkflowError)
 
-    # Crash story: a death before the last line leaves a definition that no job refers to. It expires, and the caller has no id.
+    # At a crash: a death before the last line leaves a definition that no job refers to. It expires, and the caller has no id.
     def start(self, workflow: NewWorkflow) -> str:
         """See ``WorkflowPort``."""
         home, block = self._home_of(workflow), current_block.get()
@@ -192,7 +192,7 @@ class Workflows:
                 )
             facts.callbacks.setdefault(event, []).append(built)
 
-    # Crash story: the result of each call is a list of its own, which expires. The first that is complete is moved to its place.
+    # At a crash: the result of each call is a list of its own, which expires. The first that is complete is moved to its place.
     def _compute(self, home: Shard, workflow_id: str, step: WorkflowStep) -> None:
         """Call the functions of a step, and store their result, unless it is stored."""
         now = home.read_workflow(workflow_id)

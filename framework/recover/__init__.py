@@ -1,1 +1,1 @@
-"""Recover the jobs of dead processes: find such a process, judge its jobs, and return them to their queues."""
+"""Recover the jobs of dead processes: find such a process, decide about each of its jobs, and return them to their queues."""

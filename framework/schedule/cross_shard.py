@@ -5,7 +5,7 @@
    the other. In that step a job of a deduplicated class takes its lock there, or is dropped as a duplicate.
 3. ``enqueue_due.lua`` removes it here, with its lock here.
 
-Crash story: a death after 1 or 2 leaves the job in its set here. The next poll, of any process, finds the mark and continues
+At a crash: a death after 1 or 2 leaves the job in its set here. The next poll, of any process, finds the mark and continues
 with the same token; the guard then shows that the job is already there. Competing pollers use the same token too.
 """
 

@@ -1,4 +1,4 @@
-"""Decide when to check for due jobs: rarely enough for an idle fleet, in time for each job.
+"""Decide when to check for due jobs: rarely enough for many idle processes, in time for each job.
 
 One check is a ``ZCOUNT`` for jobs due before the next check. Only if there are any, the earliest due time is read, and the
 poller returns at that time. A retry set that does not exist (``AbsentKeys``) is not checked until it does. Between two reads of
@@ -20,7 +20,7 @@ from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
 FLEET_SHARE = 0.8
-"""Each of N processes checks every N * 0.8 periods on average, as in Sidekiq: the fleet checks every 0.8 periods."""
+"""Each of N processes checks every N * 0.8 periods on average, as in Sidekiq: all together check every 0.8 periods."""
 
 RETRY_SET_PERIOD_FACTOR = 5
 """The retry set is checked every fifth period: a retry is due 15 s after its failure unless its class chose otherwise."""
@@ -67,7 +67,7 @@ class PollTiming:
         self._synced_at: float | None = None
 
     def sync(self) -> None:
-        """Read the server's time and the size of the fleet, at most once per period. Raises redis errors."""
+        """Read the server's time and the number of processes, at most once per period. Raises redis errors."""
         if self._synced_at is not None and self._monotonic() - self._synced_at < self._timings.poll_sync_period_s:
             return
         pipeline: Any = self._client.pipeline(transaction=False)

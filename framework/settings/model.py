@@ -256,7 +256,7 @@ class Settings(BaseSettings):
     foreign_classes: Annotated[ClassPatterns, NoDecode, BeforeValidator(validators.split_list)] = ()
     """Patterns (``Ruby::*``) of classes that other applications on the same queues run: their jobs are put back."""
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
-    """Wire names of classes that were removed for good, and the reason: their remaining jobs are dropped and counted."""
+    """Wire names of classes that were removed, and the reason: their remaining jobs are dropped and counted."""
 
     @property
     def production(self) -> bool:

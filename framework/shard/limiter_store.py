@@ -104,7 +104,7 @@ def resize_limiter(
 
 
 def reset_limiter(client: "redis.Redis", name: str, key: str | None) -> int:
-    """Forget what is used of one key, or (``None``) of all; return the number of keys. Raises redis errors."""
+    """Set what is used of one key, or (``None``) of all, to zero; return the number of keys. Raises redis errors."""
     if key is not None:
         return int(cast("Any", client.unlink(keys.limiter_state(name, key))))
     found = list(cast("Iterator[bytes]", client.scan_iter(match=keys.limiter_state(name, "*"), count=_PAGE)))

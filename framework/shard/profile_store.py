@@ -1,6 +1,6 @@
 """Keep the profiles of jobs on their shard, the newest few for a day, so that operators read them from any machine.
 
-Crash story: the hash, its end, and its name in the list are written in one transaction, before the job is acknowledged. A process
+At a crash: the hash, its end, and its name in the list are written in one transaction, before the job is acknowledged. A process
 that dies before it leaves nothing, and the job runs again. One that dies after it leaves the profile, which the job's next run
 replaces.
 """

@@ -18,16 +18,20 @@ _ADVICE: Mapping[str, str] = {
     "READONLY": "it is a replica; point the shard at its master, or name its Sentinels, in {source}",
     "LOADING": "it is reading its data after a start; push again in a moment",
     "MASTERDOWN": "it is a replica without its master; point the shard at a master in {source}",
-    "MISCONF": "it cannot save to its disk; its log says why",
-    "NOREPLICAS": "too few of its replicas are connected (its setting min-replicas-to-write)",
+    "MISCONF": "it cannot save to its disk; look at its log, and make space on the disk or correct its rights",
+    "NOREPLICAS": "too few of its replicas are connected; start them, or lower its setting min-replicas-to-write",
     "NOAUTH": "it requires credentials; give the shard a username and password in {source}",
     "WRONGPASS": "it does not accept the shard's username and password in {source}",
     "NOPERM": "its ACL refuses the command; `application-worker acl ROLE` prints the rights (ROLE: producer, worker, ...)",
-    "WRONGTYPE": "the key of the queue is not a list, the key `queues` is not a set, or `schedule` is not a sorted set",
+    "WRONGTYPE": (
+        "the key of the queue is not a list, the key `queues` is not a set, or `schedule` is not a sorted set; check the keys with "
+        "TYPE, then delete the wrong one"
+    ),
 }
 
 _NO_MASTER_ADVICE = (
-    "check that the sentinels run and are reachable; their addresses are in {source}, or in the environment"
+    "no sentinel named a running master; check that the sentinels and the master run and are reachable (the addresses of the "
+    "sentinels are in {source}, or in the environment)"
 )
 
 

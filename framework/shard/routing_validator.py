@@ -1,4 +1,4 @@
-"""Check that application code calls a job Redis only inside of a route (GitLab's SidekiqSharding::Validator).
+"""Check that application code calls the Redis of a shard only inside of a route (GitLab's SidekiqSharding::Validator).
 
 Application code enters the shard of a worker's jobs. Each command on an application's pool is checked when it is sent: it
 is unrouted after the scope has ended, in a thread that never entered it, and on another shard's pool. The framework's own
@@ -95,7 +95,7 @@ def allow_unrouted(*, reason: str) -> UnroutedScope:
     given: Any = reason
     if not isinstance(given, str) or not given.strip():
         raise ValueError(
-            f"allow_unrouted(reason={given!r}): say in words why this code may call a job Redis without a route, for example "
+            f"allow_unrouted(reason={given!r}): say in words why this code may call a shard without a route, for example "
             "reason='one-off migration, runs against main only'"
         )
     return UnroutedScope(given)
@@ -125,7 +125,7 @@ class RoutingValidator:
         reason = _unrouted_reason()
         if reason:
             logs.logger().debug(
-                "application code called a job Redis without a route; allow_unrouted permits it",
+                "application code called a shard without a route; allow_unrouted permits it",
                 event_name="shard.unrouted_allowed",
                 shard=shard,
                 command=command,
@@ -143,7 +143,7 @@ class RoutingValidator:
         if not count:
             return
         logs.logger().warning(
-            "application code called a job Redis without a route. Use `framework.sharding.router`, or give a reason with "
+            "application code called a shard without a route. Use `framework.sharding.router`, or give a reason with "
             "`allow_unrouted`",
             event_name="shard.unrouted",
             shard=error.shard,

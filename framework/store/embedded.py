@@ -155,7 +155,10 @@ class EmbeddedServer:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._launched(deadline) and not _answers(_read(self.data_dir / "url")):
             if time.monotonic() > deadline:
-                raise self._failure("another process holds the folder, but no server answers there")
+                raise self._failure(
+                    "another process holds the lock of the folder, but no server answers there: end that process, or set "
+                    "FRAMEWORK_VAR_DIR to another folder"
+                )
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
@@ -241,7 +244,9 @@ class EmbeddedServer:
                 "redis-server, or set the shard's url to a running Redis"
             )
         if not os.access(binary, os.X_OK):
-            raise self._failure(f"{binary} is not a program that can be run")
+            raise self._failure(
+                f"{binary} is not a program that can be run: set its permission to execute, or name another"
+            )
         return binary
 
     def _failure(self, reason: str) -> ConfigurationError:

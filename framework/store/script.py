@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 
 class Script:
-    """One file of ``framework/store/scripts``; its header names keys, arguments, return value, cost and crash story.
+    """One file of ``framework/store/scripts``; its header names keys, arguments, return value, cost and the effect of a crash.
 
     ``parts`` are the files of ``scripts/parts`` with functions that several scripts share.
     """

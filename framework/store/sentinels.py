@@ -48,7 +48,7 @@ class SentinelSettingsError(MasterNotFoundError):
 class Sentinels(Sentinel):
     """The sentinels of a master, asked in turn, starting with one that knew the latest election. Safe from any thread.
 
-    redis-py's own class reorders its list while other threads iterate over it, which can lose a sentinel for good.
+    redis-py's own class reorders its list while other threads iterate over it, which can lose a sentinel permanently.
     """
 
     def __init__(self, clients: Iterable["redis.Redis"]) -> None:

@@ -1,6 +1,6 @@
 """Write changes of events in one transaction, and keep the counters of their tasks exact.
 
-Crash story: all rows of a batch change together with the counters, or none. A repeated batch changes nothing more: an end is
+At a crash: all rows of a batch change together with the counters, or none. A repeated batch changes nothing more: an end is
 written over an equal end, messages have keys. Rows are locked in the order of their ids, first events, then tasks.
 """
 

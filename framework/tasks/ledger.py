@@ -4,7 +4,7 @@ A job is lost if four walks over the keys of every shard did not find it, no pro
 meanwhile. A walk misses a job only if the job moves during it. The start and the end of a run write the event; in a row there are at
 most three moves without one (to another shard, from the schedule to a queue, to a working list). So one of the walks sees the job.
 
-Crash story: first the event is claimed, in the state that was read, then the job is written. A kill in between leaves an event that
+At a crash: first the event is claimed, in the state that was read, then the job is written. A kill in between leaves an event that
 waits: the next heal finds it. Two heals at a time claim each event once.
 """
 

@@ -94,7 +94,7 @@ class EventMessage:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """What became of one job."""
+    """One recorded job: its status, its state and reason, and its messages."""
 
     id: int
     """Grows with each event: pages begin after it."""

@@ -50,7 +50,7 @@ def _page(
 ) -> list[RowMapping]:
     """Return a page of the rows of events. An index range for each status is read, each at most of the length of the page.
 
-    With one range for all of them, PostgreSQL may walk the primary key over the events of other tasks.
+    With one range for all of them, PostgreSQL may read the index of the primary key, with the events of other tasks.
     """
     most = min(limit, MAX_PAGE)
 

@@ -1,6 +1,6 @@
 """Remove tasks and events that ended long ago, in steps of some hundred rows, and archive them first if that is configured.
 
-Never a task that is not complete, or an event whose job has not ended. Crash story: the lines of a step are on the disk before its
+Never a task that is not complete, or an event whose job has not ended. At a crash: the lines of a step are on the disk before its
 rows are removed. A kill in between leaves rows that the next run archives again: an archive may have a line twice, never too few.
 """
 

@@ -1,6 +1,6 @@
 """Write changes of events from one thread of the process, in batches (group commit).
 
-Crash story: a change whose ticket is done is in the database, or in the spool of its shard (setting ``tasks.database_down:
+At a crash: a change whose ticket is done is in the database, or in the spool of its shard (setting ``tasks.database_down:
 continue``). A job is pushed, and its end acknowledged, only after that. So no event is lost with its job: a process that is killed
 earlier leaves the job in its working list, from where it runs again.
 """

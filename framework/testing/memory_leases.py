@@ -8,7 +8,7 @@ from framework.declare.lease_port import LeaseHolder, LeasePort
 
 
 class MemoryLeases(LeasePort):
-    """The leases of a test. Another holder, which the test plays, takes one by ``take``."""
+    """The leases of a test. ``take`` gives one to another holder, which the test simulates."""
 
     def __init__(self) -> None:
         self.clock: Callable[[], float] = time.time

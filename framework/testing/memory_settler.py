@@ -1,6 +1,6 @@
 """Move a job that has ended by its outcome, in memory: the counterpart of ``framework/finish/settle.py``.
 
-What becomes of a job is decided by the product's own code (``decide_retry``, the table of endings, the resources of a job).
+The end of a job is decided by the product's own code (``decide_retry``, the table of endings, the resources of a job).
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ class MemorySettler:
     def decide(
         self, unit: UnitOfWork, worker: Any | None, outcome: RunOutcome, args: list[Any] | None
     ) -> tuple[Ending, RetryDecision | None]:
-        """Return the row of the table of endings, and for a failure what becomes of the job."""
+        """Return the row of the table of endings, and for a failure the decision about a retry."""
         decision = self._decider.decide_retry(unit, worker, outcome, args)
         return ending_of(outcome, decision), decision
 

@@ -105,7 +105,7 @@ class StubHealth(HealthChecker):
         return [(name, signal) for name in names]
 
     def known_until(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> float:
-        """Return 0.0: a test may change its mind at any time."""
+        """Return 0.0: a test may change the state at any time."""
         del names, database, tables
         return 0.0
 

@@ -56,7 +56,7 @@ class AwaitedJob(NamedTuple):
     """The id of its batch; empty for none."""
     jid: Jid
     call: ResultCall | None = None
-    """The wish of a caller that waits for the result; ``None`` for most jobs."""
+    """The request of a caller that waits for the result; ``None`` for most jobs."""
     answer: str = ""
     """What the caller gets (``result_fields``); empty if the script writes it, from the word of the batch."""
 

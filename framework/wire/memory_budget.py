@@ -1,6 +1,6 @@
 """Limit the memory that the large payloads of one process take together; a job without room waits for others to end.
 
-Crash story: the budget belongs to this process. A death while waiting leaves the job in the working list, from which
+At a crash: the budget belongs to this process. A death while waiting leaves the job in the working list, from which
 another process takes it.
 """
 

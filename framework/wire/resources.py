@@ -228,7 +228,7 @@ class JobResources:
     cancelled: Jid = ""
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
-    """The id of an iterating job: its cursor goes when it ends for good."""
+    """The id of an iterating job: its cursor is removed when the job will not run again."""
     on_removed: Callable[[], None] | None = None  # after its confirmed removal: its offloaded arguments go
 
     def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
@@ -240,7 +240,7 @@ class JobResources:
         self.slots = [one for one in self.slots if one.base != slot.base or one.member not in gone]
 
     def end_fields(self, status: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what a job that ends for good releases (``parts/release.lua``), and its ``status``: key, state, seconds."""
+        """Return what a job that will not run again releases (``parts/release.lua``), and its ``status``: key, state, seconds."""
         # Lists, because JSON of a named tuple takes four times as long.
         fields: dict[str, Any] = {"slots": [[slot.base, slot.member] for slot in self.slots]}
         lock, awaited = self.lock, self.awaited
@@ -257,7 +257,7 @@ class JobResources:
         return fields
 
     def on_end(self, status: StatusCommand | None = None) -> str:
-        """Return the script argument for a job that ends for good: all resources are released, and ``status`` is written."""
+        """Return the script argument for a job that will not run again: all resources are released, and ``status`` is written."""
         return dumps_known(self.end_fields(None if status is None else _status_fields(status))).decode()
 
     def on_dead(self) -> str:

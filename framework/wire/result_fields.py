@@ -23,7 +23,7 @@ EndWord: TypeAlias = Literal[
 
 
 class ResultCall(NamedTuple):
-    """The wish of a job's caller: how long the answer is kept, and the process that waits, empty for none."""
+    """The request of a job's caller: how long the answer is kept, and the process that waits, empty for none."""
 
     ttl_s: int
     caller: str
@@ -39,7 +39,7 @@ class CallEnd(NamedTuple):
 
 
 def call_of(payload: Mapping[str, Any] | None) -> ResultCall | None:
-    """Return the wish in a payload, ``None`` for a job without one, or with a field of another form."""
+    """Return the request in a payload, ``None`` for a job without one, or with a field of another form."""
     field: Any = payload.get(RESULT) if payload is not None else None
     if not isinstance(field, list) or len(cast("list[Any]", field)) != 2:
         return None

@@ -181,7 +181,7 @@ def open_reliable_push(settings: Settings, shards: Shards) -> ReliablePush:
 
 
 def open_validated_client(settings: Settings) -> RoutingValidator:
-    """Return the validator of the application's own calls to a job Redis: it raises in development, reports in production."""
+    """Return the validator of the application's own calls to a shard: it raises in development, reports in production."""
     return RoutingValidator(strict=not settings.production, tracker=lambda: tracker_of(settings))
 
 

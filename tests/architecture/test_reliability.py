@@ -52,7 +52,7 @@ def test_matrix_check_reports_each_error_with_status_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "tests/test_one.py:2: there is no row F53" in done.stderr
     assert "prove: F1: no test shows it and nothing says why" in done.stderr
-    assert "F24: no test" not in done.stderr  # row F24 has a reason instead
+    assert "R71: no test" not in done.stderr  # row R71 has a reason instead
     assert "is out of date: scripts/prove matrix --write" in done.stderr
     assert "docs/internals/reliability.md: there is no test_that_does_not_exist" in done.stderr
 

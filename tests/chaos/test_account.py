@@ -174,6 +174,15 @@ def test_account_death_of_process_without_the_job_is_no_end(fetchers):
     assert found.kinds["kill"].recoveries == [pytest.approx(31.7)]
 
 
+def test_account_forgotten_declaration_has_a_limit_of_its_own():
+    failover = cut(since=0.8, at=2.0)
+    found = judged(ran(0, 1, 0.9) + ran(0, 2, 16.0, 16.1), [Injection("kill", 1, 1.0), failover])
+    assert (found.kinds["kill"].recoveries, found.kinds["kill"].undeclared) == ([], [pytest.approx(10.0)])
+    assert found.recoveries == [pytest.approx(10.0)]
+    known = judged(ran(0, 1, 6.9) + ran(0, 2, 8.0, 8.1), [failover, Injection("kill", 1, 7.0)])
+    assert (known.kinds["kill"].recoveries, known.kinds["kill"].undeclared) == ([pytest.approx(1.0)], [])
+
+
 def test_account_slow_recovery_before_the_last_death_is_kept():
     killed = [Injection("kill", 1, 1.0), Injection("kill", 2, 31.5)]
     found = judged(CUT_OFF, killed, fetchers={0: [FetchingProcess(1, 31.0), FetchingProcess(2, 32.0)]})

@@ -13,6 +13,7 @@ JOBS = int(os.environ.get("CHAOS_TRACKED_JOBS", "2000"))
 
 
 @pytest.mark.campaign
+@pytest.mark.proves("F24", "I21")
 @pytest.mark.timeout(3600)
 def test_tracked_jobs_end_right_under_all_faults(make_server, short_path):
     with running(**RECOVERS_SOON) as postgres:

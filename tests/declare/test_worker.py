@@ -175,7 +175,7 @@ def test_allowed_values_table_has_every_attribute():
         ("deduplicate", "until_executed", "Deduplicate(...)"),
         ("concurrency_limit", "20", "whole number"),
         ("concurrency_limit", True, "whole number"),
-        ("concurrency_limit", lambda worker: 20, "wants arguments"),
+        ("concurrency_limit", lambda worker: 20, "needs arguments"),
         ("concurrency_limit", int, "callable without parameters"),
         ("max_concurrency_limit_percentage", 20, "from 0 to 1"),
         ("max_concurrency_limit_percentage", float("nan"), "from 0 to 1"),

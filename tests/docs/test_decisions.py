@@ -52,10 +52,14 @@ def test_decision_index_lists_every_page():
 
 
 def test_merged_numbers_lead_to_a_decision():
-    rows = re.findall(r"^\| (\d+) \| (\d+) \|$", (FOLDER / "index.md").read_text(), re.MULTILINE)
+    text = (FOLDER / "index.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(rows) > 20
     assert not {int(former) for former, _ in rows} & NUMBERS
     assert {int(kept) for _, kept in rows} <= NUMBERS
+    pages, merged = re.findall(r"(?:^\| \d+ .*\n?)+", text, re.MULTILINE)
+    assert "](" not in merged
+    assert all("](" in row for row in pages.splitlines())
 
 
 def test_reference_to_a_decision_leads_to_one():

@@ -55,6 +55,7 @@ def pending():
         time.monotonic()
 
 
+@pytest.mark.proves("F27")
 def test_call_that_lasts_too_long_gets_the_error(timeouts):
     with pytest.raises(JobTimeoutError, match=r"for more than 0\.05 s") as raised:
         timeouts.call(spin, (), 0.05)

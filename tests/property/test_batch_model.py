@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -128,6 +129,7 @@ class Both:
             assert real.succeeded == (real.pending == 0)
 
 
+@pytest.mark.proves("R45", "I21")
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(moves=st.lists(st.one_of(PUSH, PUSH, END, END, END, CHANGE), max_size=30))
 def test_batches_of_a_server_equal_those_in_memory(redis, moves):

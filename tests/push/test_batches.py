@@ -123,6 +123,7 @@ def test_callback_is_a_job_of_its_own(push_mode, jobs):
     assert (mail["class"], mail["tags"]) == ("Mail", ["x"])
 
 
+@pytest.mark.proves("I21")
 def test_events_come_in_the_order_of_the_ends(pusher, redis, fired):
     batch = with_callbacks()
     one, two, three = filled(batch, 3)
@@ -250,6 +251,7 @@ def test_error_after_a_step_says_what_is_written(pusher):
     assert batch.status.open
 
 
+@pytest.mark.proves("R45")
 def test_write_whose_reply_is_lost_is_done_once(pusher, redis, monkeypatch):
     shard = pusher.shards["main"]
     original, lost = shard.write_batch, [True, True]

@@ -63,6 +63,7 @@ def fill(redis, second_redis):
     redis.hset(f"{RUBY}:work", "tid", json.dumps({"queue": "default", "payload": payload("reported"), "run_at": 1}))
 
 
+@pytest.mark.proves("F8")
 def test_lost_jobs_are_enqueued_again_once(memory, ledger, redis, second_redis):
     fill(redis, second_redis)
     memory.apply(*map(pushed, PLACES), pushed("lost"), pushed("unkept", payload=None))

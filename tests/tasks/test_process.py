@@ -209,6 +209,7 @@ def test_kill_between_database_and_redis_loses_no_job(site, redis, bench, point)
 
 
 @pytest.mark.campaign
+@pytest.mark.proves("F8")
 def test_flushed_shard_is_healed_from_the_database(site, redis, bench):
     site.write("application.yml", {"tasks": {"url": str(bench.database._url), "ledger": "keep"}})
     task_id = push(site, "1,13,5,7")
@@ -229,6 +230,7 @@ def test_flushed_shard_is_healed_from_the_database(site, redis, bench):
         assert connection.exec_driver_sql("SELECT count(*) FROM aw_events WHERE payload IS NOT NULL").scalar() == 0
 
 
+@pytest.mark.proves("F24")
 def test_jobs_go_on_while_the_database_is_down(site, redis):
     with running() as server:
         url = server.url()

@@ -1,6 +1,6 @@
 """The code index's questions and answers in SQL: record a run, record a result, ask whether the run is complete.
 
-The crash story. Jobs run at least once, and a process can die between any two lines, so nothing here counts up or
+What a crash does: jobs run at least once, and a process can die between any two lines, so nothing here counts up or
 down. A result is a row that says what is true, written over itself by a second run; completeness is asked of the rows.
 The file job commits its result and learns in the same transaction whether a report is due; it pushes the report job
 only after the commit. Dying before the commit leaves nothing; dying between commit and push leaves a job that was not

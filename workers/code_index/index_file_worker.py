@@ -50,7 +50,7 @@ class IndexFileWorker(ApplicationWorker):
 def record(run_id: str, number: int, finding: Finding, *, cpu_s: float = 0.0, duration_s: float = 0.0) -> None:
     """Write ``finding`` into the file's row, and push the report job after the last one.
 
-    After the commit, never before: see the crash story in ``index``.
+    After the commit, never before: see the effects of a crash in ``index``.
     """
     if this_process_index().record_result(run_id, number, finding, cpu_s=cpu_s, duration_s=duration_s):
         BuildReportWorker.perform_async(run_id)

@@ -1,6 +1,6 @@
 """The offers in SQL: load the file of a seller, enrol one offer.
 
-The crash story: an offer and its listing are one row, changed in one transaction. A job that runs again finds the listing.
+What a crash does: an offer and its listing are one row, changed in one transaction. A job that runs again finds the listing.
 """
 
 import csv

@@ -26,6 +26,6 @@ class ExportPartWorker(ApplicationWorker):
     def perform(self, export_id: int, number: int) -> None:
         written = exports.write_orders(export_id, number)
         self.record("written", rows=written.rows)
-        # After the commit, never before: see the crash story in ``exports``.
+        # After the commit, never before: see the effects of a crash in ``exports``.
         if written.join_due:
             push_in_task(written.task_id, JoinPartsWorker, [(export_id,)], {"export_id": export_id})

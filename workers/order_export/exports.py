@@ -1,6 +1,6 @@
 """The exports in SQL and in files: plan the parts, write one, join them.
 
-The crash story. Jobs run at least once, and a process can die between any two lines. A part is a temporary file that is renamed
+What a crash does: jobs run at least once, and a process can die between any two lines. A part is a temporary file that is renamed
 when it is whole; then its row says so. A second run writes the same file again, or finds the row and does nothing. The joined
 file is made the same way, then its path is recorded, and only then the parts are removed: a second run removes what is left.
 """

@@ -34,7 +34,7 @@ class ImportProductsWorker(ApplicationWorker):
         self.record("imported", **imported.counts)
         context = {"import_id": import_id}
         task_id = imports.task_of(import_id)
-        # After the commit, never before: see the crash story in ``imports``.
+        # After the commit, never before: see the effects of a crash in ``imports``.
         RecalculatePricesWorker.set(context=context).perform_bulk([(category,) for category in imported.categories])
         if imported.review:
             push_in_task(task_id, ReviewRowWorker, [(import_id, line) for line in imported.review], context)

@@ -1,6 +1,6 @@
 """The import's questions and answers in SQL: stage a spreadsheet, import a batch, review a row, ask whether it was the last.
 
-The crash story. Jobs run at least once, and a process can die between any two lines. The rows of the file are recorded in
+What a crash does: jobs run at least once, and a process can die between any two lines. The rows of the file are recorded in
 one transaction before the first batch is pushed; from then on the file is not looked at again. A batch writes its products,
 what became of its rows and that it is done in one transaction; a second run finds it done and only asks the questions again
 whose answers the first may not have acted on: which rows to review, which prices to calculate, and whether a report is due. The

@@ -26,7 +26,7 @@ class ReviewRowWorker(ApplicationWorker):
         for correction in reviewed.corrections:
             self.record(correction)
         context = {"import_id": import_id}
-        # After the commit, never before: see the crash story in ``imports``.
+        # After the commit, never before: see the effects of a crash in ``imports``.
         if reviewed.category is not None:
             RecalculatePricesWorker.set(context=context).perform_async(reviewed.category)
         if reviewed.report_due:

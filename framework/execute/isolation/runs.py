@@ -287,7 +287,9 @@ class _Run:
                     self._exit = report
             if goes_on or self._exit is not None:
                 return
-        self._exit = {"failed": "the process that starts the processes of jobs has ended"}
+        self._exit = {
+            "failed": "the process that starts the processes of jobs has ended. The next isolated job starts it again"
+        }
         # The system ends the job's process then, and this call those that it has started.
         if self._pid is not None:
             kill_group(self._pid)
@@ -352,7 +354,10 @@ def _exit_reason(ended: dict[str, Any]) -> str:
         return f"its process could not run: {ended['failed']}"
     status = int(ended["status"])
     if status >= 0:
-        return f"its process exited with status {status} before perform returned: os._exit was called"
+        return (
+            f"its process exited with status {status} before perform returned: the job, or a library that it uses, called os._exit. "
+            "Return from perform instead"
+        )
     try:
         name = signal.Signals(-status).name
     except ValueError:
@@ -361,4 +366,7 @@ def _exit_reason(ended: dict[str, Any]) -> str:
         return (
             f"its process was killed ({name}), by the system if there was no memory left. Look at the log of the system"
         )
-    return f"its process was ended by {name}: a fault in code that is not Python, or a signal"
+    return (
+        f"its process was ended by {name}: a fault in a library that is not written in Python, or a signal from outside. Look at "
+        "the libraries that perform uses"
+    )

@@ -200,7 +200,7 @@ def _log_fields(result: SlotResult, name: str, scope: str) -> dict[str, Any]:
 def _call_hook(request: AdmissionRequest, hook: str, call: Callable[[list[Any]], object]) -> None:
     try:
         call(list(request.payload["args"]))
-    except BaseException as error:  # noqa: BLE001 - an application's error must not decide what becomes of a job
+    except BaseException as error:  # noqa: BLE001 - an application's error must not decide about a job
         logger(jid=request.payload.get("jid")).error(
             f"{hook} raised an error; the job continues. Correct the hook",
             event_name="concurrency_limit.hook_failed",

@@ -155,7 +155,7 @@ class Limits:
         if callable(scope.by):
             try:
                 found = scope.by(tuple(payload["args"]))
-            except BaseException as error:  # noqa: BLE001 - an application's error must not decide what becomes of a job
+            except BaseException as error:  # noqa: BLE001 - an application's error must not decide about a job
                 self._warn(declaration, "its concurrency_scope raised an error; the job counts for no scope", error)
         usable = isinstance(found, str | int) and not isinstance(found, bool)
         return str(found) if usable else ""

@@ -60,7 +60,7 @@ class DedupPositions:
 class DedupLock:
     """Release a lock with ``until_executing``, else renew it: the last policy before the run.
 
-    With ``until_expired`` nothing that becomes of the started job touches its lock any more.
+    With ``until_expired`` no later step of the started job changes its lock.
 
     A duplicate that arrived after the positions were read may have seen a later position. Then ``consistency`` decides
     again, before the lock is released and no duplicate can add a position any more.

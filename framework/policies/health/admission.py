@@ -51,7 +51,7 @@ class HealthEvents:
             )
 
     def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """Log that an indicator could not judge a database."""
+        """Log that an indicator could not read the state of a database."""
         if count := self._count_if_due("health.unknown", indicator, database):
             logs.logger().warning(
                 f"the health indicator {indicator} cannot read the database {database}, so jobs run: {signal.reason}",

@@ -28,7 +28,7 @@ class CheckEvents(Protocol):
     """Receive what is logged besides the signals."""
 
     def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """An indicator could not judge the database."""
+        """An indicator could not read the state of the database."""
 
     def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
         """An indicator does not apply to this database."""

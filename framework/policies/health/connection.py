@@ -88,7 +88,7 @@ class HealthConnection:
         return self._connection
 
     def close_idle(self, idle_s: float) -> None:
-        """Close a connection that has been idle for ``idle_s``: an idle fleet uses no connections."""
+        """Close a connection that has been idle for ``idle_s``: idle processes use no connections."""
         with self._lock:
             if time.monotonic() - self._used_at >= idle_s:
                 self.close()

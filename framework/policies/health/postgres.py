@@ -12,7 +12,7 @@ from framework.settings.health_indicators import (
 )
 
 _MAX_NAMES = 5
-_NOT_PERMITTED: Final = "this role cannot see the activity of other roles: GRANT pg_read_all_stats TO it"
+_NOT_PERMITTED: Final = "this role cannot see the activity of other roles: run GRANT pg_read_all_stats TO with its name"
 
 
 class Autovacuum:

@@ -9,7 +9,7 @@
 -- COST    O(n log N)
 -- CRASH   before: nothing. after: all jobs at their places, counted. Called again with the same guard after a lost reply, it returns
 --         the first reply and writes nothing. A part of a workflow's step is noted in the workflow in the same step, so that a
---         process that starts the step again, at any later time, writes only the parts that lack.
+--         process that starts the step again, at any later time, writes only the missing parts.
 local head = cjson.decode(ARGV[1])
 local key, bid = KEYS[1], head.bid
 local before = redis.call('GET', KEYS[3])

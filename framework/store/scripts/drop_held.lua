@@ -1,4 +1,4 @@
--- Remove one held job for good: an operator drops it.
+-- Delete one held job: an operator drops it.
 -- KEYS    1 the set  2 counters (HASH)  3 status key, if the job is tracked
 -- ARGV    1 member as it was read  2 what the job holds (parts/release.lua)  3 its state  4 how many seconds that is kept, '' and 0
 --         for no state  5 the series in which it is counted

@@ -1,4 +1,4 @@
--- Remove jobs of a queue for good: an operator drops them.
+-- Delete jobs of a queue: an operator drops them.
 -- KEYS    1 the queue, or the list where it was set aside  2 counters (HASH)
 -- ARGV    1 where to look: 0 at the right end only, where the jobs are in this order; 1 from the left end on, -1 from the right end on
 --         2 number of jobs n  3 number of series

@@ -3,7 +3,7 @@
 -- ARGV    1 number of jobs n  2 most dead entries  3 longest stay in the dead set in seconds  4 seconds of postponement
 --         then n members, n words, n payloads to store, n queue names
 --         then, when any of them has to do with a lock, n times its claim (parts/lock_request.lua) where it goes to its queue, what it
---         holds (parts/release.lua) where it goes for good, '' otherwise. The words:
+--         holds (parts/release.lua) where it ends, '' otherwise. The words:
 --           queue   to the left end of its queue; or nowhere, a duplicate of a job that has the lock
 --           dead    into the dead set, which is trimmed
 --           mark    stays, due as before, as the other payload (the first step of a way to another shard)

@@ -1,4 +1,4 @@
--- Move the oldest jobs of a stashed queue, each to the left end of its next queue (its own, when it stays there), and
+-- Move the oldest jobs of a queue that was set aside, each to the left end of its next queue (its own, when it stays there), and
 -- return the next ones.
 -- KEYS    1 lease of the migration  2 its working list, where the whole queue was put  3 set of queue names
 --         4 the queue itself  5.. further queues

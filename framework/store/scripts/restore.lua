@@ -1,4 +1,4 @@
--- Put back jobs of a stashed queue whose migration is dead: the oldest to the left end of the queue, where it stopped.
+-- Put back jobs of a queue that a dead migration has set aside: the oldest to the left end of the queue, where it stopped.
 -- KEYS    1 lease of the migration  2 its working list  3 the queue  4 set of queue names
 -- ARGV    1 until when it counts as dead (seconds of Redis's clock)  2 most jobs  3 most bytes (one job always goes)  4 queue name
 -- RETURN  number put back; 0 when the queue's key is no list; -1 the migration is alive, or too much time has passed since it was

@@ -36,6 +36,9 @@ away.
 _ANSWER_S = 0.5
 """How long after a server's end its last answer may be recorded."""
 
+_DECLARED_S = 0.5
+"""The time within which a supervisor declares the death of its process."""
+
 _REDIS_AFTERMATH_S = 25.0
 """How long after an injection to Redis a second run is assigned to it: a lease and two sweeps."""
 
@@ -72,6 +75,8 @@ class Kind:
     Where the next process that fetched the job had an injection before the start, each injection has its own time: that
     of the last one ends with the start, that of an earlier one when the job left the working list of its process.
     """
+    undeclared: list[float] = field(default_factory=list[float])
+    """The same times where a server may have forgotten the declaration of the death: then the lease has to expire."""
     resumed: list[float] = field(default_factory=list[float])
     """Seconds from the end of each fault to the next start of any job."""
 
@@ -114,7 +119,7 @@ class Account:
     @property
     def recoveries(self) -> list[float]:
         """Return the recovery times of all kinds."""
-        return [seconds for kind in self.kinds.values() for seconds in kind.recoveries]
+        return [seconds for kind in self.kinds.values() for seconds in (*kind.recoveries, *kind.undeclared)]
 
     @property
     def resumed(self) -> list[float]:
@@ -232,6 +237,12 @@ class _Causes:
                 return injection
         return None
 
+    def forgot_declaration(self, death: Injection) -> bool:
+        """Return whether a server that forgot may have had the supervisor's declaration of a death (``MARK_DEAD``)."""
+        return any(
+            one.forgets is not None and one.forgets[0] - _DECLARED_S <= death.at <= one.forgets[1] for one in self.redis
+        )
+
     def deaths(
         self, first: Injection, until: float, fetchers: Iterable[FetchingProcess]
     ) -> list[tuple[Injection, float]]:
@@ -329,7 +340,9 @@ def _record_recovery(found: Account, deaths: list[tuple[Injection, float]], begu
 
 
 def _record_time(found: Account, injection: Injection, until: float, causes: _Causes) -> None:
-    found.kinds[injection.kind].recoveries.append(max(0.0, until - causes.well_from(injection.at, until)))
+    kind = found.kinds[injection.kind]
+    times = kind.undeclared if causes.forgot_declaration(injection) else kind.recoveries
+    times.append(max(0.0, until - causes.well_from(injection.at, until)))
 
 
 def _record_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:

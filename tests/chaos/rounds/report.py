@@ -111,7 +111,7 @@ def _kind_row(name: str, kind: Kind) -> Iterator[str]:
     yield name
     for count in (kind.injections, kind.interrupted, kind.forgotten, kind.extra):
         yield f"{count:,}"
-    yield _spread(kind.recoveries)
+    yield _spread([*kind.recoveries, *kind.undeclared])
     yield f"{percentile(kind.resumed, 0.5):.2f}, {max(kind.resumed):.2f}" if kind.resumed else ""
 
 

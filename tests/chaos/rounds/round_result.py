@@ -118,6 +118,9 @@ class RoundResult:
                 # Suspects are tried one after the other, and isolated ones among them need a process each.
                 limit += TURNS_S if self.guards is not None or self.calls is not None else 0.0
                 found.append(_at_most(f"slowest recovery after {kind}", max(done.recoveries), limit))
+            if done.undeclared:
+                after = f"slowest recovery after {kind}, if a server may have forgotten the declared death"
+                found.append(_at_most(after, max(done.undeclared), TAKEOVER_S))
             if done.resumed:
                 limit = NOTICED_S.get(kind, RESUMED_S)
                 found.append(_at_most(f"longest standstill after {kind}", max(done.resumed), limit))

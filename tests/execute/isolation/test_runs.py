@@ -149,6 +149,7 @@ def test_memory_limit_fails_the_job_that_exceeds_it(bench, redis):
     assert lost("GreedyWorker") == 1
 
 
+@pytest.mark.proves("F27")
 def test_timeout_kills_what_hangs_and_its_processes(bench, redis, tmp_path):
     push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hang", timeout=0.1)
     line = end_line(bench, "hang")

@@ -190,7 +190,7 @@ class ThumbnailWorker(TeamWorker):
         name="missing-record",
         summary="`perform` looks up a record by its argument with a method that raises when there is none.",
         fix="use the form that returns None and return, or raise Discard: a deleted record needs no job",
-        why="The record may be deleted between push and run. The error then causes 25 retries and a page for the "
+        why="The record may be deleted between push and run. The error then causes 25 retries and an alert for the "
         "engineer on call.",
         bad="""
 from sqlalchemy import select

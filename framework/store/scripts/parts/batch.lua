@@ -31,7 +31,7 @@ local function batch_functions()
     return string.format('%d.%06d', time[1], time[2])
   end
 
-  -- Count an event for `jobs counters`, in the step that brings it about. Another type of the key must not stop a job's end.
+  -- Count an event for `jobs counters`, in the step that causes it. Another type of the key must not stop a job's end.
   local function count(name, label, value, amount)
     redis.pcall('HINCRBY', 'aw:counters', name .. '{' .. label .. '="' .. value .. '"}', amount)
   end

@@ -5,7 +5,7 @@
 --                  instead, and with a class it is taken again if it is free: the job goes back to its queue
 --           slots  [[base, member], ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
---           iteration  jid of an iterating job that ends for good: its cursor is removed
+--           iteration  jid of an iterating job that does not run again: its cursor is removed
 --           status [key, state, seconds that it is kept] of a tracked job
 --           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua); of a job whose caller waits for its
 --                  result also [ttl_s, caller, answer], and bid is '' if it has no batch

@@ -14,7 +14,7 @@
 -- `NAME~high^`.
 local LEVEL_SIZE = 17592186044416
 local LEVELS = { critical = -2, high = -1, low = 1 }
--- Each tenth job that starts is of another level in turn, so that none waits for ever.
+-- Each tenth job that starts is of another level in turn, so that no level waits for ever.
 local LEVEL_SHARE = 10
 
 local function level_of(key)
