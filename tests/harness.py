@@ -50,7 +50,7 @@ DIED = "component.died"
 """The event of a dead thread of the framework: a process of a test logs it only if the test asks for it."""
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 60.0) -> Any:
     """Return what ``condition`` returns as soon as it is true; fail after ``timeout_s``. A passing test never waits that long."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -266,7 +266,7 @@ class Process:
         return self.wait()
 
     def wait(self) -> int:
-        return self.popen.wait(40)
+        return self.popen.wait(90)
 
     def kill(self) -> None:
         if self.popen.poll() is None:
@@ -344,7 +344,7 @@ class Site:
         """Run a Python command to its end; ``-c CODE`` runs as a producer, unless ``role`` names another role."""
         environment = self.environment(role or ("producer" if argv[0] == "-c" else role_of(argv)), **env)
         if self.warm:
-            return FORK_SERVER.run(argv, self.folder, environment, timeout=40)
+            return FORK_SERVER.run(argv, self.folder, environment, timeout=90)
         return subprocess.run(
             [sys.executable, *argv],
             cwd=self.folder,
@@ -352,7 +352,7 @@ class Site:
             capture_output=True,
             check=False,
             text=True,
-            timeout=40,
+            timeout=90,
         )
 
     def environment(self, role: str, **env: str) -> dict[str, str]:

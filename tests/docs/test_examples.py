@@ -40,7 +40,7 @@ BIN = Path(sys.executable).parent
 COMMAND = "application-worker"
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0  # a cold start of pytest takes 30 s on a machine with five suites at once
 COLD_PAGES = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
 
 

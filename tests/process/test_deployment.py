@@ -199,7 +199,7 @@ def test_boot_unreachable_sentinels_end_with_75(installation):
     url = f"redis+sentinel://127.0.0.1:{free_port()}/house"
     status, output = installation.refused(REDIS_URL=url)
     assert status == 75
-    assert "check that the sentinels run" in json.loads(output.splitlines()[-1])["message"]
+    assert "check that the sentinels and the master run" in json.loads(output.splitlines()[-1])["message"]
 
 
 @pytest.mark.parametrize("query", ["", "?protocol=2"], ids=["RESP3", "RESP2"])
