@@ -156,7 +156,8 @@ class Workflows:
             now = home.read_workflow(workflow_id)
             if now is not None and now.get(f"{step.name}:state") == "starting" and "cancelled_at" not in now:
                 raise WorkflowError(
-                    workflow_id, f"the stored jobs of the step {step.name!r} are lost: cancel it, and start another"
+                    workflow_id,
+                    f"the stored jobs of the step {step.name!r} are lost: cancel the workflow, and start another one",
                 )
             return 0
         facts = BatchFacts(
