@@ -751,7 +751,9 @@ class JobTimeoutError(BaseException):
     def explain(self, timeout_s: float) -> "JobTimeoutError":
         """Set the message, and return the error: the interpreter makes the error without arguments when it raises it in a thread."""
         self.timeout_s = timeout_s
-        self.args = (f"perform ran for more than {timeout_s:g} s, its timeout",)
+        self.args = (
+            f"perform ran for more than {timeout_s:g} s, its timeout. Make the job shorter, or raise the timeout",
+        )
         return self
 
 

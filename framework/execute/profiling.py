@@ -136,7 +136,7 @@ class _ProfiledRun:
         return profiler
 
     def _stop(self, profiler: Any) -> Any:
-        """Return what was measured."""
+        """Return the measured session, ``None`` without one."""
         if profiler is None:
             return None
         try:

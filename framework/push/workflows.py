@@ -85,7 +85,9 @@ class Workflows:
         facts = dumps({"ttl_s": workflow.expires_in_s, "fields": fields})
         home.change_workflow(workflow_id, "create", facts)
         if self._advancer(home.name, queue).perform_async(workflow_id, "", "start") is None:
-            raise WorkflowError(workflow.name, "a client middleware dropped the job that starts its first step")
+            raise WorkflowError(
+                workflow.name, "a client middleware dropped the job that starts its first step: let it pass this job"
+            )
         return workflow_id
 
     def advance(self, workflow_id: str, step: str, event: WorkflowEvent) -> None:
@@ -189,7 +191,8 @@ class Workflows:
             built = self._batches.build_callback(facts, event, setter.request(workflow_id, step.name, event))
             if built is None:
                 raise WorkflowError(
-                    workflow_id, f"a client middleware dropped the job that follows the step {step.name!r}"
+                    workflow_id,
+                    f"a client middleware dropped the job that follows the step {step.name!r}: let it pass this job",
                 )
             facts.callbacks.setdefault(event, []).append(built)
 
