@@ -2,7 +2,7 @@
 
 FrameworkError
 ├── DeclarationError          a worker class is declared wrongly (raised when the class is created)
-├── MisuseError               a worker class is used like a task of another library: called, awaited, decorating
+├── MisuseError               a worker class is used like a task of another library: called, awaited, or as a decorator
 │   └── NoSuchMethodError     a push by a method of another library: ``delay``, ``apply_async``, ``send``
 ├── MiddlewareError           a middleware has a wrong ``call``, or a chain changes too late
 ├── ConfigurationError        the configuration is invalid (raised at boot, with all problems)
@@ -42,7 +42,7 @@ FrameworkError
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
 ├── LeaseTakenError           another holder has the lease
 ├── LeaseLostError            the lease has ended before the work under it
-├── ResultError               the result of a called job cannot be had
+├── ResultError               the result of a called job cannot be returned
 │   ├── ResultTimeoutError    the job has not ended in time (also a TimeoutError)
 │   └── JobEndedError         the job has ended without a result
 │       ├── JobFailedError    it failed, and no retry is left
@@ -55,8 +55,8 @@ FrameworkError
 │   ├── TaskTablesError       the database has no tables of tasks, or older ones (also a PushError)
 │   ├── TaskNotFoundError     no task, or no event of a job, has this id
 │   └── TaskRetryError        failed jobs cannot be pushed again, because their arguments are not stored
-├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
-├── EmptyQueueError           a job that a test wanted to run does not wait
+├── ModeError                 framework.testing has no active mode, or the active mode does not support a call
+├── EmptyQueueError           a test runs a job of a class of which no job can run now
 ├── EndlessJobsError          the jobs of a test never end
 ├── RetryError                raised by a job: retry without a report (GitLab's ``RetryError``)
 │   └── JobReplicaNotUpToDate no replica is recent enough: retry once, then read from the primary
@@ -67,8 +67,8 @@ FlowControl (Exception)       raised by a job, and no failure; ``except Framewor
 JobTimeoutError (BaseException) a run lasts longer than its ``timeout``; ``except Exception`` does not catch it
 Shutdown (BaseException)      the process stops; ``except Exception`` does not catch it
 
-The framework also raises TypeError and ValueError for arguments of a wrong type, and two errors of ``framework.store`` that extend
-redis-py's errors.
+The framework also raises TypeError for arguments of a wrong type, ValueError for arguments with a wrong value, and two errors of
+``framework.store`` that extend redis-py's errors.
 """
 
 import math
@@ -474,17 +474,18 @@ class JobMemoryError(ExecutionError):
     def __init__(self, worker: str, limit: int) -> None:
         self.worker, self.limit = worker, limit
         super().__init__(
-            f"{worker}: perform needed more than {limit:,} bytes of memory, its memory_limit. Load less at a time, or raise it"
+            f"{worker}: perform needed more than {limit:,} bytes of memory, its memory_limit. Load less at a time, or raise this "
+            "limit"
         )
 
 
 class MissingKeyError(ExecutionError):
-    """Report a job that is encrypted or signed with a key that this process lacks. The job is deferred, and keeps its bytes."""
+    """Report a job that is encrypted or signed with a key that this process lacks. The job is deferred, with unchanged bytes."""
 
     def __init__(self, fact: str, reason: str, setting: str) -> None:
         self.reason, self.setting = reason, setting
         super().__init__(
-            f"{fact}, and {reason}. Add the key to {setting} and restart the process: the job waits for it"
+            f"{fact}, and {reason}. Add the key to {setting} and restart the process: the job waits for the key"
         )
 
 
@@ -494,7 +495,7 @@ class OffloadedArgumentsError(ExecutionError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"the arguments are offloaded, and {reason}. Look at payload_offload.url: the job waits for it"
+            f"the arguments are offloaded, and {reason}. Check the payload store and payload_offload.url: the job waits for them"
         )
 
 
@@ -511,7 +512,7 @@ class PayloadLimitError(PayloadError):
 
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
         self.limit, self.setting = limit, setting
-        super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
+        super().__init__(f"{reason}, which the setting {setting} forbids. Push less in one job, or raise the setting")
 
 
 class NestedLimiterError(FrameworkError):
@@ -522,12 +523,12 @@ class NestedLimiterError(FrameworkError):
         of = f" for {key!r}" if key else ""
         super().__init__(
             f"limiter {limiter!r}{of} is taken inside of a block, or of a job, that holds it: the inner block would wait for the "
-            "outer one, at a limit of 1 for ever. Take it once, or give the inner block another limiter or key"
+            "outer one (for ever, if the limit is 1). Take it once, or give the inner block another limiter or key"
         )
 
 
 class OverLimit(FrameworkError):
-    """Report a call that a rate limiter does not admit. A job that it ends runs again later, unless the limiter says otherwise.
+    """Report a call that a rate limiter does not admit. A job that ends with it runs again later if ``policy`` is ``reschedule``.
 
     ``retry_after_s`` is the time until the call may be admitted, ``None`` if that is not known. ``policy``, ``reschedules`` and
     ``backoff`` are those of the limiter.
@@ -547,7 +548,7 @@ class OverLimit(FrameworkError):
         self.limiter, self.key, self.limit, self.retry_after_s = limiter, key, limit, retry_after_s
         self.policy, self.reschedules, self.backoff = policy, reschedules, backoff
         self.backoff_s: float | None = None
-        """What ``backoff`` returned in the process of an isolated job, which cannot send a function to its worker process."""
+        """The result of ``backoff`` in the process of an isolated job, which cannot send a function to its worker process."""
         of = f" for {key!r}" if key else ""
         when = "" if retry_after_s is None else f" It may admit a call in {_format_wait(retry_after_s)}."
         super().__init__(
@@ -573,7 +574,7 @@ class LeaseTakenError(FrameworkError):
 
 
 class LeaseLostError(FrameworkError):
-    """Report a lease that had ended before the work under it: another holder may have it, or have had it."""
+    """Report a lease that had ended before the work under it: another holder may have it now, or may have had it."""
 
     def __init__(self, name: str, timeout_s: float) -> None:
         self.name, self.timeout_s = name, timeout_s
@@ -606,7 +607,7 @@ class ResultTimeoutError(ResultError, TimeoutError):
 
 
 class JobEndedError(ResultError):
-    """Report a called job that has ended without a result: ``ended`` is the word for it, ``reason`` a text."""
+    """Report a called job that has ended without a result: ``ended`` names the end in one word, ``reason`` explains it."""
 
     advice: ClassVar[str] = ""
 
@@ -677,15 +678,15 @@ class TaskRetryError(TaskError):
 
 
 class ModeError(FrameworkError):
-    """Report a call that the active mode of ``framework.testing``, or no mode, cannot answer."""
+    """Report a call that the active mode of ``framework.testing`` does not support, or a call without an active mode."""
 
 
 class EmptyQueueError(FrameworkError, LookupError):
-    """Report a job that was to run in a test and does not wait."""
+    """Report that a test runs a job of a class of which no job can run now."""
 
 
 class EndlessJobsError(FrameworkError):
-    """Report jobs of a test that never end: each run, or each move of a due job, makes another."""
+    """Report jobs of a test that never end: each run, or each move of a due job, pushes another job."""
 
 
 class FlowControl(Exception):
@@ -717,7 +718,7 @@ class RetryError(FrameworkError):
 
 
 class JobReplicaNotUpToDate(RetryError):
-    """Retry a ``delayed`` job that did not run, once, because no replica has the writes before its push (GitLab)."""
+    """Retry a ``delayed`` job once: it did not run, because no replica has the writes before its push (GitLab)."""
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
@@ -730,8 +731,8 @@ class JobReplicaNotUpToDate(RetryError):
 class BusinessError(FrameworkError):
     """Fail the job without retries: raised in ``perform`` when the input is invalid by the rules of the business.
 
-    ``retries_exhausted`` and the death handlers run. Its line has ``error_kind: business``. The error tracker receives nothing. The
-    dead set keeps the job only with the setting ``dead.business``.
+    ``retries_exhausted`` and the death handlers run. Its log line has ``error_kind: business``. The error tracker receives nothing.
+    The dead set keeps the job only with the setting ``dead.business``.
     """
 
     def __init__(self, reason: str) -> None:
@@ -748,9 +749,11 @@ class JobTimeoutError(BaseException):
     timeout_s = 0.0
 
     def explain(self, timeout_s: float) -> "JobTimeoutError":
-        """Set the message, and return the error: the interpreter raises it in a thread without arguments."""
+        """Set the message, and return the error: the interpreter makes the error without arguments when it raises it in a thread."""
         self.timeout_s = timeout_s
-        self.args = (f"perform ran for more than {timeout_s:g} s, its timeout",)
+        self.args = (
+            f"perform ran for more than {timeout_s:g} s, its timeout. Make the job shorter, or raise the timeout",
+        )
         return self
 
 

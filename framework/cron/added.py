@@ -105,7 +105,7 @@ class AddedEntries:
     """Make usable entries of those that were added at run time, on one shard. One thread uses it."""
 
     def __init__(self, settings: Settings, shard: str, shard_of: ShardOf, absent: AbsentKeys | None = None) -> None:
-        """Take what knows whether the key of the entries may exist; without it, the key may."""
+        """``absent`` knows whether the key of the entries may exist; without ``absent`` it is always read."""
         self._settings = settings
         self._shard = shard
         self._shard_of = shard_of

@@ -32,7 +32,7 @@ def due_ticks(expression: CronExpression, settled: int, now: float, missed: Miss
 
     A tick is missed ``missed_after_s`` after its time: no process ran, or Redis did not answer. Until then it is late and pushes its
     job whatever the policy, as the end of a leader or a restart of Redis delays ticks. A tick that is not missed does the work of the
-    missed ones before it, so ``once`` pushes one for a missed tick only where there is no such tick.
+    missed ones before it, so the policy ``once`` pushes a job for missed ticks only if no such tick is due.
     """
     found, more = expression.latest_ticks(settled, int(now), MOST_CAUGHT_UP)
     if not found:

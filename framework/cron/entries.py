@@ -68,7 +68,7 @@ class CronEntry:
 def collect_entries(settings: Settings) -> dict[str, CronEntry]:
     """Return the entries whose classes are registered, by name. An entry of a class has the class's wire name.
 
-    The file overrides the class: ``cron`` of a class that an entry of the file names, or whose name an entry has, counts for nothing.
+    The file overrides the class: ``cron`` of a class has no effect if an entry of the file names the class, or has its wire name.
     """
     found: dict[str, CronEntry] = {}
     scheduled: set[str] = set(settings.schedule)

@@ -108,7 +108,8 @@ class CronEvents:
     def unknown_classes(self, entries: Mapping[str, str]) -> None:
         """Report entries whose classes this process does not have; processes that have them push their jobs."""
         self._log.info(
-            "this process does not have the classes of entries of the schedule: other processes push their jobs",
+            "this process does not have the classes of some entries of the schedule: processes with these classes push their "
+            "jobs. If no process has them, deploy the classes or remove the entries",
             event_name="cron.unknown_classes",
             classes=sorted(set(entries.values())),
         )

@@ -1,6 +1,6 @@
 """Hold the lease of the leader: one process of an application on each shard.
 
-The lease saves work, and decides nothing: two processes that both believe to lead push each tick once (``cron_push.lua``).
+The lease only saves work: if two processes both believe that they lead, each tick is still pushed once (``cron_push.lua``).
 """
 
 import time

@@ -1,9 +1,10 @@
 """Decide how a successful job is acknowledged, and acknowledge recorded jobs when their events are durable.
 
-At a crash: a job whose thread runs the next one stays in the working list of its process until its event is durable, as if its
-thread waited. A kill before leaves it there, from where it runs again; its event then follows that run. Such jobs count among those
-without a confirmed acknowledgement: no job starts while these are ``MAX_UNACKNOWLEDGED``, so a kill repeats no more jobs than without
-them. The last of them makes the writer write at once. While the database does not answer, no job starts after it.
+A thread does not wait until the event of its recorded job is durable: it runs the next job. At a crash: the recorded job stays in
+the working list of its process until its event is durable. If the process is killed before, the job runs again, and its event
+follows that run. Such jobs count as jobs without a confirmed acknowledgement. No job starts while there are
+``MAX_UNACKNOWLEDGED`` of these, so a kill repeats no more jobs than it would without recorded jobs. The job that reaches this
+limit makes the writer write at once. While the database does not answer, no job starts after it.
 """
 
 import time
@@ -20,8 +21,8 @@ from framework.finish.settle import Settler
 class RecordedEnds:
     """The ended jobs of a processor that wait for their events without a thread.
 
-    ``on_all_ended`` is called when none waits any more: the acknowledgements are then sent without the next fetch. ``on_error`` gets
-    an error of the acknowledgement.
+    ``on_all_ended`` is called when no job waits any more: the acknowledgements are then sent without waiting for the next fetch.
+    ``on_error`` receives an error of the acknowledgement.
     """
 
     def __init__(
@@ -37,15 +38,15 @@ class RecordedEnds:
         self._on_error = on_error
         self._stopped = False
         self._full_since = 0.0
-        """When no job could start any more before the events of those that wait are durable; 0 if some could."""
+        """The time from which no job could start until the events of the waiting jobs are durable; 0 if a job could start."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job waits; after ``stop`` none does."""
+        """Whether no job waits for its event; always true after ``stop``."""
         return self._stopped or not self._fetcher.in_flight.left
 
     def takes(self, run: Execution) -> bool:
-        """Return whether a job may wait without its thread."""
+        """Return whether a job may wait for its event without its thread."""
         # A run that has reserved memory, or an event loop, ends where it began.
         is_simple = run.coroutine is None and not run.reserved
         return is_simple and not self._stopped

@@ -29,7 +29,7 @@ class AdmissionPolicy(Protocol):
         ...
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
-        """Return ``None`` to admit the job, its outcome, or that another process owns it.
+        """Return ``None`` to admit the job; else its outcome, or ``Lost`` if another process owns it.
 
         May raise redis errors: the job is in the working list, and the policy is asked again when Redis answers. The policy
         handles its other errors, so that jobs run.
@@ -39,7 +39,7 @@ class AdmissionPolicy(Protocol):
 
 @runtime_checkable
 class RememberedPolicy(Protocol):
-    """A local policy that may know its answer for every job of a class, so that a job pays for no question."""
+    """A local policy that may know one answer for all jobs of a class, so that it need not be asked for each job."""
 
     def admits_all(self, declaration: Declaration) -> bool:
         """Return whether it admits every job of the class now. Reads only memory."""

@@ -1,7 +1,7 @@
 """Decode the payloads of running jobs within the configured limits; large ones wait until there is memory for them.
 
 A run reserves its share of the memory budget before its payload is parsed, and keeps it until the run has been settled, because
-the arguments live so long. At a crash: nothing moves here; if the process dies, the job is in its working list.
+the arguments stay in memory until then. At a crash: nothing moves here; if the process dies, the job is in its working list.
 """
 
 import time

@@ -39,8 +39,8 @@ class EventLoop:
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run ``coroutine`` on the loop in a copy of this thread's context; return its result or raise its error.
 
-        If a coroutine of this loop calls ``run``, it blocks the loop until ``run`` returns. So the new coroutine runs on a nested
-        loop, as does every other that is run meanwhile: the blocked one may wait for it.
+        If a coroutine of this loop calls ``run``, it blocks the loop until ``run`` returns. So the new coroutine, and
+        every other that ``run`` gets meanwhile, runs on a nested loop: the blocked coroutine may wait for it.
         """
         if threading.current_thread() is self._thread:
             self._blocked = True

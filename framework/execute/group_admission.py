@@ -1,11 +1,11 @@
 """Admit a job and the buffered jobs that start next by one script, in one round trip.
 
 A thread that is about to start a job takes the next buffered jobs with it, asks for all of them, and puts the others back with
-their answers. So a job costs a share of a round trip, and an idle process pays no more than the one that a job alone costs.
+their answers. So several jobs share one round trip. In an idle process a job still needs only one round trip.
 
 At a crash: ``admit.lua`` leaves each job in the working list, with its slot, or moves it to the waiting jobs. Jobs that were
 taken along stay in flight. If the call fails, they go back to the buffer without an answer, and each is asked for alone: a slot
-that an unseen call has taken is found again.
+that a call with a lost reply has taken is found again.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Write the two log lines of every run, start and end, with GitLab's fields.
 
-Every job pays for them, so a line is built from pieces of JSON: the part of a class is encoded once per class, the part of a
-payload once per run, for both lines. Arguments are filtered, because they may hold personal data: numbers are shown, other
+They take time in every job, so a line is built from pieces of JSON: the part of a class is encoded once per class, the part of
+a payload once per run, for both lines. Arguments are filtered, because they may hold personal data: numbers are shown, other
 values only if the class lists them.
 """
 

@@ -28,7 +28,7 @@ def call_perform(
 ) -> Coroutine[Any, Any, Any] | None:
     """Check the arguments against the method for this version of the job, and call it. Raises what it raises.
 
-    ``surely_strict``: nothing but their types has to be checked.
+    ``surely_strict``: only the types of the arguments have to be checked.
 
     Returns the coroutine of an async method, which has not started. Without ``timeouts`` the run may last for any time.
     """
@@ -79,7 +79,7 @@ def _call_admitted(
     instance: Any,
     permit: JobPermit,
 ) -> Coroutine[Any, Any, Any] | None:
-    """Call ``perform``, and end the permit of the limiter when the run has ended. If it never ends, the permit's lock does."""
+    """Call ``perform``, and end the permit of the limiter after the run. If the run never ends, the permit's lock expires."""
     coroutine = None
     try:
         coroutine = _call_within(perform, arguments, timeouts, timeout_s, instance)

@@ -136,7 +136,7 @@ class _ProfiledRun:
         return profiler
 
     def _stop(self, profiler: Any) -> Any:
-        """Return what was measured."""
+        """Return the measured session, ``None`` without one."""
         if profiler is None:
             return None
         try:
@@ -178,7 +178,7 @@ def _keep(instance: Any, profiles: Profiles, duration_s: float, error: str, page
 
 
 def _thin_out(profiler: Any) -> None:
-    """Let the profiler keep ever fewer samples of a long run. It has no setting for it, and a sample takes 5 KB of memory.
+    """Let the profiler keep fewer and fewer samples of a long run. It has no setting for that, and a sample takes 5 KB of memory.
 
     The time of a sample that is left out goes to the next one. A long wait is one long sample, which is always kept.
     """

@@ -1,7 +1,8 @@
 """Wait for jobs by one BLMOVE per queue, straight into the working list, so that waiting costs Redis nothing.
 
-Each blocking call has a connection of its own. If the process dies during a call, Redis may still move one job into its
-working list before it notices; so the reaper sweeps a dead process's list until no blocking call can be alive. If only the
+Each blocking call has a connection of its own. If the process dies during a call, Redis may move one more job to the
+working list of the process before Redis sees the death; so the reaper sweeps the list of a dead process until none of its
+blocking calls can be alive. If only the
 connection dies (a network that drops packets), Redis serves that call first, because it has waited the longest; so the call
 is cancelled by its client id as soon as Redis can be reached.
 """
@@ -32,7 +33,7 @@ MAX_BLOCKED_QUEUES = 16
 
 @dataclass(slots=True)
 class _BlockedCall:
-    """One connection. It stays registered with the selector: to register it per job would cost more than the wait."""
+    """One connection. It stays registered with the selector: a registration per job would cost more than the wait."""
 
     channel: Channel
     client_id: int
@@ -232,7 +233,7 @@ class BlockingMoves:
 
 
 def _has_answered(call: _BlockedCall, within_s: float) -> bool:
-    """Wait until the connection of a call is readable (also at its end); return whether it is."""
+    """Wait until the connection of a call has data or is closed; return ``False`` if neither happens in time."""
     # Not `select.select`, which accepts no descriptor above 1,023.
     poll = select.poll()
     poll.register(call.descriptor, select.POLLIN)

@@ -109,7 +109,7 @@ class Fetcher:
     def wake_sleeping_leader(self) -> bool:
         """Wake the leader if it sleeps; return whether a thread leads.
 
-        A leader that does not sleep looks for work again before it does, so what this thread has done before is seen.
+        A leader that is awake looks for work again before it sleeps, so it finds the work that this thread has added.
         """
         if self._leader.sleeping:
             self._leader.wake()
@@ -119,8 +119,8 @@ class Fetcher:
     def take_next(self) -> list[UnitOfWork]:
         """Take the buffered units that start next, so that one call admits them; ``put_back`` must follow.
 
-        These are as many as there is free capacity, or as soon start at the rate of the last jobs: a unit that then waits longer
-        than ``STALLED_S`` returns to its queue with what it got.
+        Their number is the free capacity, or the number of jobs that start soon at the rate of the last jobs. A unit that then waits
+        longer than ``STALLED_S`` returns to its queue, and its slots are released.
         """
         # Fewer unconfirmed ends leave room for more units.
         self._pipeline.flush_before_wait()
@@ -145,7 +145,7 @@ class Fetcher:
         return self.in_flight.leave(unit)
 
     def waited(self, seconds: float) -> None:
-        """Leave out this time from the rate at which jobs end: none could start."""
+        """Leave out this time from the rate at which jobs end: no job could start."""
         self._pipeline.waited(seconds)
 
     def finish_left(self, unit: UnitOfWork) -> None:

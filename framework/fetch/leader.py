@@ -310,7 +310,8 @@ class Leader:
     def _return_buffer(self) -> None:
         """Return the buffered jobs to the head of their queues.
 
-        Jobs that have moved already wait on for a thread, and so do jobs whose lock a duplicate has meanwhile: they start here.
+        Two kinds of jobs stay in the buffer and wait for a thread: those that have left the working list, and those whose lock a
+        duplicate has taken meanwhile.
         """
         taken = self._in_flight.take_buffer()
         units = [unit for unit in taken if not unit.has_moved]

@@ -77,7 +77,7 @@ class FetchEvents(Protocol):
         """Redis answers again after ``fetch_failed``."""
 
     def recovered(self, recovered: RecoveredJob) -> None:
-        """A job of the own working list has left it, because the reply of its fetch was lost."""
+        """A job has left the working list of this process without a run, because the reply of its fetch was lost."""
 
 
 # Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.
@@ -85,9 +85,9 @@ class FetchPipeline:
     """Acknowledge and fetch for all threads.
 
     Every failure leaves the same state: no call under way, each ended unit to be acknowledged again, the lock free, and calls
-    stopped until ``probe``. The probe also finds the jobs of a reply that was lost or only partly read. So an error of the
-    framework costs a second try, as an error of Redis does; a repeated one ends the process (``ErrorRateLimit``), and the
-    reaper of another process recovers its jobs.
+    stopped until ``probe``. The probe also finds the jobs of a reply that was lost or only partly read. So after an error of
+    the framework the pipeline tries again, as after an error of Redis. A repeated error of the framework ends the process
+    (``ErrorRateLimit``), and the reaper of another process recovers its jobs.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class FetchPipeline:
         return self._prefetch.quick
 
     def waited(self, seconds: float) -> None:
-        """Leave out this time from the rate at which jobs end: none could start. From any thread."""
+        """Leave out this time from the rate at which jobs end: no job could start. From any thread."""
         self._prefetch.waited(seconds)
 
     @property

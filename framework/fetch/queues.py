@@ -55,7 +55,7 @@ class QueueOrder:
 
 
 class QueueRotation:
-    """Choose the queues of the next fetch by what the last ones found. For one thread at a time."""
+    """Choose the queues of the next fetch by the queues in which the last fetches found jobs. For one thread at a time."""
 
     def __init__(self, order: QueueOrder) -> None:
         self._order = order
@@ -101,7 +101,7 @@ class QueueRotation:
         return [(name, -(-wanted * max(weight, 1) // total)) for name, weight in self._order.draw(among)]
 
     def record_found(self, source_queues: Collection[str], *, enough: bool) -> None:
-        """Record the queues that had jobs; ``enough``: as many jobs as were wanted."""
+        """Record the queues that had jobs; ``enough``: the fetch found as many jobs as were wanted."""
         if len(self._served) <= HOT_QUEUES:
             return
         weights = self._hot if self._hot_only else self._weights

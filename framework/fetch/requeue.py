@@ -34,7 +34,7 @@ def requeue_unstarted(
 ) -> list[UnitOfWork]:
     """Return units that have not started to the head of their queues, oldest first; with ``keep_locks``, only with their locks.
 
-    A unit whose lock another job has taken meanwhile stays then, and is in the result. Raises redis errors.
+    A unit whose lock another job has taken meanwhile then stays in the working list, and is in the result. Raises redis errors.
     """
     if not units:
         return []
@@ -65,10 +65,10 @@ def _requeue(
 class Reconciler:
     """Compare the working list of this process with its memory, and return the jobs of lost replies.
 
-    One comparison proves nothing: the reply may be under way, or unread while the process is stopped. A job is lost only if a
-    second comparison, after every reply of that time has been read, does not know it either. After a failure of Redis, when no
-    connection is open on which a reply could arrive, one comparison is enough (``reconcile_idle``). A payload that cannot be
-    read, or has no queue name, moves to the dead set (``wire/malformed.py``).
+    One comparison proves nothing: the reply may be under way, or unread while the process is stopped. A job counts as lost only if
+    it is not in memory at a second comparison either, after the replies that were under way at the first have been read. After a
+    failure of Redis, when no connection is open on which a reply could arrive, one comparison is enough (``reconcile_idle``). A
+    payload that cannot be read, or has no queue name, moves to the dead set (``wire/malformed.py``).
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Reconciler:
     def reconcile(self) -> int:
         """Compare once; return how many jobs went back to their queues. Raises redis errors.
 
-        Free while the list does not exist. Its first job starts a comparison, as at any other time, within a period.
+        Sends nothing while the check for rare keys (``AbsentKeys``) says that the working list does not exist.
         """
         if not self._candidates and not self._absent.may_exist(keys.working(self._owner)):
             return 0

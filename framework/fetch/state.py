@@ -21,7 +21,7 @@ MAX_GROUP = 32
 class InFlight:
     """The jobs that a capsule of this process has fetched and not finished: the memory image of its working list.
 
-    ``first_index`` is the first place of its running jobs among those of the process. A unit is buffered, then running, then
+    The running jobs are numbered from ``first_index``; capsules have different numbers. A unit is buffered, then running, then
     done. It stays in flight until Redis has confirmed its removal from the working list. Every step is one operation on a deque
     or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration runs over a copy, and the copy is one
     such operation too (decision 150). ``start`` and ``end`` are safe from any thread.

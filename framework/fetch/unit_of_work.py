@@ -27,7 +27,7 @@ class Admission(NamedTuple):
 
 @dataclass(slots=True)
 class Preparation:
-    """What was decided about a buffered job before it starts, together with others (``execute/group_admission.py``)."""
+    """The decisions about a buffered job before it starts, made for several jobs at once (``execute/group_admission.py``)."""
 
     payload: Payload
     admission: Admission | None = None
@@ -44,7 +44,7 @@ class Preparation:
 
 @dataclass(slots=True, eq=False)
 class UnitOfWork:
-    """One fetched job. ``data`` never changes: LREM finds the job in the working list by these very bytes.
+    """One fetched job. ``data`` never changes: LREM finds the job in the working list by exactly these bytes.
 
     ``InFlight`` notes the start. From then on only the thread of the job changes the unit; other threads read each field once.
     """
@@ -71,7 +71,7 @@ class UnitOfWork:
     """Fields that a policy adds to the payload if the job is delayed or retried."""
 
     prepared: Preparation | None = None
-    """What was decided about the job before its start; ``None`` for a job that is decoded when it starts."""
+    """The decisions about the job before its start; ``None`` for a job that is decoded when it starts."""
     payload_without_args: Payload | None = None
     """The decoded fields of a large running job, so that a reader of running jobs need not decode them again."""
 
@@ -83,7 +83,7 @@ class UnitOfWork:
     def resources_on_requeue(self, *, stays_without_lock: bool = False, ran: TrackedJob | None = None) -> str:
         """Return the script argument for its resources when it returns to its queue; empty for none.
 
-        ``stays_without_lock``: it does not return if another job has its lock meanwhile. ``ran``: the tracked job, if it ran.
+        ``stays_without_lock``: the job does not return if another job has its lock meanwhile. ``ran``: the tracked job, if it ran.
         """
         # Read once: the thread of the job may release them meanwhile.
         released, resources, prepared = self.released_lock, self.resources, self.prepared
@@ -108,7 +108,7 @@ class UnitOfWork:
 
     @property
     def admission(self) -> Admission | None:
-        """The answer of the script that has asked for this job and others; ``None`` if it is to be asked for alone."""
+        """The answer of the script that has asked for this job and others; ``None`` if the job needs a call of its own."""
         return None if self.prepared is None else self.prepared.admission
 
     def mark_stale(self) -> None:

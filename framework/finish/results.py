@@ -1,4 +1,4 @@
-"""Note the answer for the caller of a job in what the job holds. The script that ends the job stores it in the same step."""
+"""Note the answer for the caller of a job in the job's resources. The script that ends the job stores it in the same step."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class EncodedAnswer(str):
 
 
 def note_result(resources: JobResources, instance: Any) -> None:
-    """Note what ``perform`` has returned, if the caller of the job waits for it."""
+    """Note the result of ``perform``, if the caller of the job waits for it."""
     awaited = resources.awaited
     if awaited is None or awaited.call is None:
         return
@@ -69,7 +69,7 @@ def note_result(resources: JobResources, instance: Any) -> None:
 
 
 def note_end(resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:
-    """Note what the next move of a job means for its batch, and for the caller that waits for its result."""
+    """Note how the next move of a job counts for its batch, and the answer for the caller that waits for its result."""
     ending = ending_of(outcome, decision)
     resources.batch_end = ending.batch
     awaited = resources.awaited

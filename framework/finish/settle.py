@@ -161,7 +161,7 @@ class Settler:
     def _acknowledge(
         self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None, *, confirmed: bool
     ) -> SettleResult:
-        """End a job that is kept nowhere: with others, or confirmed if a duplicate may cause one more run."""
+        """End a job that is kept nowhere: acknowledge it with other jobs, or else remove it by a call of its own."""
         if not confirmed and unit.acknowledged_with_others:
             self.acknowledge_with_others(unit, tracked, state)
             return SettleResult("acknowledged", acknowledge=True)

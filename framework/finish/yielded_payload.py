@@ -14,7 +14,7 @@ def yielded_payload(unit: UnitOfWork, outcome: Yielded, now: float | None = None
     """Return the payload of an iterating job that goes back to its queue.
 
     The job has begun in time, so it no longer expires. Finished items show that it does not kill its process: earlier stops and
-    deaths count no more.
+    deaths are no longer counted.
     """
     payload = payload_leaving_queue(unit)
     for name in (EXPIRES_IN, EXPIRY):

@@ -137,7 +137,7 @@ class BatchBlock:
             self.facts.left_open = self._is_open
 
     def _collect(self, plan: PushPlan, batch: JobBatch, token: str) -> Sequence[Jid | None]:
-        """Keep the jobs of one destination. The ids are those of jobs to come: a duplicate is found when they are written."""
+        """Keep the jobs of one destination. Return their ids; a duplicate is found only when the jobs are written."""
         del token
         with self._lock:
             self._set_shard(plan.shard.name, plan.declaration.wire_name)
@@ -285,7 +285,7 @@ def stored_callback(facts: BatchFacts, shard: str, built: BuiltCallback) -> Call
     """Return a callback as the batch on ``shard`` stores it: one of another shard travels through the schedule set.
 
     Raises:
-        BatchError: the batch is nested, and counts its callbacks: they must be of its shard.
+        BatchError: the batch is nested, and counts its callbacks: these must be on its shard.
     """
     if built.shard == shard:
         return built.callback

@@ -89,7 +89,7 @@ class Deduplication:
         return [None if owner else jid for jid, owner in zip(jobs.jids, owners, strict=True)]
 
     def _window_written(self, jobs: WindowJobs, found: Sequence[Jid]) -> Sequence[Jid]:
-        """Log the jobs that were replaced or added to others; return for each push the id of the job that runs for it."""
+        """Log the jobs that were replaced or added to others; return for each push the id of the job that runs in its place."""
         ended = jobs.ended(found)
         if ended and self.on_duplicates is not None:
             self.on_duplicates([(jid, owner) for jid, owner, _ in ended])

@@ -35,7 +35,7 @@ class PushPlan(NamedTuple):
         return found if found is not None and found.is_enabled(scheduled=scheduled) else None
 
     def step_locks(self, *, scheduled: bool) -> Deduplication | None:
-        """Return as ``locks`` the deduplication of a job that a script writes with other things: it waits for no further pushes."""
+        """Return the deduplication, as ``locks`` does, for a job that a script writes with other things; ``None`` with a window."""
         found = self.locks(scheduled=scheduled)
         return found if found is not None and found.window_s is None else None
 

@@ -52,7 +52,7 @@ class ScheduleWriter:
         return now + due.delay_s
 
     def check_clock(self, shard: Shard) -> None:
-        """Compare the clocks, once in a while: a push at a moment, not after a delay, relies on its host's."""
+        """Compare the clocks, at a limited rate: a push for a time (``perform_at``) relies on the clock of its host."""
         if not self._clock_check_limit.hit(shard.name):
             return
         began = self._clock()

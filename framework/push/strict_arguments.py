@@ -20,7 +20,7 @@ _MAX_SHOWN = 20
 
 _PUSH_MESSAGE = "arguments are not strict: their JSON values are pushed. Correct the call or the annotations."
 _RUN_MESSAGE = (
-    "a job's arguments do not fit {}: it runs with the arguments it has. Correct the caller or the annotations."
+    "a job's arguments do not fit {}: the job runs with them unchanged. Correct the caller or the annotations."
 )
 
 

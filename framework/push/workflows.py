@@ -85,7 +85,9 @@ class Workflows:
         facts = dumps({"ttl_s": workflow.expires_in_s, "fields": fields})
         home.change_workflow(workflow_id, "create", facts)
         if self._advancer(home.name, queue).perform_async(workflow_id, "", "start") is None:
-            raise WorkflowError(workflow.name, "a client middleware dropped the job that starts its first step")
+            raise WorkflowError(
+                workflow.name, "a client middleware dropped the job that starts its first step: let it pass this job"
+            )
         return workflow_id
 
     def advance(self, workflow_id: str, step: str, event: WorkflowEvent) -> None:
@@ -156,7 +158,8 @@ class Workflows:
             now = home.read_workflow(workflow_id)
             if now is not None and now.get(f"{step.name}:state") == "starting" and "cancelled_at" not in now:
                 raise WorkflowError(
-                    workflow_id, f"the stored jobs of the step {step.name!r} are lost: cancel it, and start another"
+                    workflow_id,
+                    f"the stored jobs of the step {step.name!r} are lost: cancel the workflow, and start another one",
                 )
             return 0
         facts = BatchFacts(
@@ -188,7 +191,8 @@ class Workflows:
             built = self._batches.build_callback(facts, event, setter.request(workflow_id, step.name, event))
             if built is None:
                 raise WorkflowError(
-                    workflow_id, f"a client middleware dropped the job that follows the step {step.name!r}"
+                    workflow_id,
+                    f"a client middleware dropped the job that follows the step {step.name!r}: let it pass this job",
                 )
             facts.callbacks.setdefault(event, []).append(built)
 

@@ -117,7 +117,7 @@ class Reaper:
         return moved
 
     def _register_orphans(self) -> None:
-        """Register the owners of working lists that the registry does not have; scan on from where the last sweep stopped.
+        """Register the owners of working lists that are not in the registry; continue the scan of the last sweep.
 
         How such a list is left behind: a process is stopped (SIGSTOP) just before a blocking call, and unregistered. When it
         continues it sends the call, gets a job, and is killed before its next heartbeat. Where an ACL forbids SCAN, none is found.

@@ -1,10 +1,10 @@
-"""Find the jobs that may have killed a dead process: only those count a death.
+"""Find the jobs that may have killed a dead process: a death is counted for these jobs only.
 
 The start of an ordinary job writes nothing to Redis, so the working list is the only evidence. Jobs start in its order, so only
 its oldest entries can have run: as many as the concurrency of the process, behind those that had ended without a confirmed
 acknowledgement. These become suspects, by a field of the payload. The start of a suspect is written to Redis first, and
-suspects take turns, so that after the next death it is known which one ran. A job that only ran beside it counts one death, the job
-that kills counts each (decision 30).
+suspects take turns, so that after the next death it is known which one ran. So the job that kills its processes counts every
+death; a job that only ran at the same time counts one (decision 30).
 """
 
 import contextlib
@@ -108,7 +108,7 @@ class RunEvidence:
 
     @classmethod
     def from_hash(cls, fields: Mapping[bytes, Any], capsule: str = "") -> "RunEvidence":
-        """Read the HASH ``keys.process`` for the list of a capsule; the first, without a name, has the slots of no other."""
+        """Read the HASH ``keys.process`` for the list of a capsule; the first has no name, and all slots that no other has."""
         if capsule:
             return cls(_count(fields.get(capsule_field(capsule).encode(), b"")), frozenset(fields))
         left = _count(fields.get(CONCURRENCY_FIELD.encode(), b""))

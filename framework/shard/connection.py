@@ -259,7 +259,7 @@ class ShardConnection:
         )
 
     def log_status_refused(self, error: RedisError | str) -> None:
-        """Log, once a minute at most, that the state of a tracked job was refused; its job is in."""
+        """Log, once a minute at most, that the state of a tracked job was refused; its job is written."""
         self._log_limit.warning(
             "statuses",
             "Redis refuses the status of tracked jobs: the jobs are written, but `framework.status` does not know them. Check "

@@ -58,7 +58,7 @@ class LeaseStore:
                 raise
             self._log_limit.warning(
                 name,
-                f"Redis did not end the lease {name}: it ends by itself at the end of its timeout.",
+                f"Redis did not end the lease {name}: the lease ends by itself at the end of its timeout.",
                 "lease.end_failed",
                 lease=name,
                 shard=shard,

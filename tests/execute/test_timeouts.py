@@ -279,7 +279,9 @@ def test_job_that_lasts_too_long_fails_and_is_retried(bench, redis, kind):
         "timeout",
         0,
     )
-    assert line["exception.message"] == "perform ran for more than 0.05 s, its timeout"
+    assert line["exception.message"] == (
+        "perform ran for more than 0.05 s, its timeout. Make the job shorter, or raise the timeout"
+    )
     assert (state(redis, JID), one.died, len(one.failed)) == ("retrying", [], 1)
     assert counters._counts == {f'{TIMED_OUT_JOBS}{{worker="Job"}}': 1}
     # The thread, or the loop, runs the next job.

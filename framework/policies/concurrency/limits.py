@@ -34,6 +34,7 @@ FIRST_CALL_TIMEOUT_S = 1.0
 _COUNT_TTL_S = 10.0
 _LOG_INTERVAL_S = 60.0
 _MAX_LIMIT = 10**9
+_CORRECT = "Correct this function of the class"
 
 
 class FleetSlots:
@@ -186,7 +187,9 @@ class Limits:
             if is_old:
                 # The callable hangs. Without this line each waiting thread would wait as long, one after the other.
                 known.valid_until = self._clock()
-                self._warn(declaration, f"its concurrency_limit does not return; {_describe_fallback(known.limit)}")
+                self._warn(
+                    declaration, f"its concurrency_limit does not return; {_describe_fallback(known.limit)}. {_CORRECT}"
+                )
             return known.limit
         try:
             if self._clock() >= known.valid_until:
@@ -200,13 +203,15 @@ class Limits:
         try:
             result = callback()
         except BaseException as error:  # noqa: BLE001 - as above
-            self._warn(declaration, f"its concurrency_limit raised an error; {_describe_fallback(previous)}", error)
+            self._warn(
+                declaration, f"its concurrency_limit raised an error; {_describe_fallback(previous)}. {_CORRECT}", error
+            )
             return previous
         if result is None or (type(result) is int and abs(result) <= _MAX_LIMIT):
             return result
         self._warn(
             declaration,
-            f"its concurrency_limit returned {result!r:.60}, not a whole number; {_describe_fallback(previous)}",
+            f"its concurrency_limit returned {result!r:.60}, not a whole number; {_describe_fallback(previous)}. {_CORRECT}",
         )
         return previous
 

@@ -62,8 +62,8 @@ class Throttle:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def adjust(self) -> None:
-        """Adapt the limit of each class, unless another process has done it in this period. Raises redis errors. Free
-        without signals.
+        """Adapt the limit of each class, unless another process has done it in this period. Raises redis errors. Sends
+        nothing if there are no signals.
         """
         if not self._signals or (self._thread is not None and self._thread.is_alive()):
             return

@@ -42,7 +42,9 @@ class ReplicaStatus(NamedTuple):
 
 # Decision 111: a job reads from the primary in case of doubt.
 class ConsistencyPolicy:
-    """Choose what each job of a replica-reading class reads from. It never fails a job: in doubt the job reads from the primary."""
+    """Choose the server that each job of a class with replicas reads from. An error of this policy fails no job: the job reads from
+    the primary.
+    """
 
     def __init__(self, databases: Databases, sleep: Callable[[float], None] = time.sleep) -> None:
         self._databases = databases
@@ -56,7 +58,7 @@ class ConsistencyPolicy:
         return bool(self._databases.levels(declaration))
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """See ``AdmissionPolicy``: the job's context gets its replicas. A job that shall come back for a replica fails, once."""
+        """See ``AdmissionPolicy``: the job's context gets its replicas. A job that is to wait for a replica fails, once."""
         declaration, payload = request.declaration, request.payload
         levels = self._databases.levels(declaration)
         try:

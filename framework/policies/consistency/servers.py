@@ -87,8 +87,8 @@ class DatabaseServer:
     def position(self) -> int | None:
         """Return the position of a primary's WAL or of a replica's replay, in bytes, within ``DEADLINE_S``.
 
-        ``None`` if the server does not answer or has not the role it is configured with. That is logged, and the server
-        is not asked again for ``RETRY_AFTER_S``.
+        ``None`` if the server does not answer, or does not have the role that the configuration gives it. That is logged, and
+        the server is not asked again for ``RETRY_AFTER_S``.
         """
         if monotonic() < self._unavailable_until:
             return None

@@ -75,7 +75,7 @@ class PauseResumer:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def resume_ended(self) -> None:
-        """Resume each class that is no longer paused. Raises redis errors. Free while no jobs are held."""
+        """Resume each class that is no longer paused. Raises redis errors. Sends nothing while no jobs are held."""
         if not self._absent.may_exist(keys.PAUSED_CLASSES):
             return
         try:

@@ -100,8 +100,9 @@ def test_limits_invalid_callable_result_keeps_last_limit(limits, clock):
             assert limits.class_limit(declared(AskedLimitedWorker)) == limit, answer
         messages = [line["message"] for line in lines()]
     assert len(messages) == 4
-    assert "AskedLimitedWorker: its concurrency_limit returned True, not a whole number; the limit stays 3" in messages
-    assert "AskedLimitedWorker: its concurrency_limit raised an error; the limit stays 5" in messages
+    refused, raised = "its concurrency_limit returned True, not a whole number", "its concurrency_limit raised an error"
+    assert f"AskedLimitedWorker: {refused}; the limit stays 3. Correct this function of the class" in messages
+    assert f"AskedLimitedWorker: {raised}; the limit stays 5. Correct this function of the class" in messages
     ANSWER["limit"] = ValueError("from the start")
     assert Limits(FleetSlots(None), clock=lambda: 0.0).class_limit(declared(AskedLimitedWorker)) == 0
 
