@@ -160,7 +160,7 @@ class HeldLease:
             raise
 
     def renew(self) -> None:
-        """Let the lease end its whole ``timeout`` from now on. Call it in a long loop.
+        """Let the lease last for its whole ``timeout`` from now on. Call it in a long loop.
 
         Raises:
             LeaseLostError: the lease has ended, and another holder may have it. Stop the work.
