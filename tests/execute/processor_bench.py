@@ -41,7 +41,6 @@ class ProcessorBench:
 
     def __init__(self, redis, url, slots, middleware, policies=(), budget=None, **options):
         self.redis = redis
-        self._stopped = False
         redis.set(keys.lease(IDENTITY), 1, px=60_000)
         self.release_errors: list[str] = []
         self.failed, self.bad, self.fenced_units, self.settle_errors, self.died, self.fetch_errors = (
@@ -157,10 +156,6 @@ class ProcessorBench:
         return len(self.pool._threads)
 
     def stop(self):
-        """End its threads and close its connections. A second call does nothing."""
-        if self._stopped:
-            return
-        self._stopped = True
         self.processor.stop()
         self.processor.cancel_async(5.0)
         self.processor.stop_settling()
