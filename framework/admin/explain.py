@@ -358,8 +358,11 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
 
 def _dead_blocker(payload: Payload) -> Blocker:
     retry = command(f"jobs retry {payload.get('jid')}")
-    why = _error_text(payload) if not payload or payload.get("error_class") else _NO_ERROR
-    return Blocker("dead", f"it is dead: {why}", f"an operator, while the dead set has it: {retry}")
+    return Blocker(
+        "dead",
+        f"it is dead: {_error_text(payload, absent=_NO_ERROR)}",
+        f"an operator, while the dead set has it: {retry}",
+    )
 
 
 def _interrupted_blocker(payload: Payload) -> Blocker:
@@ -378,9 +381,9 @@ def _ordinal(location: JobLocation) -> str:
     return f"{'next' if location.position == 1 else f'number {location.position:,}'} of {location.total:,}"
 
 
-def _error_text(payload: Payload) -> str:
+def _error_text(payload: Payload, *, absent: str = "no error was recorded") -> str:
     if not payload:
         return "its payload is malformed"
     name, message = payload.get("error_class"), payload.get("error_message")
-    text = f"{name}: {message}" if message else str(name or "no error was recorded")
+    text = f"{name}: {message}" if message else str(name or absent)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

@@ -149,11 +149,11 @@ class PageRunner:
         deadline = time.monotonic() + TIMEOUT_S
         searched = 0
         while True:
-            lines = self.log.read_text().splitlines(keepends=True)
-            whole = len(lines) if not lines or lines[-1].endswith("\n") else len(lines) - 1
-            if any(wanted.search(logged.rstrip("\n")) for logged in lines[searched:whole]):
+            # Whole lines only: the next reading begins behind them.
+            lines = self.log.read_text().rpartition("\n")[0].splitlines()
+            if any(wanted.search(logged) for logged in lines[searched:]):
                 return
-            searched = whole
+            searched = len(lines)
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.background):
                 raise PageError(f"not logged: {line}\n{self.log.read_text()}")
             time.sleep(0.02)
