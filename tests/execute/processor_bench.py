@@ -155,11 +155,14 @@ class ProcessorBench:
     def threads(self):
         return len(self.pool._threads)
 
-    def stop(self):
+    def end_threads(self):
         self.processor.stop()
         self.processor.cancel_async(5.0)
         self.processor.stop_settling()
         until(lambda: self.processor.join(0.1), "the end of every thread")
+
+    def stop(self):
+        self.end_threads()
         self.fetcher._leader._blocking.close()
         self.fetcher._state.wake_up.close()
         self.fetcher._pipeline._call.close()

@@ -1,5 +1,8 @@
 """A database of tasks with its writer and recorder, on SQLite or PostgreSQL, and a spool that keeps changes in a list."""
 
+import threading
+from contextlib import contextmanager
+
 from framework.tasks import queries
 from framework.tasks.apply import apply_changes
 from framework.tasks.change import EventChange
@@ -19,9 +22,30 @@ class ListSpool:
         self.kept += changes
 
 
+class HeldDatabase(TaskDatabase):
+    """A database whose writer waits while ``held``: not for a lock of SQLite, which is an error after some seconds."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self._open = threading.Event()
+        self._open.set()
+
+    @contextmanager
+    def held(self):
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    def write(self, change):
+        self._open.wait()
+        return super().write(change)
+
+
 class TaskBench:
     def __init__(self, url, when_down="wait"):
-        self.database = TaskDatabase(url)
+        self.database = HeldDatabase(url)
         self.spool = ListSpool()
         self.writer = EventWriter(self.database, self.spool, when_down)
         self.recorder = EventRecorder(self.writer, "whole")
