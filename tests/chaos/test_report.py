@@ -1,6 +1,7 @@
 """Test the report of ``scripts/chaos run`` when a round fails with an error."""
 
 import json
+import re
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 
 from tests.chaos.rounds import run as program
 from tests.chaos.rounds.account import Account
+from tests.chaos.rounds.effects import BEGUN, Effect
 from tests.chaos.rounds.impact import Impact
 from tests.chaos.rounds.options import parse
 from tests.chaos.rounds.round_result import RoundResult
@@ -19,8 +21,8 @@ def idle_shard():
     producer = SimpleNamespace(
         accepted=0, done=True, witnessed=set(), untyped=[], refusals={}, reasons={}, doubtful=Counter(), slowest_s=0.0
     )
-    workers = SimpleNamespace(unexpected=[], deaths=[], left=list, line_counts=Counter(), processes=1)
-    return SimpleNamespace(producer=producer, workers=workers)
+    workers = SimpleNamespace(unexpected=[], deaths=[], left=list, line_counts=Counter(), processes=1, lives={})
+    return SimpleNamespace(producer=producer, workers=workers, seen=[], aside=[])
 
 
 def result(chosen):
@@ -69,3 +71,16 @@ def test_run_without_a_failed_round_holds(outcome_of):
     status, report, output = outcome_of(result)
     assert (status, report["held"], report["failed"], len(report["rounds"])) == (0, True, [], 2)
     assert "Every promise held." in output.out
+
+
+def test_run_in_a_process_that_is_no_worker_breaks_a_promise(outcome_of):
+    def strays(chosen):
+        found = result(chosen)
+        found.faulty.workers.lives[7] = None
+        found.faulty.seen.append(Effect(BEGUN, 1, 7, 1.0))
+        found.faulty.aside.append(Effect(BEGUN, 2, 8, 1.0))
+        return found
+
+    status, report, output = outcome_of(strays)
+    assert (status, report["held"]) == (1, False)
+    assert re.search(r"runs outside of the worker processes +\| 1: 8 ", output.out)

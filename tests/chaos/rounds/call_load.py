@@ -206,7 +206,7 @@ class CallLoad:
         expected = _ENDS.get(way)
         if (error is None) is (expected is not None) or (expected is not None and type(error) is not expected):
             return f"{serial} ({way}): {answer.value if error is None else error!r}"
-        # Of two jobs with one serial each may have answered, and the process of an isolated job is not that of the worker.
+        # Of two jobs with one serial each may have answered.
         if error is not None or self._doubts[CALLED][serial]:
             return ""
         last = runs[serial][-1] if runs.get(serial) else None

@@ -1,6 +1,7 @@
 """Record the effects of jobs, without the framework, in a file per process.
 
-Each record is one ``write`` to a file opened for appending, so a killed process leaves complete records only.
+Each record is one ``write`` to a file opened for appending, so a killed process leaves complete records only. It names
+the worker process of the job, also where the job runs in a process of its own: faults hit worker processes.
 """
 
 import os
@@ -20,9 +21,14 @@ ASIDE = 1_000_000_000
 
 _RECORD = struct.Struct("<cIId")
 
+_PARENT = os.getppid()
+"""The worker process, in the processes of isolated jobs: this module was imported by its child that forks them."""
+
 
 class Effect(NamedTuple):
-    """The start or end of a job: ``at`` is the machine's monotonic clock, the same in all its processes."""
+    """The start or end of a job: ``pid`` is its worker process, ``at`` the machine's monotonic clock, which its processes
+    share.
+    """
 
     kind: bytes
     serial: int
@@ -31,22 +37,22 @@ class Effect(NamedTuple):
 
 
 class Recorder:
-    """Writes the effects of this process."""
+    """Writes the effects of this process; ``pid`` is its worker process."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pid = os.getpid()
-        path = folder / f"{self._pid}-{time.monotonic_ns()}.effects"
+    def __init__(self, folder: Path, pid: int) -> None:
+        self.pid = pid
+        path = folder / f"{os.getpid()}-{time.monotonic_ns()}.effects"
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, kind: bytes, serial: int) -> None:
         """Write the record; it is in the file when this returns."""
-        os.write(self._descriptor, _RECORD.pack(kind, serial, self._pid, time.monotonic()))
+        os.write(self._descriptor, _RECORD.pack(kind, serial, self.pid, time.monotonic()))
 
 
 @cache
-def recorder() -> Recorder:
-    """Return the recorder of this process, opened by its first job."""
-    return Recorder(Path(os.environ[FOLDER]))
+def recorder(*, isolated: bool = False) -> Recorder:
+    """Return the recorder of this process, opened by its first job; ``isolated``: the process runs one isolated job."""
+    return Recorder(Path(os.environ[FOLDER]), _PARENT if isolated else os.getpid())
 
 
 class Effects:

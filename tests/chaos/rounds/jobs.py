@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framework import ApplicationWorker, Deduplicate, Discard, limiter
-from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, FOLDER, recorder
+from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, FOLDER, Recorder, recorder
 from tests.chaos.rounds.shared_limit import read_limit
 from tests.proofs.end_marks import mark
 
@@ -40,10 +40,14 @@ class StampWorker(ApplicationWorker):
     queue = "chaos"
 
     def perform(self, serial: int, milliseconds: float) -> None:
-        recorder().write(BEGUN, serial)
+        effects = self._recorder()
+        effects.write(BEGUN, serial)
         time.sleep(milliseconds / 1000)
-        recorder().write(ENDED, serial)
+        effects.write(ENDED, serial)
         mark(self.jid)
+
+    def _recorder(self) -> Recorder:
+        return recorder(isolated=self.isolation == "process")
 
 
 class ControlWorker(StampWorker):
@@ -133,7 +137,7 @@ class CalledWorker(StampWorker):
             raise LookupError("no row")
         if way == "discards":
             raise Discard("no such row")
-        return {"serial": serial - CALLED, "pid": os.getpid()}
+        return {"serial": serial - CALLED, "pid": self._recorder().pid}
 
 
 class CalledTwiceWorker(CalledWorker):

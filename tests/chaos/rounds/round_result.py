@@ -150,8 +150,16 @@ class RoundResult:
             _none(
                 "instants at which a job was in no key, or two", [one for it in self.histories for one in it.violations]
             ),
+            _none("runs outside of the worker processes", self._unknown_processes()),
             _none("processes left", [pid for round_shard in round_shards for pid in round_shard.workers.left()]),
         ]
+
+    def _unknown_processes(self) -> list[int]:
+        """Return the processes of runs that are no worker process of the round: no fault at one would explain an extra run."""
+        return sorted(
+            {effect.pid for one in (self.faulty, self.control) for effect in (*one.seen, *one.aside)}
+            - {pid for one in (self.faulty, self.control) for pid in one.workers.lives}
+        )
 
     def _control(self) -> list[Check]:
         found, other = self.account_control, self.impact
