@@ -155,10 +155,8 @@ class AdmissionChain:
         self._local = tuple(local)
         self._remote = tuple(remote)
         self._by_class = PerClass[ClassPolicies](self._select)
-
-    def policies_for(self, declaration: Declaration) -> ClassPolicies:
-        """Return the policies that concern the class."""
-        return self._by_class.get(declaration)
+        self.policies_for: Callable[[Declaration], ClassPolicies] = self._by_class.get
+        """Returns the policies that concern the class."""
 
     def invalidate(self) -> None:
         """Ask every policy about every class again, after a change (a flag was set)."""

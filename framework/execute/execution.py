@@ -25,25 +25,17 @@ from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import (
-    SUCCEEDED,
-    Cancelled,
-    Discarded,
-    Failed,
-    Interrupted,
-    Lost,
-    Retired,
-    RunOutcome,
-)
+from framework.finish.outcome import SUCCEEDED, Cancelled, Discarded, Failed, Interrupted, Lost, Retired, RunOutcome
 from framework.finish.results import note_result
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
-from framework.recover.suspects import SuspectRunner, is_suspect
+from framework.recover.suspects import SUSPECT_FIELD, SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.batch_fields import BID
+from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, TRACK, count_of
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.result_fields import RESULT
@@ -184,7 +176,8 @@ class Executor:
         run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         try:
             if run.worker is not None:
-                run.declaration = run.worker.declaration()
+                # As ``declaration()``, without its call: a registered class is not abstract.
+                run.declaration = run.worker._aw_declaration
             if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload) and (
                 prepared is None or prepared.admission is None
             ):
@@ -199,7 +192,7 @@ class Executor:
                 return run
             if run.declaration is None or self._is_admitted(run, run.declaration):
                 run.admitted = True
-                run.started_log = self._log.start(payload, unit, run.declaration)
+                run.started_log = self._log.start(payload, unit, run.declaration) if self._log.has_job_lines else None
                 self._perform(run, payload)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
             run.outcome = self._outcome(run, error)
@@ -287,17 +280,16 @@ class Executor:
         if declaration is None:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
-        self._decoding.decompress(payload, run.unit, run, self._ensure_fetching)
-        # The duration of the job excludes the wait for memory.
-        if run.reserved:
-            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
+        # Almost no payload has the field: the check is cheaper than the call. So with ``is_suspect``.
+        if COMPRESSED in payload:
+            self._decompress(run, payload)
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
         if declaration.is_iterable and self._iterations is not None:
             self._iterations.prepare(instance, run.unit, payload)
         if declaration.track and run.record is None:
             run.record = self._open_record(run, payload)
-        suspected = is_suspect(payload)
+        suspected = SUSPECT_FIELD in payload and is_suspect(payload)
         if declaration.in_thread:
             self._ensure_fetching()
         elif declaration.is_async:
@@ -313,6 +305,12 @@ class Executor:
                 self._run_isolated(self.isolated, run, payload, suspected=suspected)
                 return
         self._call_job(run, declaration, payload, suspected=suspected)
+
+    def _decompress(self, run: Execution, payload: Payload) -> None:
+        self._decoding.decompress(payload, run.unit, run, self._ensure_fetching)
+        # The duration of the job excludes the wait for memory. That of a payload which is large as it came is over before the start.
+        if run.reserved:
+            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
 
     def _run_isolated(self, isolated: IsolatedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job in a process of its own, middlewares included; this thread waits for it."""

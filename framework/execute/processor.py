@@ -252,9 +252,10 @@ class Processor:
                 self._executor.release_memory(run)
 
     def _finish_succeeded(self, run: Execution, counts: ThreadCounts) -> None:
-        counts.count_run(run.unit.queue)
-        if run.declaration is not None:
-            counts.for_class(run.declaration.wire_name).record_run(run.duration_s)
+        if run.declaration is None:
+            counts.count_run(run.unit.queue)
+        else:
+            counts.count_success(run.unit.queue, run.declaration.wire_name, run.duration_s)
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
             self._write_end(run, SUCCEEDED_ENDING, None)

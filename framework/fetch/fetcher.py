@@ -53,7 +53,8 @@ class Fetcher:
         self._state = state = FetchState(concurrency, first_index)
         self.in_flight = state.in_flight
         self._stale_after_s = timings.stale_after_s
-        self._process_limits = limits = ProcessLimits(process_limits, state.in_flight)
+        limits = ProcessLimits(process_limits, state.in_flight)
+        self._limited_queues = limits.queues
         blocking = BlockingMoves(client, keys.working(owner), state.wake_up, timings)
         self._pipeline = FetchPipeline(client, owner, order, state, events, limits, timings, fair_queues)
         self._reconciler = reconciler = Reconciler(
@@ -100,7 +101,7 @@ class Fetcher:
         if not leader.lock.locked():
             return True
         # Quick jobs need no second thread. If a slow job comes, the leader sees within milliseconds what waits behind it.
-        if active <= self.in_flight.concurrency and not self._pipeline.quick and state.ready:
+        if active <= self.in_flight.concurrency and not self._pipeline.prefetch.quick and state.ready:
             return True
         if leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
             leader.wake()
@@ -135,7 +136,9 @@ class Fetcher:
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""
         self.in_flight.end(unit, settled=settled)
-        self._note_room(unit)
+        # Almost no job has either: the check is cheaper than the call.
+        if unit.resources is not None or self._limited_queues:
+            self._note_room(unit)
 
     def leave(self, unit: UnitOfWork) -> bool:
         """Free the place of an ended job that is not to be acknowledged yet; ``finish_left`` must follow.
@@ -157,7 +160,7 @@ class Fetcher:
         if unit.resources is not None and unit.resources.slots:
             # The acknowledgement hands its slot to a waiting job, which is then at the head of a queue.
             self._state.note_slot_freed()
-        elif self._process_limits.applies_to(unit.queue):
+        elif unit.queue in self._limited_queues:
             # There is room for another job of its queue.
             self._state.expect_jobs()
 

@@ -116,7 +116,7 @@ class Leader:
         if not state.ready:
             return False
         # A step that returns the buffered jobs to their queues comes after they have had the chance to start.
-        if not self._pipeline.quick or state.failures or state.closed or self._rearm_requested:
+        if not self._pipeline.prefetch.quick or state.failures or state.closed or self._rearm_requested:
             return True
         return clock() - self._in_flight.last_started_at > QUIET_S
 

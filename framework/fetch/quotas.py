@@ -26,16 +26,13 @@ class Prefetch:
     """Moving averages of job rate and payload size, which say how many jobs to fetch. For the holder of the pipeline's lock."""
 
     def __init__(self) -> None:
+        self.quick = False
+        """Whether jobs end so fast that another thread would slow them down. A field: each job reads it."""
         self._per_second = 0.0
         self._bytes = _FIRST_BYTES
         self._since = 0.0
         self._ended = 0
         self._waited_s = 0.0
-
-    @property
-    def quick(self) -> bool:
-        """Whether jobs end so fast that another thread would slow them down."""
-        return self._per_second > QUICK_PER_S
 
     @property
     def ahead(self) -> int:
@@ -49,6 +46,7 @@ class Prefetch:
         if span < _WINDOW_S:
             return
         self._per_second += 0.5 * (self._ended / span - self._per_second)
+        self.quick = self._per_second > QUICK_PER_S
         self._ended, self._since, self._waited_s = 0, now, 0.0
 
     def waited(self, seconds: float) -> None:
@@ -75,14 +73,12 @@ class ProcessLimits:
 
     def __init__(self, limits: Mapping[str, int], in_flight: InFlight) -> None:
         self._limits = dict(limits)
+        self.queues = frozenset(limits)
+        """The queues that have a limit; almost always none."""
         self._in_flight = in_flight
         self._lock = threading.Lock()
         self._requested: dict[str, int] = {}
         self._blocking: set[str] = set()
-
-    def applies_to(self, queue: str) -> bool:
-        """Return whether this queue has a limit."""
-        return queue in self._limits
 
     def quotas(self, queues: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return the queues (name, quota) that have room; a limited queue has a negative quota, which fetch.lua never exceeds.

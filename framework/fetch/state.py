@@ -87,7 +87,12 @@ class InFlight:
         except IndexError:
             return None
         # Asked after the pop of the index, which `take_next` counts, and after the pop of the unit, which it would have taken.
-        unit = None if self._admitting.locked() else self._pop_buffered()
+        unit: UnitOfWork | None = None
+        if not self._admitting.locked():
+            try:
+                unit = self.buffer.popleft()
+            except IndexError:
+                unit = None
         if unit is not None and self._admitting.locked():
             self.buffer.appendleft(unit)
             unit = None
@@ -105,12 +110,6 @@ class InFlight:
     def waiting(self) -> int:
         """How many units have not started."""
         return len(self.buffer) + len(self._being_admitted)
-
-    def _pop_buffered(self) -> UnitOfWork | None:
-        try:
-            return self.buffer.popleft()
-        except IndexError:
-            return None
 
     def take_next(self, ahead: int) -> list[UnitOfWork]:
         """Take the buffered units that start next, oldest first: as many as there is free capacity, or ``ahead`` if that is more.

@@ -43,7 +43,7 @@ def start(redis, redis_url):
             DedupLock(client),
         )
         if quick:  # as if ten thousands of jobs had ended: jobs are fetched ahead of free capacity
-            one.fetcher._pipeline._prefetch._per_second = 100_000.0
+            one.fetcher._pipeline.prefetch._per_second = 100_000.0
         made.append(one)
         return one.start()
 

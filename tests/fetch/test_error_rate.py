@@ -19,7 +19,7 @@ PLACES = {
         "poll_begins",
         "poll_ended",
     ),
-    "pipeline._prefetch": ("wanted", "ended", "arrived"),
+    "pipeline.prefetch": ("wanted", "ended", "arrived"),
     "pipeline._rotation": ("next", "record_found"),
     "pipeline._process_limits": (
         "quotas",

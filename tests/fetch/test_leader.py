@@ -44,7 +44,7 @@ def test_leader_watches_a_queue_that_another_thread_found_empty(bench, redis, mo
 
 def test_leader_leaves_quick_jobs_to_the_thread_that_runs_them(bench, redis):
     one = bench(slots=3, job=lambda unit: False)
-    one.pipeline._prefetch._per_second = 100_000.0
+    one.pipeline.prefetch.quick = True
     one.in_flight.add([UnitOfWork("default", b"a")])
     one.in_flight.last_started_at = clock()
     assert one.state.ready
