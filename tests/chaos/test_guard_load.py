@@ -44,7 +44,7 @@ def test_account_of_guards_finds_each_broken_promise(redis, short_path):
     # Isolated jobs: a process that outlived the kill ends after the next run has begun.
     assert found(ran(SEPARATE, 1, 5, pid=7), ran(SEPARATE, 4, 6, pid=8)).overlapping == ["0: 1.000 s"]
     assert found(ran(SEPARATE, 1, pid=7), ran(SEPARATE, 4, 6, pid=8)).overlapping == []
-    assert found(ran(SEPARATE, 1, pid=7)).separate_lost == [0]
+    assert found(ran(SEPARATE, 1, pid=7)).separate.lost == [0]
     assert found(ran(SEALED, 1)).sealed.lost == [0]
     # Sealed jobs: a text that can be read, and blobs.
     (files / "appendonly.aof").write_bytes(b"..." + MARKER.encode())

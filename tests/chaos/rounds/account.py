@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from types import MappingProxyType
 
-from tests.chaos.rounds.effects import BEGUN, Effect
+from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.history import Fetchers, FetchingProcess
 from tests.chaos.rounds.producer import AcceptedPushes
@@ -133,6 +133,8 @@ def runs_of(effects: Iterable[Effect]) -> dict[int, list[Run]]:
     for effect in sorted(effects, key=lambda effect: effect.at):
         if effect.kind == BEGUN:
             runs[effect.serial].append(Run(effect.serial, effect.pid, effect.at))
+            continue
+        if effect.kind != ENDED:
             continue
         own = [run for run in runs[effect.serial] if run.pid == effect.pid and run.ended is None]
         own[0].ended = effect.at

@@ -15,7 +15,8 @@ from typing import NamedTuple
 FOLDER = "CHAOS_EFFECTS"
 """The environment variable that names the folder."""
 
-BEGUN, ENDED = b"b", b"e"
+ASKED, BEGUN, ENDED = b"a", b"b", b"e"
+"""A job asks its limiter, begins, and ends."""
 ASIDE = 1_000_000_000
 """Jobs from this serial on do not come from the producer, and have an account of their own."""
 
@@ -26,7 +27,7 @@ _PARENT = os.getppid()
 
 
 class Effect(NamedTuple):
-    """The start or end of a job: ``pid`` is its worker process, ``at`` the machine's monotonic clock, which its processes
+    """A record of a job: ``pid`` is its worker process, ``at`` the machine's monotonic clock, which its processes
     share.
     """
 

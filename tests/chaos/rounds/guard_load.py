@@ -26,6 +26,7 @@ from tests.chaos.rounds.account import Account, Run, account, runs_of
 from tests.chaos.rounds.effects import Effect
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.jobs import LOCK_LIMIT, LOCK_S, LOCKED, SEALED, SEPARATE, sealed_text
+from tests.chaos.rounds.limiter_load import LimiterLoad, Paced
 from tests.chaos.rounds.policy_load import most_running
 from tests.chaos.rounds.producer import AcceptedPushes
 
@@ -52,10 +53,12 @@ class Guards(NamedTuple):
     """Blobs without a job after all work, before the sweep."""
     blobs_kept: int
     """Those that the sweep, twice, did not delete."""
-    separate_lost: list[int]
-    """The isolated jobs that never ended."""
+    separate: Account
+    """The results of the isolated jobs."""
     overlapping: list[str]
     """The isolated jobs of which two runs were at work at once."""
+    paced: list[Paced]
+    """The results of the jobs with the other limiters."""
     pushes: int
 
 
@@ -91,13 +94,16 @@ class GuardLoad:
     def __post_init__(self) -> None:
         # Here and not in ``begin``, which a round whose processes do not start never reaches.
         self._times = {base: AcceptedPushes([], []) for base in self.workers}
+        self._limiters = LimiterLoad(self.seconds, self.rng, self.accepted)
 
     def begin(self, now: float) -> None:
         """Start with the round."""
         self._started = now
+        self._limiters.begin(now)
 
     def step(self, now: float) -> None:
-        """Push one job of each kind, and look into a blob."""
+        """Push one job of each kind and bursts for the other limiters, and look into a blob."""
+        self._limiters.step(now)
         if now - self._started > self.seconds or now - self._pushed_at < _PERIOD_S:
             return
         self._pushed_at = now
@@ -143,12 +149,9 @@ class GuardLoad:
             readable=[*self._readable, *_with_marker(folder), *_with_marker(self.folder / "payloads")],
             blobs_left=left,
             blobs_kept=len(list(store.list(BLOBS))),
-            separate_lost=[
-                serial
-                for serial in range(len(self._times[SEPARATE].begun_at))
-                if all(run.ended is None for run in separate.get(serial, ()))
-            ],
+            separate=account(self._times[SEPARATE], of[SEPARATE], injections, Counter()),
             overlapping=list(_overlapping(separate)),
+            paced=self._limiters.found(aside, injections),
             pushes=len(self.accepted),
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framework import ApplicationWorker, Deduplicate, Discard, limiter
-from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, FOLDER, Recorder, recorder
+from tests.chaos.rounds.effects import ASIDE, ASKED, BEGUN, ENDED, FOLDER, Recorder, recorder
 from tests.chaos.rounds.shared_limit import read_limit
 from tests.proofs.end_marks import mark
 
@@ -19,6 +19,9 @@ LOCKED, SEALED, SEPARATE = ASIDE + 100_000_000, ASIDE + 200_000_000, ASIDE + 300
 CALLED, PROFILED = ASIDE + 400_000_000, ASIDE + 500_000_000
 """The first serials of called and of profiled jobs."""
 
+PACED = {kind: ASIDE + number * 100_000_000 for number, kind in enumerate(("window", "bucket", "leaky", "points"), 6)}
+"""The first serials of the jobs of each other limiter."""
+
 _WAYS = ("fails", "discards", "retries", "apart", "returns", "returns")
 
 LOCK_LIMIT, LOCK_S = 2, 4.0
@@ -27,6 +30,27 @@ LOCK_LIMIT, LOCK_S = 2, 4.0
 # A short wait: the jobs that a killed process was running are tried one after the other, and each may wait for a dead holder.
 _LOCK = limiter.concurrent(
     "chaos_lock", LOCK_LIMIT, wait_timeout=0.1, lock_timeout=LOCK_S, reschedules=10_000, backoff=lambda _: 0.5
+)
+
+PACE_S, WINDOW_LIMIT, LEAKY_SIZE = 1.0, 3, 3
+POINTS_CAPACITY, POINTS_ESTIMATE, POINTS_USED = 6, 3, 2
+"""All points come back within ``PACE_S``. A killed job has taken its estimate, any other what it has used."""
+
+
+def _again_soon(_: int) -> float:
+    return 0.5
+
+
+_WINDOW = limiter.window("chaos_window", WINDOW_LIMIT, PACE_S, wait_timeout=0, reschedules=10_000, backoff=_again_soon)
+_BUCKET = limiter.bucket("chaos_bucket", WINDOW_LIMIT, PACE_S, wait_timeout=0, reschedules=10_000, backoff=_again_soon)
+_LEAKY = limiter.leaky("chaos_leaky", LEAKY_SIZE, PACE_S, wait_timeout=0, reschedules=10_000, backoff=_again_soon)
+_POINTS = limiter.points(
+    "chaos_points",
+    POINTS_CAPACITY,
+    POINTS_CAPACITY / PACE_S,
+    wait_timeout=0,
+    reschedules=10_000,
+    backoff=_again_soon,
 )
 _RANDOM_BYTES = 2_000
 
@@ -94,6 +118,51 @@ class LockedWorker(StampWorker):
     def perform(self, serial: int, milliseconds: float) -> None:
         with _LOCK.within():
             super().perform(serial, milliseconds)
+
+
+class WindowWorker(StampWorker):
+    """Runs within a window limiter, and records when it asks."""
+
+    wire_name = "WindowWorker"
+
+    def perform(self, serial: int, milliseconds: float) -> None:
+        self._recorder().write(ASKED, serial)
+        with _WINDOW.within():
+            super().perform(serial, milliseconds)
+
+
+class BucketWorker(StampWorker):
+    """The same within a bucket limiter."""
+
+    wire_name = "BucketWorker"
+
+    def perform(self, serial: int, milliseconds: float) -> None:
+        self._recorder().write(ASKED, serial)
+        with _BUCKET.within():
+            super().perform(serial, milliseconds)
+
+
+class LeakyWorker(StampWorker):
+    """The same within a leaky bucket."""
+
+    wire_name = "LeakyWorker"
+
+    def perform(self, serial: int, milliseconds: float) -> None:
+        self._recorder().write(ASKED, serial)
+        with _LEAKY.within():
+            super().perform(serial, milliseconds)
+
+
+class PointsWorker(StampWorker):
+    """The same within a points limiter; it uses less than its estimate."""
+
+    wire_name = "PointsWorker"
+
+    def perform(self, serial: int, milliseconds: float) -> None:
+        self._recorder().write(ASKED, serial)
+        with _POINTS.within(estimate=POINTS_ESTIMATE) as permit:
+            super().perform(serial, milliseconds)
+            permit.points_used(POINTS_USED)
 
 
 class SealedWorker(StampWorker):

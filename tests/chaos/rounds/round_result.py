@@ -12,6 +12,7 @@ from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.guard_load import Guards
 from tests.chaos.rounds.impact import Impact
 from tests.chaos.rounds.jobs import LOCK_LIMIT
+from tests.chaos.rounds.limiter_load import Paced
 from tests.chaos.rounds.policy_load import LIMIT, RUNNING, Found
 from tests.chaos.rounds.round_shard import RoundShard
 from tests.proofs.prover import Verdict
@@ -177,7 +178,12 @@ class RoundResult:
         found, producer = self.account, self.faulty.producer
         times = found.recoveries
         pushed: dict[str, Any] = (
-            {"jobs with a limiter, sealed and isolated jobs": self.guards.pushes} if self.guards else {}
+            {
+                "jobs with a limiter, sealed and isolated jobs": self.guards.pushes,
+                "admitted by limiters": {one.kind: one.takes for one in self.guards.paced},
+            }
+            if self.guards
+            else {}
         )
         if self.calls:
             pushed |= {"calls": self.calls.pushed, "ends of calls": dict(self.calls.ends), "profiles": self.calls.pages}
@@ -257,8 +263,18 @@ def _guards(found: Guards, most_blobs: int) -> list[Check]:
             found.blobs_left <= most_blobs,
         ),
         Check("blobs without a job, after two sweeps", f"{found.blobs_kept}", "0", not found.blobs_kept),
-        _none("isolated jobs: lost", found.separate_lost),
+        *(one for paced in found.paced for one in _paced(paced)),
+        _none("isolated jobs: lost", found.separate.lost),
+        _none("isolated jobs: extra runs without a cause", found.separate.unexplained),
         _none("isolated jobs: two runs of a job at work at once", found.overlapping),
+    ]
+
+
+def _paced(found: Paced) -> list[Check]:
+    return [
+        Check(f"{found.kind} limiter: most used at a time", f"{found.most:.2f}", f"{found.limit:g}", not found.over),
+        _none(f"{found.kind} limiter: jobs lost", found.account.lost),
+        _none(f"{found.kind} limiter: extra runs without a cause", found.account.unexplained),
     ]
 
 
