@@ -117,7 +117,8 @@ def test_child_leases_stopped_child_expires_and_is_not_killed(redis, granted, st
 @pytest.mark.proves("R69")
 def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, start_leases, group, sleeper):
     registered(granted, lease_ms=60_000)
-    start_leases(silence_limit_s=1.0)
+    # After two missed renewals the parent begins to observe again: short periods miss some all the time on a loaded machine.
+    start_leases(silence_limit_s=1.0, child_renewal_period_s=0.5)
     until(lambda: group.killed)
     assert group.killed[0] == (IDENTITY, 1)  # the silence counts from the parent's first answer of Redis
     assert redis.pttl(keys.lease(IDENTITY)) <= 60_000

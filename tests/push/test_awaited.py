@@ -103,8 +103,9 @@ def test_silent_shard_stops_neither_loop_nor_other_shards(redis, redis_url, push
         silent.close()
         other.close()
     assert {type(error) for error in errors} == {ShardUnavailableError}
-    assert "no answer within" in str(errors[0])
-    assert errors[0].maybe_written
+    # One push has the open connection; the others may connect in vain at the same time.
+    (sent,) = (error for error in errors if "no answer within" in str(error))
+    assert sent.maybe_written
     # The first timeout opens the circuit, and the pushes that wait for a thread fail at once.
     assert any("nothing was sent" in str(error) for error in errors)
 
