@@ -544,12 +544,19 @@ class OverLimit(FrameworkError):
         policy: Literal["reschedule", "raise", "skip"] = "reschedule",
         reschedules: int = 20,
         backoff: Callable[[int], timedelta | float] | None = None,
+        amount: float = 1,
     ) -> None:
         self.limiter, self.key, self.limit, self.retry_after_s = limiter, key, limit, retry_after_s
         self.policy, self.reschedules, self.backoff = policy, reschedules, backoff
         self.backoff_s: float | None = None
         """The result of ``backoff`` in the process of an isolated job, which cannot send a function to its worker process."""
         of = f" for {key!r}" if key else ""
+        if amount > max(1, limit):
+            super().__init__(
+                f"limiter {limiter!r} never admits a call that uses {amount:g}{of}: its limit is {limit:g}. Use less in one call, "
+                f"or raise the limit: `{command(f'limiters resize {limiter}')}` does it without a deploy."
+            )
+            return
         when = "" if retry_after_s is None else f" It may admit a call in {_format_wait(retry_after_s)}."
         super().__init__(
             f"limiter {limiter!r} is at its limit of {limit:g}{of}.{when} "

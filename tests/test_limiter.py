@@ -67,6 +67,18 @@ def test_block_over_the_limit_raises_with_the_remedy(redis):
         assert one.used() == 1
 
 
+@pytest.mark.usefixtures("process")
+def test_call_of_more_than_the_limit_is_never_admitted(redis):
+    quota = limiter.points("quota", 100, 1, wait_timeout=0)
+    with pytest.raises(
+        OverLimit, match=r"limiter 'quota' never admits a call that uses 500 for 'ada': its limit is 100"
+    ) as raised:
+        quota.within("ada", estimate=500).__enter__()
+    assert "limiters resize quota" in str(raised.value)
+    with quota.within("ada", estimate=100):
+        pass
+
+
 @each_row(("seconds", "words"), [(0.25, "0.25 s"), (59.2, "59.2 s"), (5_400.0, "1 h 30 min"), (86_400.0, "1 d")])
 def test_messages_of_waits_have_readable_units(seconds, words):
     assert f"may admit a call in {words}." in str(OverLimit("api", "", 3, seconds))

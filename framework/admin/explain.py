@@ -39,7 +39,10 @@ from framework.wire.protected import ENCRYPTION_KEY
 from framework.wire.sub_queues import NORMAL, level_of, parent_of
 
 _MAX_TEXT = 200
-_NO_ERROR = "no run of it has failed: an operator or a program (Sidekiq's Web, its API) killed it"
+_NO_ERROR = (
+    "no run of it has failed. An operator or a program (Sidekiq's Web, its API) killed it, or it was quarantined: "
+    "then its log line with job_status quarantined has the reason"
+)
 _MAX_TIMES = 1_000_000
 
 

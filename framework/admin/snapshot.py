@@ -89,11 +89,13 @@ class ShardSnapshot:
             return None
 
     def iteration(self, jid: str) -> SavedIteration | None:
-        """Return the state of an iterable job, ``None`` without one, or if Redis refuses it."""
+        """Return the state of an iterable job that has begun, ``None`` without one, or if Redis refuses it."""
         try:
-            return read_iteration(cast("dict[bytes, bytes]", self.client.hgetall(keys.iteration(jid))))
+            state = read_iteration(cast("dict[bytes, bytes]", self.client.hgetall(keys.iteration(jid))))
         except ResponseError:
             return None
+        # A cancellation writes the key for jobs of every kind (Ruby's mark), also for those that never began.
+        return state if state is not None and state.runs else None
 
     def owner(self, owner: str, jid: str) -> ListOwner:
         """Return the state of the process whose working list holds the job."""

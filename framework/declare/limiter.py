@@ -95,7 +95,7 @@ class _Attempts:
         left_s = self._until - time.monotonic()
         pause_s = self._next_pause_s(take)
         if pause_s is None or left_s <= 0 or (self._rule.kind != "concurrent" and pause_s > left_s):
-            raise self._rule.over_limit(self._key, take.limit, take.retry_after_s)
+            raise self._rule.over_limit(self._key, take.limit, take.retry_after_s, self._amount)
         self._waited = True
         return min(pause_s, left_s)
 

@@ -49,8 +49,8 @@ class LimiterRule:
         }
         return dumps({name: value for name, value in facts.items() if value is not None})
 
-    def over_limit(self, key: str, limit: float, retry_after_s: float | None) -> OverLimit:
-        """Return the error of a call that is not admitted."""
+    def over_limit(self, key: str, limit: float, retry_after_s: float | None, amount: float) -> OverLimit:
+        """Return the error of a call of ``amount`` that is not admitted."""
         return OverLimit(
             self.name,
             key,
@@ -59,6 +59,7 @@ class LimiterRule:
             policy=self.policy,
             reschedules=self.reschedules,
             backoff=self.backoff,
+            amount=amount,
         )
 
 

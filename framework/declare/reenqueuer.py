@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Never
 from framework.declare import check, validators
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.lease import LEASE_TIMEOUT, HeldLease, Lease
+from framework.declare.lease_port import LeaseHolder
 from framework.declare.validators import InvalidValue, validate_value
 from framework.declare.worker import ApplicationWorker
-from framework.errors import DeclarationError
+from framework.errors import DeclarationError, RetryLater
 from framework.typeguards import qualified_name
 
 _PERFORM = "perform"
@@ -71,6 +72,16 @@ class ReenqueuerWorker(ApplicationWorker, abstract=True):
             type(self).perform_async(*args)
         self.log_extra(reenqueued=bool(again), **({"lease_lost": True} if lost else {}))
 
+    def _aw_give_way(self, holder: LeaseHolder | None) -> None:
+        """Let the job end, because another job has the lease; raise RetryLater if an earlier run of this job has it.
+
+        That run was cut off, by the death of its process or at the deadline of a stop, and its work is left: without another run the
+        chain would end with it.
+        """
+        self.log_extra(reenqueued=False, lease_taken=True)
+        if holder is not None and self.jid in holder.holder.split():
+            raise RetryLater(holder.left_s, "an earlier run of the job was cut off, and its lease has not ended")
+
     def _aw_rest_s(self, began: float) -> float:
         """Return the seconds until the minimum duration is over; 0 if the process stops."""
         run, minimum_s = self._aw_run, self.declaration().minimum_duration.total_seconds()
@@ -96,7 +107,7 @@ def _build_async(work: Callable[..., Any]) -> Callable[..., Any]:
             return await work(self, *args)
         held = await _lease_of(self).aobtain()
         if held is None:
-            self.log_extra(reenqueued=False, lease_taken=True)
+            self._aw_give_way(await _lease_of(self).aholder())
             return None
         self._aw_held, began = held, time.monotonic()
         try:
@@ -122,7 +133,7 @@ def _build_sync(work: Callable[..., Any]) -> Callable[..., Any]:
             return work(self, *args)
         held = _lease_of(self).obtain()
         if held is None:
-            self.log_extra(reenqueued=False, lease_taken=True)
+            self._aw_give_way(_lease_of(self).holder())
             return None
         self._aw_held, began = held, time.monotonic()
         try:

@@ -53,7 +53,11 @@ def test_explain_says_that_a_job_ends_early(explain, redis):
 def test_explain_shows_the_progress_of_an_iterable_job(site, explain, redis):
     enqueue(redis, "NoopWorker", jid=JID)
     assert explain()["found"][0]["iteration"] is None
+    # Of any job that was cancelled before it began.
+    redis.hset(keys.iteration(JID), mapping={"c": "null", "cancelled": 5})
+    assert explain()["found"][0]["iteration"] is None
     redis.hset(keys.iteration(JID), mapping={"ex": 3, "c": "[7]", "rt": "5", "aw_done": 1200, "aw_total": 10_000})
+    redis.hdel(keys.iteration(JID), "cancelled")
     (found,) = explain()["found"]
     assert found["iteration"] == {
         "runs": 3,
@@ -170,7 +174,10 @@ def test_explain_text_names_the_remedy(site, redis):
 
 def test_explain_dead_job_that_never_failed(explain, redis):
     redis.zadd(keys.DEAD, {encoded("NoopWorker", jid=JID): time.time()})
-    assert explain()["found"][0]["reasons"][0]["why"].startswith("it is dead: no run of it has failed: an operator")
+    why = explain()["found"][0]["reasons"][0]["why"]
+    assert why.startswith("it is dead: no run of it has failed. An operator")
+    # A quarantined job keeps its bytes, so it has no error: one without its signature, for example.
+    assert why.endswith("its log line with job_status quarantined has the reason")
 
 
 def test_explain_names_the_entry_that_pushed_the_job(site, explain, redis):
