@@ -6,8 +6,12 @@ from framework.command_line import command
 from framework.cron.due_ticks import DueTicks
 from framework.cron.entries import CronEntry
 from framework.telemetry import logs
+from framework.telemetry.counters import counters
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid
+
+CRON_TICKS = "sidekiq_cron_ticks_total"
+"""Ticks of the schedule, by entry and outcome: ``pushed``, ``missed``, or why the tick pushed no job."""
 
 _REPEAT_S = 30.0
 
@@ -20,7 +24,7 @@ _REASONS = {
 
 
 class CronEvents:
-    """Report the events of cron: each method is one event with one log line."""
+    """Report the events of cron: each method is one event with one log line, and counts the ticks that it is about."""
 
     def __init__(self, shard: str) -> None:
         self._log = logs.logger(shard=shard)
@@ -34,6 +38,7 @@ class CronEvents:
 
     def pushed(self, entry: CronEntry, tick: int, jid: Jid, late_s: float) -> None:
         """Report the job of a tick."""
+        _count(entry, "pushed")
         self._log.info(
             "a tick of the schedule has pushed its job",
             event_name="cron.pushed",
@@ -46,6 +51,7 @@ class CronEvents:
 
     def not_pushed(self, entry: CronEntry, tick: int, outcome: str, other: Jid) -> None:
         """Report a tick without a job: ``overlap``, ``waits``, ``duplicate`` or ``dropped``."""
+        _count(entry, outcome)
         self._log.info(
             f"a tick of the schedule has pushed no job: {_REASONS[outcome]}",
             event_name="cron.skipped",
@@ -58,6 +64,7 @@ class CronEvents:
 
     def missed(self, entry: CronEntry, due: DueTicks) -> None:
         """Report missed ticks that push no job."""
+        _count(entry, "missed", len(due.skipped))
         self._log.warning(
             "ticks of the schedule were missed and push no job: no process ran, or Redis did not answer. "
             f"`{command(f'cron run {entry.name}')}` pushes one now",
@@ -113,3 +120,7 @@ class CronEvents:
             event_name="cron.unknown_classes",
             classes=sorted(set(entries.values())),
         )
+
+
+def _count(entry: CronEntry, outcome: str, ticks: int = 1) -> None:
+    counters.add(CRON_TICKS, entry.declaration.wire_name, ticks, entry=entry.name, outcome=outcome)

@@ -8,8 +8,10 @@ from datetime import timedelta
 
 from framework.errors import OverLimit
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import OVER_LIMIT_JOBS
 from framework.finish.outcome import Discarded, Failed, Snoozed
 from framework.finish.retry import MAX_DELAY_S
+from framework.telemetry.counters import counters
 from framework.types import Payload
 from framework.wire.job import OVER_LIMIT_BY, OVER_LIMIT_COUNT, count_of
 
@@ -20,12 +22,19 @@ _STEP_S = 300.0
 def over_limit_outcome(
     unit: UnitOfWork, payload: Payload, error: OverLimit, draw: Callable[[], float] = random.random
 ) -> Snoozed | Failed | Discarded:
-    """Return the outcome of the job. After the most reschedules it fails as by any error."""
-    if error.policy == "skip":
-        return Discarded(f"limiter {error.limiter} is at its limit", "limiter")
+    """Return the outcome of the job. After the most reschedules it fails as by any error.
+
+    Each outcome counts in ``OVER_LIMIT_JOBS``: a reschedule by its ending, the others here, whose endings have other causes too.
+    """
     count = count_of(payload, OVER_LIMIT_COUNT) + 1
-    if error.policy == "raise" or count > error.reschedules:
-        return Failed(error)
+    ended: Failed | Discarded | None = None
+    if error.policy == "skip":
+        ended = Discarded(f"limiter {error.limiter} is at its limit", "limiter")
+    elif error.policy == "raise" or count > error.reschedules:
+        ended = Failed(error)
+    if ended is not None:
+        counters.add(OVER_LIMIT_JOBS, str(payload.get("class")))
+        return ended
     unit.add_fields({**(unit.extra_fields or {}), OVER_LIMIT_COUNT: count, OVER_LIMIT_BY: error.limiter})
     fields = {"snoozed_by": "limiter", "limiter": error.limiter, "over_limit_count": count}
     delay_s = _backoff_s(error, count, draw)

@@ -83,7 +83,7 @@ CANCELLED_JOBS = "sidekiq_jobs_cancelled_total"
 YIELDED_JOBS = "sidekiq_jobs_yielded_total"
 """Runs of iterable jobs that stopped at an item and continue later."""
 OVER_LIMIT_JOBS = "sidekiq_jobs_over_limit_total"
-"""Runs that a rate limiter did not admit: the job is scheduled again."""
+"""Runs that a rate limiter did not admit, whatever its policy: the job is scheduled again, is dropped, or fails."""
 _LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
 
 SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script", batch="done")

@@ -23,6 +23,7 @@ from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import INTERRUPTED_TOO_OFTEN
 from framework.process.events import ProcessEvents
+from framework.process.moved_jobs import count_quarantined
 from framework.recover.interruptions import InterruptionLimit
 from framework.store.script import INTERRUPT
 from framework.telemetry import logs
@@ -131,6 +132,7 @@ class PushBack:
         )
         if cut.given_up:
             reason = "it was interrupted too often; it is in the interrupted set"
+            count_quarantined(job.worker, "stop")
             self._events.moved_jobs.record(job, "quarantined", reason)
         else:
             self._events.moved_jobs.record(job, "interrupted", "its process stopped; the job is in its queue again")

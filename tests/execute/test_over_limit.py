@@ -50,12 +50,16 @@ def test_backoff_of_the_limiter_counts_unless_it_fails(backoff, delay_s):
     assert outcome_of(OverLimit("api", "", 3, backoff=backoff), 1)[0].delay_s == delay_s
 
 
-def test_policy_and_most_reschedules_decide_the_outcome():
+def test_policy_and_most_reschedules_decide_the_outcome(monkeypatch):
+    monkeypatch.setattr(counters, "_counts", {})
     last, _ = outcome_of(OverLimit("api", "", 3, reschedules=2), 1)
     over, fields = outcome_of(error := OverLimit("api", "", 3, reschedules=2), 2)
     assert (type(last), over, fields) == (Snoozed, Failed(error), None)
     assert outcome_of(error := OverLimit("api", "", 3, policy="raise"))[0] == Failed(error)
-    assert outcome_of(OverLimit("api", "", 3, policy="skip"))[0] == Discarded("limiter api is at its limit", "limiter")
+    skipped = Discarded("limiter api is at its limit", "limiter")
+    assert outcome_of(OverLimit("api", "", 3, policy="skip", reschedules=2), 2)[0] == skipped
+    # A reschedule counts by its ending.
+    assert counters._counts == {f'{OVER_LIMIT_JOBS}{{worker="None"}}': 3}
 
 
 @pytest.fixture
