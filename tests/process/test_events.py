@@ -120,7 +120,9 @@ def test_events_quarantined_jobs_are_counted_by_cause(lines, events, monkeypatch
             events.malformed(UnitOfWork("default", data), PayloadError("it is odd"))
             events.due_job_malformed("schedule", data, PayloadError("it is odd"))
         error = UnknownWorkerError("Gone")
-        events.unknown_class(UnitOfWork("default", b"{}"), {"class": "Gone"}, UnknownClass(error, 0.0, 3, 1.0, gives_up=True))
+        events.unknown_class(
+            UnitOfWork("default", b"{}"), {"class": "Gone"}, UnknownClass(error, 0.0, 3, 1.0, gives_up=True)
+        )
     assert counters._counts == {
         f'{QUARANTINED_JOBS}{{cause="death",worker="KnownWorker"}}': 1,
         f'{QUARANTINED_JOBS}{{cause="lost reply",worker="KnownWorker"}}': 1,

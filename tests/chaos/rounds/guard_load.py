@@ -23,6 +23,7 @@ from framework.admin.payload_sweep import PayloadSweeper
 from framework.payloads.folder_store import FolderStore
 from framework.payloads.offload import BLOBS, PayloadOffload
 from tests.chaos.rounds.account import Account, Run, account, runs_of
+from tests.chaos.rounds.class_load import ClassLoad, Others
 from tests.chaos.rounds.effects import Effect
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.jobs import LOCK_LIMIT, LOCK_S, LOCKED, SEALED, SEPARATE, sealed_text
@@ -59,12 +60,22 @@ class Guards(NamedTuple):
     """The isolated jobs of which two runs were at work at once."""
     paced: list[Paced]
     """The results of the jobs with the other limiters."""
+    others: Others
+    """The results of the jobs of the other kinds."""
     pushes: int
 
 
 def key_settings() -> Mapping[str, Any]:
     """Return the settings without which no round can load the classes of the jobs, of which one encrypts."""
     return {"encryption": {"keys": {1: base64.b64encode(os.urandom(32)).decode()}}}
+
+
+def signed_settings() -> Mapping[str, Any]:
+    """Return the settings of a round in which each job has to be signed."""
+    return {
+        **key_settings(),
+        "signatures": {"keys": {1: base64.b64encode(os.urandom(32)).decode()}, "required": True},
+    }
 
 
 def settings(folder: Path) -> Mapping[str, Any]:
@@ -95,15 +106,18 @@ class GuardLoad:
         # Here and not in ``begin``, which a round whose processes do not start never reaches.
         self._times = {base: AcceptedPushes([], []) for base in self.workers}
         self._limiters = LimiterLoad(self.seconds, self.rng, self.accepted)
+        self._others = ClassLoad(self.seconds, self.rng, self.accepted)
 
     def begin(self, now: float) -> None:
         """Start with the round."""
         self._started = now
         self._limiters.begin(now)
+        self._others.begin(now)
 
     def step(self, now: float) -> None:
         """Push one job of each kind and bursts for the other limiters, and look into a blob."""
         self._limiters.step(now)
+        self._others.step(now)
         if now - self._started > self.seconds or now - self._pushed_at < _PERIOD_S:
             return
         self._pushed_at = now
@@ -152,6 +166,7 @@ class GuardLoad:
             separate=account(self._times[SEPARATE], of[SEPARATE], injections, Counter()),
             overlapping=list(_overlapping(separate)),
             paced=self._limiters.found(aside, injections),
+            others=self._others.found(aside, injections),
             pushes=len(self.accepted),
         )
 

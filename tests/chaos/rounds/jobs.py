@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from framework import ApplicationWorker, Deduplicate, Discard, limiter
+from framework import ApplicationWorker, Deduplicate, Discard, ReenqueuerWorker, limiter
 from tests.chaos.rounds.effects import ASIDE, ASKED, BEGUN, ENDED, FOLDER, Recorder, recorder
 from tests.chaos.rounds.shared_limit import read_limit
 from tests.proofs.end_marks import mark
@@ -21,6 +21,12 @@ CALLED, PROFILED = ASIDE + 400_000_000, ASIDE + 500_000_000
 
 PACED = {kind: ASIDE + number * 100_000_000 for number, kind in enumerate(("window", "bucket", "leaky", "points"), 6)}
 """The first serials of the jobs of each other limiter."""
+
+OTHERS = {kind: ASIDE + number * 100_000_000 for number, kind in enumerate(("fair", "ranked", "bounded", "joined"), 10)}
+"""The first serials of the jobs of the other kinds."""
+
+CHAIN = ASIDE + 1_400_000_000
+"""The serial of the chain of runs."""
 
 _WAYS = ("fails", "discards", "retries", "apart", "returns", "returns")
 
@@ -189,6 +195,86 @@ class SeparateWorker(StampWorker):
 def way_of(serial: int) -> str:
     """Return how a called job ends: each way for jobs that are waited for in a thread, and on an event loop."""
     return _WAYS[serial // 2 % len(_WAYS)]
+
+
+class FairWorker(StampWorker):
+    """Waits in one of three sub-queues, which are served in turns."""
+
+    wire_name = "FairWorker"
+
+    @staticmethod
+    def fair_by(arguments: tuple[Any, ...]) -> str:
+        """Return the key of the sub-queue."""
+        return str(arguments[0] % 3)
+
+
+class RankedWorker(StampWorker):
+    """Is pushed with a priority."""
+
+    wire_name = "RankedWorker"
+    priority = "normal"
+
+
+class BoundedWorker(StampWorker):
+    """Has a time to live. With a time-out it hangs in its first run, and is repeated."""
+
+    wire_name = "BoundedWorker"
+    expires_in = timedelta(minutes=10)
+    retry = 10
+
+    @classmethod
+    def retry_in(cls, count: int, error: BaseException, job: Any) -> float:
+        """Retry soon."""
+        del count, error, job
+        return 0.5
+
+    def perform(self, serial: int, milliseconds: float) -> None:
+        payload = self._aw_job or {}
+        while "timeout" in payload and "retry_count" not in payload:
+            time.sleep(0.01)
+        super().perform(serial, 0 if "timeout" in payload else milliseconds)
+
+
+class JoinedWorker(ApplicationWorker):
+    """Collects the serials of several pushes in one job."""
+
+    wire_name = "JoinedWorker"
+    feature_category = "not_owned"
+    max_retries_after_interruption = -1
+    queue = "chaos"
+    idempotent = True
+    deduplicate = Deduplicate("accumulate", window=timedelta(seconds=1.2))
+
+    def perform(self, key: int, serials: list[int]) -> None:
+        del key
+        effects = recorder()
+        for serial in serials:
+            effects.write(BEGUN, serial)
+        time.sleep(0.03)
+        for serial in serials:
+            effects.write(ENDED, serial)
+        mark(self.jid)
+
+
+class ChainWorker(ReenqueuerWorker):
+    """Runs again and again, one run at a time, until a time of the monotonic clock."""
+
+    wire_name = "ChainWorker"
+    feature_category = "not_owned"
+    max_retries_after_interruption = -1
+    queue = "chaos"
+    lease_timeout = timedelta(seconds=4)
+    minimum_duration = 0.1
+
+    def perform(self, serial: int, until: float) -> bool:
+        effects = recorder()
+        effects.write(BEGUN, serial)
+        time.sleep(0.05)
+        goes_on = time.monotonic() < until
+        if not goes_on:
+            effects.write(ENDED, serial)
+        mark(self.jid)
+        return goes_on
 
 
 class CalledWorker(StampWorker):

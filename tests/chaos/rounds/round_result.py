@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from framework.shard.profile_store import MAX_PROFILES
 from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
 from tests.chaos.rounds.call_load import Calls
+from tests.chaos.rounds.class_load import Other
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.guard_load import Guards
 from tests.chaos.rounds.impact import Impact
@@ -264,6 +265,13 @@ def _guards(found: Guards, most_blobs: int) -> list[Check]:
         ),
         Check("blobs without a job, after two sweeps", f"{found.blobs_kept}", "0", not found.blobs_kept),
         *(one for paced in found.paced for one in _paced(paced)),
+        *(one for other in found.others.kinds for one in _other(other)),
+        Check(
+            "chain of runs under a lease: reached the end of the round",
+            f"after {found.others.chain_runs} runs",
+            "yes",
+            found.others.chain_ended,
+        ),
         _none("isolated jobs: lost", found.separate.lost),
         _none("isolated jobs: extra runs without a cause", found.separate.unexplained),
         _none("isolated jobs: two runs of a job at work at once", found.overlapping),
@@ -275,6 +283,13 @@ def _paced(found: Paced) -> list[Check]:
         Check(f"{found.kind} limiter: most used at a time", f"{found.most:.2f}", f"{found.limit:g}", not found.over),
         _none(f"{found.kind} limiter: jobs lost", found.account.lost),
         _none(f"{found.kind} limiter: extra runs without a cause", found.account.unexplained),
+    ]
+
+
+def _other(found: Other) -> list[Check]:
+    return [
+        _none(f"{found.kind} jobs: lost", found.account.lost),
+        _none(f"{found.kind} jobs: extra runs without a cause", found.account.unexplained),
     ]
 
 

@@ -177,7 +177,7 @@ def _round(
         other = stack.enter_context(SingleStore(folder / CONTROL))
         shards = {FAULTY: dict(store.settings), CONTROL: dict(other.settings)}
         rules = [["worker_name=ControlWorker", None, CONTROL], ["*", None]]
-        more = guard_load.settings(folder) if chosen.guards else guard_load.key_settings()
+        more = _settings(chosen, folder)
         stack.enter_context(configured(folder, shards, rules, more))
         load = _load(chosen, options)
         processes = options.processes or chosen.processes
@@ -203,6 +203,12 @@ def _round(
         outcome = _outcome(chosen, running, options, load.jobs, folder)
         (folder / "timeline.svg").write_text(drawn(_timeline(outcome, running)))
         return outcome
+
+
+def _settings(chosen: Round, folder: Path) -> Mapping[str, Any]:
+    if chosen.guards:
+        return guard_load.settings(folder)
+    return guard_load.signed_settings() if chosen.calls else guard_load.key_settings()
 
 
 def _load(chosen: Round, options: argparse.Namespace) -> Load:
