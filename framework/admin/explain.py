@@ -7,6 +7,7 @@ from typing import NamedTuple
 from framework import timings
 from framework.admin.deferred import deferral_count
 from framework.admin.early_end import early_end_blockers
+from framework.admin.run_bounds import end_of_run
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command
@@ -204,7 +205,7 @@ class Explainer:
             return Blocker(
                 "running",
                 f"it runs, since {format_duration(self._snapshot.now - owner.running_since)}; {lease}",
-                "its end",
+                end_of_run(payload, (self._classes.declarations or {}).get(str(payload.get("class")))),
             )
         period_s = self._timings.record_period_s
         why = f"fetched, but not begun when its process last wrote its record (each {period_s:g} s); {lease}"
@@ -345,14 +346,12 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
     if payload.get(DEFERRED_BY) == NO_KEY:
         key = payload.get(ENCRYPTION_KEY)
         why = f"deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack"
-        add = f"add the key to encryption.keys of all processes ({command('encryption')} shows which are here)"
+        add = f"the key in encryption.keys of all processes ({command('encryption')} shows which are here)"
         return [Blocker("no_key", why, f"{add}; then {remedy}")]
     if payload.get(DEFERRED_BY) == NO_STORE:
         why = f"deferred {times}: the payload store with its arguments did not answer the processes that fetched it"
         return [
-            Blocker(
-                "no_payload_store", why, f"make payload_offload.url reachable ({command('payloads')}); then {remedy}"
-            )
+            Blocker("no_payload_store", why, f"an answer of payload_offload.url ({command('payloads')}); then {remedy}")
         ]
     cause = describe_deferral(payload, declaration)
     why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"

@@ -34,7 +34,7 @@ def show(*, as_json: bool) -> None:
 
     Every key of Redis that holds jobs is read in pages, on all shards.
 
-    Status 1: a shard or the store does not answer.
+    Status 1: a shard or the store does not answer, or the URL leads to no payload store.
     """
     _run(as_json=as_json, dry_run=True)
 
@@ -71,7 +71,7 @@ def sweep(*, dry_run: bool, as_json: bool) -> None:
     A blob is deleted if it is older than payload_offload.keep, and if an earlier sweep, at least as long ago, found no job that
     names it. Worker processes sweep too, every six hours or more often. Every shard of the application must answer.
 
-    Status 1: a shard or the store does not answer; nothing was deleted.
+    Status 1: a shard or the store does not answer, or the URL leads to no payload store; nothing was deleted.
     """
     _run(as_json=as_json, dry_run=dry_run)
 
@@ -88,6 +88,9 @@ def _run(*, as_json: bool, dry_run: bool) -> None:
     clients = {name: shard.client for name, shard in on.shards.items()}
     sweeper = PayloadSweeper(offload, on.settings.payload_offload.keep, clients)
     try:
+        if reason := offload.reason_not_made():
+            echo(f"{offload.url} is no payload store: {reason}.", err=True)
+            sys.exit(EXIT_FAILED)
         found = sweeper.sweep(progress_reporter("all shards"), dry_run=dry_run)
     except (RedisError, OSError) as error:
         echo(f"Nothing was deleted: a shard or the payload store {offload.url} does not answer ({error}).", err=True)

@@ -34,12 +34,14 @@ TIMEOUT = "timeout"
 """Field of a payload: the most seconds of one run, instead of the class's (``set(timeout=...)``)."""
 
 
-def timeout_of(declaration: Declaration, payload: Mapping[str, Any]) -> float | None:
-    """Return for how many seconds one run of the job may last; ``None`` for any time."""
+def timeout_of(declaration: Declaration | None, payload: Mapping[str, Any]) -> float | None:
+    """Return for how many seconds one run of the job may last; ``None`` for any time. Without the class the payload decides."""
     own = payload.get(TIMEOUT)
     if isinstance(own, int | float) and not isinstance(own, bool) and own > 0:
         return float(min(own, threading.TIMEOUT_MAX))
-    return None if declaration.timeout is None else declaration.timeout.total_seconds()
+    if declaration is None or declaration.timeout is None:
+        return None
+    return declaration.timeout.total_seconds()
 
 
 class _TimedCall:

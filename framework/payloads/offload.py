@@ -85,6 +85,10 @@ class PayloadOffload:
             raise PayloadStoreError(worker, len(stored), self.url, str(error)) from error
         return blob_id
 
+    def reason_not_made(self) -> str:
+        """Return why this is no payload store, and what to do; empty if it is one. Raises OSError."""
+        return "" if self.store.get(_MARKER) is not None else _NOT_MADE
+
     def make_store(self) -> bool:
         """Make the folder or prefix a payload store; return false if it is one. Raises OSError."""
         if self.store.get(_MARKER) is not None:

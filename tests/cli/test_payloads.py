@@ -26,6 +26,16 @@ def site(site):
     return site
 
 
+def test_folder_without_the_marker_is_no_store(site, short_path):
+    """An unmounted store looks like an empty folder: it must not look like a store without blobs."""
+    (short_path / "payloads").mkdir()
+    for verb in ("show", "sweep"):
+        done = site.run(COMMAND, verb)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "is no payload store: it lacks the file payload-store: it is not mounted" in done.stderr
+    assert list((short_path / "payloads").iterdir()) == []
+
+
 def test_sweep_deletes_what_no_job_names(site, redis, short_path, monkeypatch):
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(short_path / "config"))
     for words in ("is a payload store now", "was a payload store before"):
