@@ -54,6 +54,8 @@ def xlsx_rows(path: str | PathLike[str], *, cursor: int | None, sheet: str | Non
     def pairs() -> Generator[tuple[dict[str, Any], int]]:
         book: Any = openpyxl.load_workbook(path, read_only=True, data_only=True)
         try:
+            if sheet is not None and sheet not in book.sheetnames:
+                raise KeyError(f"{path} has no sheet {sheet!r}; its sheets: {', '.join(book.sheetnames)}")
             rows: Iterator[Any] = (book[sheet] if sheet is not None else book.active).iter_rows(values_only=True)
             names = [str(name) for name in next(rows, ())]
             yield from _from_row((dict(zip(names, row, strict=False)) for row in rows), start, path)

@@ -173,7 +173,7 @@ def test_rows_of_a_sheet(tmp_path):
     found = resumes_everywhere(lambda cursor: enumerators.xlsx_rows(path, cursor=cursor))
     assert found == [{"name": "Ada", "born": 1815}, {"name": "Grace", "born": 1906}]
     assert list(enumerators.xlsx_rows(path, cursor=None, sheet="empty")) == []
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="has no sheet 'none'; its sheets: Sheet, empty"):
         list(enumerators.xlsx_rows(path, cursor=None, sheet="none"))
 
 
