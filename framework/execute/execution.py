@@ -35,7 +35,6 @@ from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.batch_fields import BID
-from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, TRACK, count_of
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.result_fields import RESULT
@@ -280,15 +279,18 @@ class Executor:
         if declaration is None:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
-        # Almost no payload has the field: the check is cheaper than the call. So with ``is_suspect``.
-        if COMPRESSED in payload:
-            self._decompress(run, payload)
+        # For each job: a decoder may check the signature here.
+        self._decoding.decompress(payload, run.unit, run, self._ensure_fetching)
+        # The duration of the job excludes the wait for memory.
+        if run.reserved:
+            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
         if declaration.is_iterable and self._iterations is not None:
             self._iterations.prepare(instance, run.unit, payload)
         if declaration.track and run.record is None:
             run.record = self._open_record(run, payload)
+        # Almost no payload has the field: the check is cheaper than the call.
         suspected = SUSPECT_FIELD in payload and is_suspect(payload)
         if declaration.in_thread:
             self._ensure_fetching()
@@ -305,12 +307,6 @@ class Executor:
                 self._run_isolated(self.isolated, run, payload, suspected=suspected)
                 return
         self._call_job(run, declaration, payload, suspected=suspected)
-
-    def _decompress(self, run: Execution, payload: Payload) -> None:
-        self._decoding.decompress(payload, run.unit, run, self._ensure_fetching)
-        # The duration of the job excludes the wait for memory. That of a payload which is large as it came is over before the start.
-        if run.reserved:
-            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
 
     def _run_isolated(self, isolated: IsolatedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job in a process of its own, middlewares included; this thread waits for it."""

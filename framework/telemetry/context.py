@@ -33,6 +33,9 @@ _source: ContextVar[Payload | BoundContext | None] = ContextVar("framework_conte
 context_source: Callable[[], Payload | BoundContext | None] = _source.get
 """Return the source of this thread's or task's context, or ``None``. A C function, because each push calls it."""
 
+enter_job: Callable[[Payload], object] = _source.set
+"""Make the job's context the current one in this ``contextvars`` context; run each job in a copy of it. A C function, as above."""
+
 
 def current() -> dict[str, Json]:
     """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context."""
@@ -67,11 +70,6 @@ def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
 def meta(facts: Mapping[str, Json]) -> dict[str, Json]:
     """Return facts as the flat ``meta.<name>`` fields of a payload."""
     return {name if name.startswith(META_PREFIX) else META_PREFIX + name: value for name, value in facts.items()}
-
-
-def enter_job(payload: Payload) -> None:
-    """Make the job's context the current one in this ``contextvars`` context; run each job in a copy of it."""
-    _source.set(payload)
 
 
 def job_fields() -> dict[str, Json]:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.chaos.rounds import limiter_load
 from tests.chaos.rounds.effects import ASKED, BEGUN, ENDED, Effect
 from tests.chaos.rounds.jobs import PACED
-from tests.chaos.rounds.limiter_load import LimiterLoad, Take, takes_of
+from tests.chaos.rounds.limiter_load import AdmittedBlock, LimiterLoad, takes_of
 from tests.chaos.rounds.producer import AcceptedPushes
 
 
 def takes(*times, late=0.0):
-    return [Take(at, at + late) for at in times]
+    return [AdmittedBlock(at, at + late) for at in times]
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ def takes(*times, late=0.0):
         (takes(0.0, 0.1, 0.2, 1.1), 3),
         (takes(0.0, 0.1, 0.2, 0.9), 4),
         # Admitted perhaps after the window.
-        ([*takes(0.0, 0.1, 0.2), Take(0.9, 1.2)], 3),
+        ([*takes(0.0, 0.1, 0.2), AdmittedBlock(0.9, 1.2)], 3),
         # Asked before the window, and perhaps admitted then.
-        ([Take(-0.5, 0.9), *takes(0.0, 0.1, 0.2)], 3),
+        ([AdmittedBlock(-0.5, 0.9), *takes(0.0, 0.1, 0.2)], 3),
     ],
 )
 def test_window_counts_takes_that_surely_lie_within_it(found, most):
@@ -39,9 +39,9 @@ def test_window_counts_takes_that_surely_lie_within_it(found, most):
     [
         (takes(0.8, 0.85, 0.9, 1.1, 1.15, 1.2), 3),
         (takes(1.1, 1.2, 1.3, 1.4), 4),
-        ([*takes(1.1, 1.2, 1.3), Take(0.9, 1.4)], 3),
+        ([*takes(1.1, 1.2, 1.3), AdmittedBlock(0.9, 1.4)], 3),
         # The two clocks may differ a little.
-        ([*takes(1.1, 1.2, 1.3), Take(1.995, 1.996)], 3),
+        ([*takes(1.1, 1.2, 1.3), AdmittedBlock(1.995, 1.996)], 3),
     ],
 )
 def test_bucket_counts_takes_of_an_interval_of_the_clock(found, most):
@@ -55,7 +55,7 @@ def test_bucket_counts_takes_of_an_interval_of_the_clock(found, most):
         (takes(0.0, 0.0, 0.0, 1 / 3 + 0.001), 3.0),
         (takes(0.0, 0.0, 0.0, 0.0), 4.0),
         (takes(0.0, 0.0, 0.0, 0.1), 3.7),
-        ([*takes(0.0, 0.0, 0.0), Take(0.0, 0.4)], 3.0),
+        ([*takes(0.0, 0.0, 0.0), AdmittedBlock(0.0, 0.4)], 3.0),
     ],
 )
 def test_level_drains_while_takes_come(found, level):
@@ -69,7 +69,7 @@ def test_judges_accept_each_history_of_a_correct_limiter(calls):
     found = {"window": [], "leaky": []}
     for asked, waited, rest in sorted(calls, key=lambda call: call[0] + call[1]):
         now = asked + waited
-        take = Take(asked, now + rest)
+        take = AdmittedBlock(asked, now + rest)
         if sum(now - one <= 1.0 for one in admitted["window"]) < 3:
             admitted["window"].append(now)
             found["window"].append(take)

@@ -37,7 +37,7 @@ _CLOCKS_S = 0.01
 _MOST_OF_A_KIND = 10_000_000
 
 
-class Take(NamedTuple):
+class AdmittedBlock(NamedTuple):
     """One admitted block: its limiter admitted it at some time between the two (monotonic seconds)."""
 
     asked: float
@@ -61,7 +61,7 @@ class Paced(NamedTuple):
         return self.most > self.limit + 1e-6
 
 
-Judge: TypeAlias = Callable[[Sequence[Take]], float]
+Judge: TypeAlias = Callable[[Sequence[AdmittedBlock]], float]
 """Returns the most that takes have surely used of a limit."""
 
 
@@ -113,20 +113,20 @@ class LimiterLoad:
         return results
 
 
-def takes_of(effects: Iterable[Effect]) -> list[Take]:
+def takes_of(effects: Iterable[Effect]) -> list[AdmittedBlock]:
     """Return the admitted blocks of all jobs, in the order in which they asked."""
     asked: dict[tuple[int, int], float] = {}
-    found: list[Take] = []
+    found: list[AdmittedBlock] = []
     for effect in sorted(effects, key=lambda effect: effect.at):
         job = (effect.serial, effect.pid)
         if effect.kind == ASKED:
             asked[job] = effect.at
         elif effect.kind == BEGUN:
-            found.append(Take(asked.pop(job), effect.at))
+            found.append(AdmittedBlock(asked.pop(job), effect.at))
     return sorted(found)
 
 
-def most_in_a_window(takes: Sequence[Take], span_s: float = PACE_S) -> float:
+def most_in_a_window(takes: Sequence[AdmittedBlock], span_s: float = PACE_S) -> float:
     """Return the most takes that surely lie within some time of this length."""
     return max(
         (
@@ -137,7 +137,7 @@ def most_in_a_window(takes: Sequence[Take], span_s: float = PACE_S) -> float:
     )
 
 
-def most_in_an_interval(takes: Sequence[Take], span_s: float = PACE_S, ahead_s: float | None = None) -> float:
+def most_in_an_interval(takes: Sequence[AdmittedBlock], span_s: float = PACE_S, ahead_s: float | None = None) -> float:
     """Return the most takes that surely lie within one interval of the clock, such as a whole second.
 
     ``ahead_s`` is the time of day minus the monotonic time.
@@ -151,7 +151,7 @@ def most_in_an_interval(takes: Sequence[Take], span_s: float = PACE_S, ahead_s: 
     return max(counts.values(), default=0)
 
 
-def highest_level(takes: Sequence[Take], amount: float, rate: float) -> float:
+def highest_level(takes: Sequence[AdmittedBlock], amount: float, rate: float) -> float:
     """Return the highest level that takes of ``amount`` have surely reached, from which ``rate`` drains each second."""
     highest = 0.0
     for place, first in enumerate(takes):

@@ -12,6 +12,7 @@ from typing import Any
 
 from framework.cluster.child_leases import ChildLeases
 from framework.execute.job_log import JobLog
+from framework.fetch import fetcher, leader, pipeline
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import redis_at_boot
 from framework.process.heartbeat import PeriodicTask
@@ -213,7 +214,7 @@ class SteppedWorker:
 def move_clock_by_steps() -> None:
     """Move the monotonic clock of fetching, in this process, by a step at each reading."""
     ticks = itertools.count(1)
-    time.clock_gettime = lambda _clock: 1_000.0 + next(ticks) * _TICK_S  # type: ignore[assignment]
+    pipeline.clock = fetcher.clock = leader.clock = lambda: 1_000.0 + next(ticks) * _TICK_S
 
 
 def settle(environment: CaseEnvironment, workers: Sequence[SteppedWorker]) -> None:
