@@ -181,25 +181,37 @@ class EmbeddedWorker:
         )
 
     def _run(self, settings: Settings, shard: Shard, components: ProcessComponents, signals: SignalQueue) -> None:
+        status = EXIT_FAILED
         try:
-            check = partial(check_rights, settings, shard)
-            waited = wait_for_redis(shard, components.lease, signals, check)
-            self.status = Launcher(components, signals).run() if waited is None else waited
-            components.events.summarize_foreign(process_ends=True)
-        # Its line has been written, and there is no command to show it.
-        except ConfigurationError:
-            self.status = EXIT_CONFIGURATION
-        except BaseException as error:  # noqa: BLE001 - the application must not lose the error in a thread
-            components.events.component_died("embedded-worker", error)
-            self.status = EXIT_FAILED
+            status = _serve(settings, shard, components, signals)
         finally:
-            components.close()
-        if self.status != EXIT_OK:
-            logs.logger().error(
-                "the embedded worker has ended by itself; this process goes on without it. Look at the lines above",
-                event_name="embedded.ended",
-                status=self.status,
-            )
+            if status != EXIT_OK:
+                logs.logger().error(
+                    "the embedded worker has ended by itself; this process goes on without it. Look at the lines above",
+                    event_name="embedded.ended",
+                    status=status,
+                )
+            # Last: the line must be there when an application that waits for the status ends.
+            self.status = status
+
+
+def _serve(settings: Settings, shard: Shard, components: ProcessComponents, signals: SignalQueue) -> int:
+    """Run the worker; return the exit status that a process of its own would have."""
+    try:
+        check = partial(check_rights, settings, shard)
+        waited = wait_for_redis(shard, components.lease, signals, check)
+        status = Launcher(components, signals).run() if waited is None else waited
+        components.events.summarize_foreign(process_ends=True)
+    # Its line has been written, and there is no command to show it.
+    except ConfigurationError:
+        return EXIT_CONFIGURATION
+    except BaseException as error:  # noqa: BLE001 - the application must not lose the error in a thread
+        components.events.component_died("embedded-worker", error)
+        return EXIT_FAILED
+    else:
+        return status
+    finally:
+        components.close()
 
 
 def _build(settings: Settings, router: Router, options: WorkerOptions, shard: Shard) -> ProcessComponents:

@@ -604,7 +604,9 @@ def test_last_state_is_written_at_maxmemory(slots, redis, is_async, how, place, 
         until(one.done)
     finally:
         redis.config_set("maxmemory", 0)
-    assert ran == [None] * 20
+    # No job is `running`. One that waited too long for a thread returned to its queue, and is `queued` by the same step.
+    assert len(ran) == 20
+    assert set(ran) <= {None, "queued"}
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
     assert {type(error).__name__ for _, _, error in one.unwritten_states} == {"ResponseError"}
     assert {wanted for _, wanted, _ in one.unwritten_states} == {"running"}
