@@ -68,7 +68,7 @@ _SCRIPT_WORDS: Mapping[EntryAction, str] = {
 
 
 class PlannedAction(NamedTuple):
-    """What ``act_on_entries.lua`` does with one entry."""
+    """The action of ``act_on_entries.lua`` on one entry."""
 
     member: bytes
     data: bytes = b""
@@ -122,7 +122,7 @@ def _plan_malformed(
 
 
 def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: float) -> PlannedAction | Refusal:
-    # As the poller: fields of a job outside of queues, and of one that has had its slot. The time to wait begins now.
+    # As the poller does: remove the fields of a job outside of queues, and of a past wait for a slot. The time to wait begins again.
     for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER, EXPIRY):
         payload.pop(name, None)
     queue = payload.get("queue")

@@ -36,7 +36,7 @@ from framework.wire.windows import WindowMode, WindowTerms
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
 _DEFAULT_HOOK: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
-# Between two lines about one class's hook, or one flag.
+# Seconds between two lines about one class's hook, or one flag.
 _LOG_INTERVAL_S = 60.0
 _MAX_ITEMS, _MAX_BYTES = 1_000, 65_536
 
