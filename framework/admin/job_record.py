@@ -41,7 +41,7 @@ class JobRecord:
 
     @cached_property
     def problem(self) -> str | None:
-        """What is wrong with the job, such as bytes that are no JSON, or damaged compressed arguments; else ``None``."""
+        """The fault of the job, such as bytes that are no JSON, or damaged compressed arguments; else ``None``."""
         return self._decoded[1]
 
     @property

@@ -95,7 +95,7 @@ def _series_of(payload: Payload) -> str:
 
 
 def _holds(payload: Payload, data: bytes, queue: str, limits: Collection[str]) -> str:
-    """Return what a waiting job holds, as the argument of the script: its lock, slots reserved for it, its status."""
+    """Return the resources of a waiting job, as the argument of the script: its lock, slots reserved for it, its status."""
     names = [name for name in (str(payload.get("class")), f"queue/{parent_of(queue)}") if keys.limit(name) in limits]
     awaited = awaited_job_of(payload)
     resources = JobResources(lock_of(payload), reservations(payload, data, names), awaited=awaited, batch_end="removed")

@@ -42,7 +42,7 @@ class AssumedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What an operator would change."""
+    """The changes that an operator assumes."""
 
     limit: int | None = None
     flags: Mapping[str, Flag] = field(default_factory=dict[str, Flag])

@@ -240,7 +240,7 @@ class JobResources:
         self.slots = [one for one in self.slots if one.base != slot.base or one.member not in gone]
 
     def end_fields(self, status: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what a job that will not run again releases (``parts/release.lua``), and its ``status``: key, state, seconds."""
+        """Return the resources of a job that will not run again (``parts/release.lua``), and its ``status``: key, state, seconds."""
         # Lists, because JSON of a named tuple takes four times as long.
         fields: dict[str, Any] = {"slots": [[slot.base, slot.member] for slot in self.slots]}
         lock, awaited = self.lock, self.awaited
@@ -342,7 +342,7 @@ def lock_keys(prefix: bytes, arguments: Iterable[bytes]) -> list[str]:
 
 
 def lock_prefix(worker: str, since: int) -> bytes:
-    """Return what precedes the arguments in the text whose digest is a lock key."""
+    """Return the text before the arguments; the digest of both is a lock key."""
     # No wire name contains "@": the key of another method cannot equal the key of another class.
     return (f"{worker}@{since}:" if since else f"{worker}:").encode()
 

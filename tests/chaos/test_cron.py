@@ -49,7 +49,7 @@ def pushed_ticks(scene):
 
 
 class Account(NamedTuple):
-    """The ticks of a campaign: those since the begin of each entry, and the result of each."""
+    """The ticks of a campaign: those since the start of each entry, and the result of each."""
 
     expected: int
     enqueued: int
