@@ -94,7 +94,7 @@ async def aenqueue(
 
 
 def unwrap(job: Mapping[str, Any]) -> WrappedJob:
-    """Return what Rails wrapped. ``job`` is the one argument of a job of the class ``WRAPPER``.
+    """Return the job that Rails wrapped. ``job`` is the one argument of a job of the class ``WRAPPER``.
 
     Values with a serializer of their own in Ruby (a time, a duration) stay the objects that Active Job made of them.
 
@@ -125,7 +125,7 @@ def unwrap(job: Mapping[str, Any]) -> WrappedJob:
 def _wrap(
     job_class: str, args: Sequence[Any], kwargs: Mapping[str, Any], at: Moment | None, options: Mapping[str, Any]
 ) -> tuple[Setter[...], dict[str, Any]]:
-    """Return what pushes the wrapped job, and its one argument."""
+    """Return the function that pushes the wrapped job, and its one argument."""
     name = check_name(job_class)
     checked = check_options(name, options)
     if "queue" not in checked:

@@ -61,7 +61,7 @@ def on_quiet(handler: _H) -> _H:
 
 
 def on_shutdown(handler: _H) -> _H:
-    """Register ``handler()`` for the begin of the stop; it runs beside the last jobs; return it.
+    """Register ``handler()`` for the start of the stop; it runs beside the last jobs; return it.
 
     Raises:
         TypeError: ``handler`` is async, or cannot be called without arguments.

@@ -56,7 +56,7 @@ class Timings:
     metrics_period_s: float = 10.0
     """Period at which a process writes the metrics of Sidekiq's page, that of Sidekiq's heartbeat."""
     eviction_check_period_s: float = 30.0
-    """Period of the check whether Redis evicts keys: a change is reported within a minute (reference F15)."""
+    """Period of the check whether Redis evicts keys: a change is reported within this time (reference F15)."""
     memory_check_period_s: float = 3.0
     """Period at which a supervisor reads the memory of its children."""
     longest_poll_period_s: float = 10.0

@@ -69,7 +69,7 @@ def test_called_jobs_give_results_and_typed_errors(process, site):
         with pytest.raises(kind) as raised:
             one.call(*args).result(20)
         assert words in str(raised.value)
-    # The callers of another process, or of later: the answer is kept.
+    # The answer is kept, for callers in another process and for later ones.
     again = jobs.SumWorker.set(result_ttl=60).call(2, 2)
     until(lambda: process.get(keys.result(again.jid)), "the answer")
     assert again.result() == {"sum": 4}
@@ -100,7 +100,7 @@ def test_calls_from_one_process_share_a_thread_and_a_loop(process, site):
         threads = [one.name for one in set(threading.enumerate()) - before if "results" in one.name]
         with pytest.raises(errors.JobFailedError):
             await (await jobs.FailingWorker.set(tags=("a",)).acall("raise"))
-        # A wait that is cancelled at its begin is none for which the thread goes on.
+        # The thread does not go on for a wait that is cancelled at its beginning.
         waiting = asyncio.create_task((await jobs.SumWorker.set(queue="unserved").acall(1, 1)).aresult())
         for _ in range(3):
             await asyncio.sleep(0)

@@ -104,7 +104,7 @@ def ask(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
 
 
 def collect(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Listing[T]:
-    """Return what the step finds on each shard, in one list. Raises as ``ask``."""
+    """Return the results of the step on all shards, in one list. Raises as ``ask``."""
     answers = ask(shard, lambda one: list(step(one)))
     return Listing((one for found in answers.by_shard.values() for one in found), answers.unanswered)
 
@@ -123,7 +123,7 @@ def raise_first(unanswered: Mapping[str, ShardUnavailableError]) -> None:
 
 
 def iterate(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Iterator[T]:
-    """Yield what the step finds on each shard in turn, while it is read.
+    """Yield the results of the step on each shard in turn, while they are read.
 
     A shard that does not answer is left out, and its error is raised after the last item: no loop ends as if it had seen all.
 

@@ -150,7 +150,7 @@ class _Cancellation:
         """Cancel the jobs of each place, in the order of a job's way; those of processes first and last."""
         stores = list_job_stores(self._client)
         now = server_time(self._client)
-        # First: one that fails meanwhile has its mark, and one that is fetched meanwhile is found at the end.
+        # Running jobs first: a job that fails meanwhile has its mark. A job that is fetched meanwhile is found at the end.
         self._mark_lists([store for store in stores if store.kind == "in flight"], now)
         for kind in _SETS:
             self._end_set(kind)

@@ -108,12 +108,13 @@ def read_runs(client: "redis.Redis", name: str, now: float) -> RunCounts:
 def measure(backlog: Backlog, runs: RunCounts, now: float) -> ClassRates:
     """Return the rates of a class.
 
-    Jobs that wait show how many arrive: those that entered the queues lately. Without any, as many arrive as end.
+    The jobs that wait show the rate of arrival, by the times at which they entered the queues. While none has waited for a
+    minute, as many arrive as end.
     """
     ending = runs.processed / runs.minutes
     oldest = backlog.oldest
     if oldest is None or now - oldest < _SECONDS:
-        # Without a run in the window, and with jobs of less than a minute, the rate of arrival is not known.
+        # Jobs wait, but none for a minute, and no run has ended in the window: the rate of arrival is not known.
         arriving = ending if runs.processed or not backlog.waiting else None
         return ClassRates(arriving, ending, 0.0 if not backlog.waiting else None)
     window_s = min(now - oldest, WINDOW_MIN * _SECONDS)

@@ -80,7 +80,7 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
 def _write_times(client: "redis.Redis", times: dict[bytes, float]) -> int:
     if not times:
         return 0
-    # XX: a job that is no longer in the set is not added again. LT: a time only moves forward.
+    # XX: a job that is no longer in the set is not added again. LT: a time is only replaced by an earlier one.
     moved: Any = client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True, ch=True)
     return int(moved)
 

@@ -74,7 +74,7 @@ class ActedSlice(NamedTuple):
 def act(client: "redis.Redis", terms: ActionTerms, members: Sequence[bytes]) -> Iterator[ActedSlice]:
     """Carry out the action on each member, in slices of one atomic step each; yield after every slice.
 
-    Raises redis errors: the slices before are done, and that one whole or not at all.
+    Raises redis errors: the slices before the failed one are done, and the failed one is done as a whole or not at all.
     """
     now = time.time()
     for part in slices(members):

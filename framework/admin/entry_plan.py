@@ -68,13 +68,13 @@ _SCRIPT_WORDS: Mapping[EntryAction, str] = {
 
 
 class PlannedAction(NamedTuple):
-    """What ``act_on_entries.lua`` does with one entry."""
+    """The action of ``act_on_entries.lua`` on one entry."""
 
     member: bytes
     data: bytes = b""
     queue: str = ""
     resources: str = ""
-    """What the job holds at its next place (``parts/release.lua``)."""
+    """The resources that the job holds at its next place (``parts/release.lua``)."""
     series: str = ""
     """The counter of jobs that an operator kept from running; empty for an action that keeps none."""
 
@@ -88,7 +88,7 @@ def script_word(action: EntryAction) -> str:
 def plan_action(
     kind: JobSetKind, action: EntryAction, member: bytes, now: float, decoded_limit: int, delay_s: float = 0.0
 ) -> PlannedAction | Refusal:
-    """Return what to do with ``member`` of the set, or why it stays. ``delay_s`` is that of ``reschedule``.
+    """Return the planned action on ``member`` of the set, or why it stays. ``delay_s`` is that of ``reschedule``.
 
     A malformed payload can be deleted and killed: it runs nowhere.
     """
@@ -122,7 +122,7 @@ def _plan_malformed(
 
 
 def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: float) -> PlannedAction | Refusal:
-    # As the poller: fields of a job outside of queues, and of one that has had its slot. The time to wait begins now.
+    # As the poller does: remove the fields of a job outside of queues, and of a past wait for a slot. The time to wait begins again.
     for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER, EXPIRY):
         payload.pop(name, None)
     queue = payload.get("queue")
@@ -180,7 +180,7 @@ def _status_of(payload: Payload, state: JobState, delay_s: float) -> StatusComma
 
 
 def _held_by(payload: Payload) -> JobResources:
-    """Return what the job may hold: its lock, and its place in a batch. No job of a sorted set has a slot."""
+    """Return the resources that the job may hold: its lock, and its place in a batch. No job of a sorted set has a slot."""
     worker: Any = registry.find(str(payload.get("class")))
     lock = lock_of(payload, None if worker is None else worker.declaration().lock_ttl_s)
     return JobResources(lock, awaited=awaited_job_of(payload), batch_end="")

@@ -136,7 +136,7 @@ class Explainer:
         )
 
     def of_class(self, worker: str, queue: str) -> list[Blocker]:
-        """Return what blocks every job of a class that waits in the queue."""
+        """Return the blockers of every job of a class that waits in the queue."""
         return [*self._queue_blockers(queue), *self._admission_blockers({"class": worker, "queue": queue})]
 
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
@@ -240,7 +240,7 @@ class Explainer:
         return [*reasons, *self._queue_blockers(queue), *self._admission_blockers(payload)]
 
     def _queue_blockers(self, name: str) -> list[Blocker]:
-        """Return what prevents every job of the queue from being fetched."""
+        """Return the blockers that keep every job of the queue from being fetched."""
         facts = self._snapshot
         start = command(f"worker --shard {facts.shard} -q {name}")
         serving = facts.processes_serving(name)
@@ -268,7 +268,7 @@ class Explainer:
         return reasons
 
     def _admission_blockers(self, payload: Payload) -> list[Blocker]:
-        """Return what blocks the job in a process that fetches it, in the order of the policies."""
+        """Return the blockers of the job in a process that fetches it, in the order of the policies."""
         name = str(payload.get("class", ""))
         declarations = self._classes.declarations
         if unknown := self._unknown_class(payload):
@@ -280,7 +280,7 @@ class Explainer:
         return [blocker for read in self._policies for blocker in read(name, queue)]
 
     def _unknown_class(self, payload: Payload) -> list[Blocker]:
-        """Return what happens to the job if no class has its name any more; also for a held job after its release."""
+        """Return the blockers of a job if no class has its name any more; also for a held job after its release."""
         name, classes = str(payload.get("class", "")), self._classes
         if name in classes.retired:
             why = f"its class {name} is retired: {classes.retired[name]}"
@@ -292,7 +292,7 @@ class Explainer:
         return []
 
     def _unknown_class_so_far(self, payload: Payload) -> list[Blocker]:
-        """Return how often processes without its class have deferred it."""
+        """Return the blocker of a job that processes without its class have deferred; none if no process has."""
         count = min(count_of(payload, UNKNOWN_COUNT), _MAX_TIMES)
         if count < 1:
             return []

@@ -34,7 +34,7 @@ class ClassExplanation:
     serving: Sequence[ProcessInfo]
     """The processes that fetch from the queue."""
     blockers: Mapping[str, Sequence[Blocker]]
-    """What blocks its jobs, by queue: the queue of new jobs, and every other with jobs of the class."""
+    """The blockers of its jobs, by queue: the queue of new jobs, and every other with jobs of the class."""
     profiles: int = 0
     """The kept profiles of its jobs."""
 

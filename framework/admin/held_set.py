@@ -44,7 +44,7 @@ class HeldPlace(NamedTuple):
 
 @dataclass(slots=True)
 class DropResult:
-    """What ``delete`` of held jobs has done; ``completed`` is true if every held job was examined."""
+    """The result of ``delete`` of held jobs; ``completed`` is true if every held job was examined."""
 
     matched: int = 0
     done: int = 0

@@ -22,7 +22,7 @@ _ACTIVE_JOB_WRAPPERS = (
 class JobRecord:
     """A job as it is stored on a shard. No property raises for what another program wrote there.
 
-    ``data`` are its bytes, which an action names it by. ``problem`` says what is wrong with a malformed job, whose other
+    ``data`` are its bytes, by which an action finds it. ``problem`` says what is wrong with a malformed job, whose other
     properties are empty as far as they cannot be read.
     """
 
@@ -41,7 +41,7 @@ class JobRecord:
 
     @cached_property
     def problem(self) -> str | None:
-        """What is wrong with the job, such as bytes that are no JSON, or damaged compressed arguments; else ``None``."""
+        """The fault of the job, such as bytes that are no JSON, or damaged compressed arguments; else ``None``."""
         return self._decoded[1]
 
     @property

@@ -19,7 +19,7 @@ from framework.wire.job import timestamp, whole_number
 from framework.wire.json import loads_object
 
 SIGNAL_TTL_S = 60
-"""How long a signal waits for its process, as in Sidekiq: the process reads it with its next heartbeat."""
+"""How long a signal waits for its process, as in Sidekiq: the process reads it when it next writes its record."""
 
 ProcessSignal: TypeAlias = Literal["TSTP", "TERM", "TTIN"]
 
@@ -56,7 +56,7 @@ class WorkerProcess:
     """Ended runs since its start, by the queue that the jobs came from; ``None`` for Sidekiq's, which does not write them."""
 
     def quiet(self) -> None:
-        """Ask the process to fetch no more jobs (TSTP). It reads that with its next heartbeat, within ten seconds.
+        """Ask the process to fetch no more jobs (TSTP). It reads the signal when it next writes its record, within ten seconds.
 
         Raises:
             UnknownNameError: the process has ended.

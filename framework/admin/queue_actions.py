@@ -40,8 +40,8 @@ def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool)
 def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int:
     """Drop the jobs that are in the queue and in its sub-queues now; return their number. Raises redis errors.
 
-    All leave the queue in one step. Then they are dropped in pages, each with what it holds. If this dies in between, the
-    processes of the shard put the rest back into the queue.
+    The jobs of each list leave it in one step. Then they are dropped in pages, each with the resources that it holds. If this
+    process dies in between, the worker processes of the shard put the rest back into the queue.
     """
     dropped = 0
     # The sub-queues first: they fill the queue.
@@ -54,7 +54,7 @@ def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int
 
 def _clear_list(client: "redis.Redis", queue: str, dropped: int, on_dropped: OnDropped) -> int:
     """Drop the jobs of one list; return the number of dropped jobs with the ``dropped`` ones before."""
-    # A key of another type, which would be renamed too, ends it here.
+    # Raises an error for a key of another type, which the next step would rename too.
     client.llen(keys.queue(queue))
     limits, size = _known_limits(client), 1
     aside = QueueAside(client, queue, timings.current())
@@ -95,7 +95,7 @@ def _series_of(payload: Payload) -> str:
 
 
 def _holds(payload: Payload, data: bytes, queue: str, limits: Collection[str]) -> str:
-    """Return what a waiting job holds, as the argument of the script: its lock, slots reserved for it, its status."""
+    """Return the resources of a waiting job, as the argument of the script: its lock, slots reserved for it, its status."""
     names = [name for name in (str(payload.get("class")), f"queue/{parent_of(queue)}") if keys.limit(name) in limits]
     awaited = awaited_job_of(payload)
     resources = JobResources(lock_of(payload), reservations(payload, data, names), awaited=awaited, batch_end="removed")

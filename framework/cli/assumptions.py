@@ -29,7 +29,7 @@ class AssumedLimits:
 
     @property
     def counted(self) -> Mapping[str, int]:
-        """The limit that counts, by the name of the class: the lowest."""
+        """The lowest limit, which is the one that counts, by the name of the class."""
         return {self.worker: self.found[0]} if self.found else {}
 
     @property
@@ -42,7 +42,7 @@ class AssumedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What an operator would change."""
+    """The changes that an operator assumes."""
 
     limit: int | None = None
     flags: Mapping[str, Flag] = field(default_factory=dict[str, Flag])
@@ -101,7 +101,7 @@ def read_assumptions(texts: Sequence[str], worker: str) -> Assumptions:
     """Return the assumptions for a class.
 
     Raises:
-        click.UsageError: a text is none.
+        click.UsageError: a text is no assumption.
     """
     limit: int | None = None
     flags: dict[str, Flag] = {}

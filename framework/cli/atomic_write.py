@@ -23,7 +23,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
             temporary_files[path].write_text(text, encoding="utf-8")
             if path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
-        # Renaming last: it needs no space, and the folders have just proven writable.
+        # Renaming comes last: it needs no space, and the temporary files show that the folders are writable.
         for path in texts:
             temporary_files[path].replace(path)
     except OSError as error:

@@ -58,9 +58,9 @@ class FileOptions:
     """The further capsules; ``default`` of the file is in ``queues`` and ``concurrency``."""
     limits: Mapping[str, int] | None = None
     process_limits: Mapping[str, int] | None = None
-    """Both are sidekiq-limit_fetch's."""
+    """``limits`` and ``process_limits`` are keys of sidekiq-limit_fetch."""
     blocking_queues: tuple[str, ...] | None = None
-    """Its key ``blocking``."""
+    """The key ``blocking`` of sidekiq-limit_fetch."""
     require: tuple[str, ...] = ()
     tag: str | None = None
     labels: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ class LoadedSchedule:
         return self.router.route(declaration).shard
 
     def added_on(self, shard: str) -> AddedEntries:
-        """Return what makes entries of those that were added at run time on a shard."""
+        """Return the reader of the entries that were added at run time on a shard."""
         return AddedEntries(self.settings, shard, self.shard_of)
 
     def find(self, name: str) -> tuple[CronEntry, ShardCommand]:

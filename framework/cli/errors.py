@@ -49,9 +49,9 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _check_texts(values: Iterable[object]) -> None:
-    """Check the words of a command: Python makes half characters of bytes that are no UTF-8, and Redis and JSON take none.
+    """Check the words of a command. Python reads bytes that are no UTF-8 as lone surrogates, which Redis and JSON refuse.
 
-    The name of a file may have them: it is a path here. Raises UsageError.
+    The name of a file may have them: it is a ``Path`` here. Raises UsageError.
     """
     for value in values:
         if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What the commands ``batches`` and ``workflows`` share. A group of jobs is a batch or a workflow, on one shard, with an id."""
+"""Share code between ``batches`` and ``workflows``. A group of jobs is a batch or a workflow, on one shard, with an id."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence

@@ -49,7 +49,7 @@ def format_due(due: float, now: float) -> str:
 
 
 def arguments_text(one: JobRecord) -> str:
-    """Return the arguments, cut to fit a table; why they cannot be read if they cannot."""
+    """Return the arguments, cut to fit a table; or the reason why they cannot be read."""
     return _cut(one.problem or json.dumps(one.display_args, ensure_ascii=False))
 
 

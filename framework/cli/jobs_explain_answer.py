@@ -14,7 +14,7 @@ from framework.wire.result_fields import call_of
 
 
 def wish_lines(payload: Payload) -> Iterator[str]:
-    """Yield what the push of a job asked for: an answer, a profile."""
+    """Yield a line for each request of a job's push: for an answer, for a profile."""
     if (call := call_of(payload)) is not None:
         caller = (
             f"the process {visible(call.caller)} has called it, and waits for" if call.caller else "its push asked for"
@@ -27,7 +27,7 @@ def wish_lines(payload: Payload) -> Iterator[str]:
 def kept_lines(
     jid: str, answers: Mapping[str, KeptAnswer], profiles: Mapping[str, JobProfile], *, indent: bool
 ) -> Iterator[str]:
-    """Yield what the shards keep of a job, also of one that has ended."""
+    """Yield a line for each answer and profile of a job that a shard keeps, also of a job that has ended."""
     before = "  - " if indent else ""
     for shard, answer in answers.items():
         reason = f" ({visible(shorten(answer.reason))})" if answer.reason else ""
@@ -40,7 +40,7 @@ def kept_lines(
 
 
 def class_lines(called: int, profiled: int, profiles: int) -> Iterator[str]:
-    """Yield how many jobs of a class have a caller or are profiled, and how many profiles are kept."""
+    """Yield lines: how many jobs of a class have a caller or are profiled, and how many profiles are kept."""
     if called:
         yield f"  result    {called:,} of these jobs {'has a caller that waits' if called == 1 else 'have callers that wait'}"
     if profiled or profiles:

@@ -81,7 +81,7 @@ def replay_pushes(*, as_json: bool) -> None:
 
 
 def _describe(path: Path) -> Mapping[str, Any]:
-    """Return what a file holds. It may be changed or deleted meanwhile."""
+    """Return the content of a file as text. The file may be changed or deleted meanwhile."""
     facts: dict[str, Any] = {"file": str(path), "process": "", "running": False, "shards": [], "jobs": 0, "bytes": 0}
     facts.update(oldest_s=None, problem="")
     try:

@@ -50,7 +50,7 @@ def tasks() -> None:
 @reports_errors
 def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
     """List tasks, the newest first."""
-    # Finds a missing extra, and says so.
+    # First, because it raises the error for a missing extra.
     name = current().recorder.store.database.name
     read: Any = import_module("framework.tasks.task")
     found: list[dict[str, Any]] = read.page_as_json(owner=owner, tenant=tenant, limit=limit)

@@ -154,7 +154,7 @@ def _watch(settings: Settings, timeout_s: float, health: HealthAddress | None) -
 
 
 def _own_command() -> list[str]:
-    """Return this command, for a child. Without -P a folder ``framework`` of the working folder would be run."""
+    """Return this command, for a child. Without -P Python would run a folder ``framework`` of the working folder."""
     in_group = click.get_current_context().parent is not None
     return [sys.executable, "-P", "-m", "framework", "worker", *sys.argv[2 if in_group else 1 :]]
 
@@ -187,7 +187,7 @@ def _own_queues(
     *,
     only_capsules: bool,
 ) -> OwnQueues:
-    """Return the queues of the capsule ``default``: none if only the others are wanted, else those that it is given or can have."""
+    """Return the queues of the capsule ``default``: none with ``only_capsules``, else the given ones, or those of no other."""
     if only_capsules:
         if not capsules:
             raise click.UsageError("--only-capsules needs --capsule, or capsules in the file of -C.")

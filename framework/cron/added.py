@@ -102,7 +102,7 @@ def _configured_place(settings: Settings, name: str, configured: Collection[str]
 
 
 class AddedEntries:
-    """Make usable entries of those that were added at run time, on one shard. One thread uses it."""
+    """Read the entries that were added at run time on one shard, and check them. One thread uses it."""
 
     def __init__(self, settings: Settings, shard: str, shard_of: ShardOf, absent: AbsentKeys | None = None) -> None:
         """``absent`` knows whether the key of the entries may exist; without ``absent`` it is always read."""

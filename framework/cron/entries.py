@@ -57,7 +57,7 @@ class CronEntry:
 
     @property
     def fingerprint(self) -> str:
-        """Return what decides the ticks, as a short digest: an entry that changed begins with its next tick.
+        """Return a short digest of the values that decide the ticks: an entry that changed begins with its next tick.
 
         The offset is not part of it: whatever it is, a tick is settled once, and none is lost when it changes.
         """

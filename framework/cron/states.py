@@ -136,7 +136,7 @@ class CronStates:
         return bool(self._client.transaction(change, self._entries))
 
     def settle(self, name: str, old: bytes, tick: int, fingerprint: str, outcome: str) -> Settlement:
-        """Settle a tick without a job, for the reason ``outcome``; ``begun`` marks the begin of a new or changed entry."""
+        """Settle a tick without a job, for the reason ``outcome``; ``begun`` marks the start of a new or changed entry."""
         return self._run(name, old, str(tick), fingerprint, (outcome, "", "", "", "", "", 0), "")
 
     def push(

@@ -12,7 +12,7 @@ from framework.wire.workflow_fields import StepPart
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """What is known of a batch. Times are epoch seconds of Redis's clock; ``None`` means: not yet."""
+    """The known facts of a batch. Times are epoch seconds of Redis's clock; ``None`` means: not yet."""
 
     bid: str
     shard: str
@@ -69,7 +69,7 @@ class BuiltCallback:
 
 @dataclass(slots=True)
 class BatchFacts:
-    """What a batch is, before and after its first write."""
+    """The properties of a batch, before and after its first write."""
 
     bid: str
     description: str = ""

@@ -13,7 +13,7 @@ from framework.wire.json import dumps
 LimiterKind: TypeAlias = Literal["concurrent", "bucket", "window", "leaky", "points", "unlimited"]
 
 OverLimitPolicy: TypeAlias = Literal["reschedule", "raise", "skip"]
-"""What happens to a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
+"""The next step of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
 
 MAIN = "main"
 

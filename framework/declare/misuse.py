@@ -130,7 +130,7 @@ class UnboundPerform(_FunctionProxy):
 
 
 def unwrap_perform(method: Any) -> Any:
-    """Return what the class body gave a name, which a ``PerformDescriptor`` now wraps."""
+    """Return the value that the class body gave a name; a ``PerformDescriptor`` now wraps it."""
     return method.function if type(method) is PerformDescriptor else method
 
 

@@ -64,7 +64,7 @@ def _leading_parameters(function: Any) -> list[Parameter] | None:
 
 
 def _override(cls: type[Any], name: str, push: _PushMethod) -> Any:
-    """Return what the application has in place of a push method, or ``None``."""
+    """Return the object that the application has in place of a push method, or ``None``."""
     for one in cls.__mro__:
         found = vars(one).get(name)
         if found is not None and not _is_copy(found, push):

@@ -237,7 +237,7 @@ class ApplicationWorker(AwaitablePushes):
 
     @property
     def batch(self) -> Batch | None:
-        """Return the batch of this job, ``None`` for a job of none. A callback of a nested batch is a job of the batch around it."""
+        """Return the batch of this job, ``None`` without one. A callback of a nested batch is a job of the batch around it."""
         return batch_of(self._aw_job)
 
     @property

@@ -16,7 +16,7 @@ WorkflowState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", 
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:
-    """What is known of a step. Times are epoch seconds of Redis's clock; ``None`` means: not yet."""
+    """The known facts of a step. Times are epoch seconds of Redis's clock; ``None`` means: not yet."""
 
     name: str
     state: StepState
@@ -41,7 +41,7 @@ class StepStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowStatus:
-    """What is known of a workflow. Times are as those of a step."""
+    """The known facts of a workflow. Times are as those of a step."""
 
     id: str
     name: str

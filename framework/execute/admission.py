@@ -129,7 +129,7 @@ class ClassPolicies(NamedTuple):
         return True
 
     def terms_of(self, declaration: Declaration, queue: str) -> ClassTerms:
-        """Return what the grouped policies ask for each job of the class from ``queue``. May raise redis errors."""
+        """Return the terms of the grouped policies for each job of the class from ``queue``. May raise redis errors."""
         known = self.terms.get(queue)
         if known is None:
             known = ClassTerms(declaration, queue)

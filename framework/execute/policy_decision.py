@@ -20,7 +20,7 @@ from framework.telemetry.logs import error_fields
 from framework.wire.compress import COMPRESSED
 from framework.wire.status_key import TrackedJob
 
-# Between two tries of a policy while Redis does not answer.
+# Seconds between two tries of a policy while Redis does not answer.
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0
 # Tries after an answer with an error, within a second; then the job is deferred.
 _MAX_REFUSALS = 4

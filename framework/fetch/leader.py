@@ -31,9 +31,9 @@ QUIET_S = 0.002
 
 # A wait that exceeds its timeout by more than this shows that the process was stopped or the machine suspended.
 _SUSPENDED_S = 1.0
-# Between two checks whether the lease is held again.
+# Seconds between two checks whether the lease is held again.
 _LEASE_RETRY_S = 0.5
-# Between two tries to reach Redis.
+# Seconds between two tries to reach Redis.
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
 # Short, so that a lasting error of the framework exceeds the error rate that ends the process.
 _MAX_BACKOFF_AFTER_ERROR_S = 0.5
@@ -115,7 +115,7 @@ class Leader:
         state = self._state
         if not state.ready:
             return False
-        # A step that returns the buffered jobs to their queues comes after they have had the chance to start.
+        # The buffered jobs get the chance to start before a step that returns them to their queues.
         if not self._pipeline.prefetch.quick or state.failures or state.closed or self._rearm_requested:
             return True
         return clock() - self._in_flight.last_started_at > QUIET_S
@@ -252,7 +252,7 @@ class Leader:
     def _wait_timeout_s(self) -> float:
         if self._state.poll_requested:
             return 0.0
-        # Ready: another thread runs quick jobs, and may come to a slow one.
+        # With ready jobs, another thread runs quick jobs one after the other, and the next one may be slow.
         returnable = self._in_flight.buffer and self._in_flight.oldest_returnable is not None
         if self._pipeline.unfinished or returnable or self._state.ready:
             return STALLED_S

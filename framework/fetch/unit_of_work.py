@@ -66,7 +66,7 @@ class UnitOfWork:
     released_lock: Lock | None = None
     """The lock that was released at its start; if the job returns to its queue, it takes the lock again if that is free."""
     released_on_ack: dict[str, Any] | None = None
-    """What its acknowledgement releases and writes (``parts/release.lua``); ``None`` for nothing."""
+    """The resources and the state that its acknowledgement releases and writes (``parts/release.lua``); ``None`` for none."""
     extra_fields: Payload | None = None
     """Fields that a policy adds to the payload if the job is delayed or retried."""
 

@@ -56,7 +56,7 @@ class Ending(NamedTuple):
     counter: str = ""
     """The counter in ``aw:counters``, which the policy adds to, or the processor for an early end; empty for none."""
     batch: BatchEnd = ""
-    """What it means for the batch of the job (``parts/batch.lua``); empty if the job is still pending."""
+    """Its effect on the batch of the job (``parts/batch.lua``); empty if the job is still pending."""
 
 
 NO_KEY = "missing_key"

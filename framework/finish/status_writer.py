@@ -65,5 +65,5 @@ class StatusWrite(NamedTuple):
 
 
 def status_write(tracked: TrackedJob | None, state: JobState | None, delay_s: float = 0.0) -> StatusWrite | None:
-    """Return what a script writes for a job that then waits ``delay_s``; ``None`` for an untracked one, or no state."""
+    """Return the status that a script writes for a job that then waits ``delay_s``; ``None`` for an untracked one, or no state."""
     return None if tracked is None or state is None else StatusWrite(tracked, state, tracked.lifetime_s(delay_s))

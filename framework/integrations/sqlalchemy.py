@@ -194,7 +194,7 @@ def _executed(state: ORMExecuteState) -> None:
     text = isinstance(statement, TextClause) and _WRITE.match(statement.text) is not None
     writes = text or state.is_insert or state.is_update or state.is_delete
     if not session.in_transaction():
-        # This event comes before the begin of the transaction.
+        # This event comes before the start of the transaction.
         session.info[_FIRST_WRITES_KEY] = writes
     elif writes:
         _wrote(session)

@@ -131,7 +131,7 @@ class Chain:
 def _signature_problem(
     middleware: Any, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """Return what is wrong with a middleware's signature, or ``None``."""
+    """Return the fault of a middleware's signature, or ``None``."""
     if not isinstance(middleware, type):
         return "it is not a class: add the class itself, followed by the arguments of its constructor, as in add(TheClass, 5)"
     call: Any = inspect.getattr_static(middleware, "call", None)

@@ -170,7 +170,7 @@ def _derived(version: int, secret: bytes, cipher: Any) -> _Key:
 
 
 def _associated_data(payload: Payload) -> bytes:
-    """Return what is bound to the arguments: with another job's id, class or version they cannot be read."""
+    """Return the data that is bound to the arguments: with another job's id, class or version they cannot be read."""
     bound = [payload.get("jid"), payload.get("class"), payload.get("version", 0), payload.get(ENCRYPTION_KEY)]
     return dumps([*bound, payload.get(ORIGINAL_SIZE)])
 

@@ -10,7 +10,7 @@ from framework.version import VERSION
 
 
 def banner_text(shard: Shard, slots: int) -> str:
-    """Return what the process is, and how to stop it."""
+    """Return the text that describes the process and the way to stop it."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     lines = [
         "",

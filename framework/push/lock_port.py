@@ -30,11 +30,11 @@ class PushLocks(Protocol):
         ...
 
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
-        """Return what the lock requests of all jobs of a push share."""
+        """Return the terms that the lock requests of all jobs of a push share."""
         ...
 
     def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
-        """Return what the jobs of a push with a window share; ``None`` for a policy without a window."""
+        """Return the terms that the jobs of a push with a window share; ``None`` for a policy without a window."""
         ...
 
     def lock_request(

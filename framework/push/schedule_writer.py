@@ -12,9 +12,9 @@ from framework.wire.status_key import StatusCommand
 SKEW_S = 2.0
 """The clock difference between a host and Redis from which a warning is logged."""
 
-# Between two warnings about one shard.
+# Seconds between two warnings about one shard.
 _LOG_INTERVAL_S = 3_600.0
-# Between two clock checks of pushes whose due time does not need Redis's clock.
+# Seconds between two clock checks of pushes whose due time does not need Redis's clock.
 _CLOCK_CHECK_PERIOD_S = 60.0
 
 

@@ -178,7 +178,7 @@ def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
 
 
 def _misplaced_parameter_advice(name: str) -> str | None:
-    """Return what to do instead of a parameter of other programs."""
+    """Return the remedy for a parameter of other programs."""
     if name in _SENTINEL_PARAMETERS:
         return f": it belongs to a {_SENTINEL_SCHEMES[0]}:// url"
     if name in _ADVICE:

@@ -42,9 +42,9 @@ class CronEntrySettings(Section):
     args: Annotated[tuple[Any, ...], BeforeValidator(_check_args)] = ()
     time_zone: Annotated[str, BeforeValidator(check_time_zone)] = "UTC"
     missed: Literal["skip", "once", "all"] = "once"
-    """What happens to ticks while no process ran or Redis did not answer."""
+    """The treatment of ticks at which no process ran or Redis did not answer."""
     overlap: Literal["run", "skip", "queue"] = "run"
-    """What happens to ticks while the last job of the entry waits or runs: ``queue`` is one run after it."""
+    """The treatment of ticks at which the last job of the entry waits or runs: ``queue`` is one run after it."""
     enabled: bool = True
     spread: Annotated[int, validators.whole_number(0, MOST_SPREAD_S)] | None = None
     """Seconds over which the jobs of the entry are spread: it has an offset below it. ``None`` is ``cron.spread``."""

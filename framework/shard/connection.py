@@ -26,7 +26,7 @@ from framework.store.script import Script
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import QueuedCommands, StatusCommand
 
-# Between two warnings about refused statuses, or queue names.
+# Seconds between two warnings about refused statuses, or queue names.
 _LOG_INTERVAL_S = 60.0
 _RETRYABLE = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
 """Errors that a new connection to the address, resolved again, may not meet."""

@@ -24,10 +24,10 @@ MAX_PROFILE_BYTES = 1 << 20
 """Bytes of one page in gzip."""
 
 _MAX_HTML_BYTES = 64 << 20
-"""Few bytes in gzip may become very many."""
+"""Bytes of one page without gzip: few bytes in gzip may become very many."""
 
 _GZIP = 31
-"""How zlib calls the format of gzip."""
+"""The number (``wbits``) by which zlib knows the format of gzip."""
 
 _FACTS = ("class", "at", "duration_s", "error", "bytes")
 
@@ -86,7 +86,7 @@ def keep_profile(client: "redis.Redis", profile: JobProfile) -> None:
     pipeline.zrange(keys.PROFILES, 0, -MAX_PROFILES - 1)
     oldest = cast("list[bytes]", pipeline.execute()[-1])
     if oldest:
-        # The names first would leave profiles that no listing shows, until they expire. Two processes may do this at once.
+        # Deleting the names first could leave profiles that no listing shows, until they expire. Two processes may do this at once.
         client.delete(*(b"".join((keys.profile("").encode(), jid)) for jid in oldest))
         client.zremrangebyrank(keys.PROFILES, 0, -MAX_PROFILES - 1)
 

@@ -288,7 +288,7 @@ def _updates(rows: Sequence[_Row]) -> tuple[list[tuple[Any, ...]], list[tuple[An
 
 
 def _counted(rows: Sequence[_Row], now: float) -> list[tuple[Any, ...]]:
-    """Return what is added to the counters of each task. A task whose last open event has ended is complete then."""
+    """Return the numbers to add to the counters of each task. A task whose last open event has ended is complete then."""
     deltas: dict[str, dict[str, int]] = {}
     for row in rows:
         task_id, before, after = row.task_id, row.status, row.current

@@ -40,7 +40,7 @@ _SILENCE_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class TaskScope:
-    """What the caller of a request may see: all tasks, or those of one owner or tenant."""
+    """The tasks that the caller of a request may see: all, or those of one owner or tenant."""
 
     owner: str | None = None
     tenant: str | None = None
@@ -53,7 +53,7 @@ class TaskScope:
 
 
 Authorize: TypeAlias = Callable[[Request], TaskScope | Awaitable[TaskScope | None] | None]
-"""Returns what the caller may see, ``None`` for nothing. May be ``async def``."""
+"""Returns the tasks that the caller may see, ``None`` for none. May be ``async def``."""
 
 
 def tasks_app(authorize: Authorize | None = None) -> Starlette:

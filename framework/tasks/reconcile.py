@@ -1,8 +1,9 @@
 """Mend the events of jobs that moved without an event: after a kill, by another program, or by Redis losing them.
 
 One pass looks for the open events of a shard that have not changed for a while, and finds their jobs in every key that may hold
-one. An event changes only if its job was in no key in two passes, and then in no key by a search of its own: a job that moves
-during a pass is seen in the other. A mend changes an event only in the state that was read.
+one. If a job is at a place that contradicts its event, the event gets the state of that place. A job counts as lost only if it was
+in no key in two passes, and then in no key by a search for this job alone: a job that moves during one pass is seen in the other.
+A mend changes an event only in the state that was read.
 """
 
 import re
@@ -63,7 +64,7 @@ class OpenEvent:
 
 
 def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] | None:
-    """Return what an event must become by the place of its job (``None``: no key has it), with the reason. Pure."""
+    """Return the correct end of an event by the place of its job (``None``: no key has it), with the reason. Pure."""
     match place:
         case None if event.stands_for is not None:
             return EventEnd(

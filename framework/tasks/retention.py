@@ -24,7 +24,7 @@ DAY_S = 86_400.0
 
 @dataclass(slots=True)
 class Pruned:
-    """What was removed."""
+    """The counts of a removal."""
 
     tasks: int = 0
     events: int = 0

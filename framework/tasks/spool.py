@@ -22,7 +22,7 @@ from framework.wire.json import loads
 
 _PAGE = 500
 _PUSHED = b'{"pushed":'
-"""The begin of an entry that a script has written: a job, its queue, and the time."""
+"""The beginning of an entry that a script has written: a job, its queue, and the time."""
 
 
 class ScriptPushes(Protocol):

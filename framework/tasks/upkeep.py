@@ -30,7 +30,7 @@ _PRUNED_PER_PASS = 20_000
 
 
 class TaskUpkeep:
-    """The work of one process. ``step`` costs nothing in an application without recorded jobs, and without leading."""
+    """The work of one process. ``step`` costs nothing in an application without recorded jobs, or in a process that does not lead."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TaskUpkeep:
     def _has_work(self) -> bool:
         if self._recorder.is_open or any(worker.declaration().track for worker in registry.workers()):
             return True
-        # Scripts keep the events of jobs of which only their push says that they are recorded: set(track=True).
+        # Scripts keep events also of jobs that are recorded only because of their push: set(track=True).
         if not self._absent.may_exist(keys.TASK_EVENTS):
             return False
         found = bool(self._client.exists(keys.TASK_EVENTS))

@@ -27,11 +27,11 @@ WhenDown: TypeAlias = Literal["continue", "wait"]
 
 MAX_BATCH = 500
 _GROUP_S = 0.002
-"""The time for which changes are collected of which a thread waits for one."""
+"""Seconds in which changes are collected while a thread waits for one of them."""
 _ENDS_S = 0.01
-"""The time for which ends of jobs are collected for which no thread waits."""
+"""Seconds in which ends of jobs are collected while no thread waits for one of them."""
 _LINGER_ROUNDS = 5
-"""So many times as long, changes are collected for which nothing waits."""
+"""Changes are collected for so many times ``_ENDS_S`` if neither a thread nor the end of a job waits for one."""
 _SOON, _WAITED_FOR, _AT_ONCE = 1, 2, 3
 _MAX_QUEUED = 10_000
 _MAX_BACKOFF_S = 2.0
@@ -129,7 +129,7 @@ class EventWriter:
         with self._changed:
             self._queue.append(ticket)
             urgency = _AT_ONCE if at_once else _SOON
-            # Also as the only one: the urgency may be that of changes which were given up.
+            # Also if this is the only change: the urgency may be that of changes which were given up.
             if self._urgency < urgency or len(self._queue) == 1:
                 self._urgency = max(self._urgency, urgency)
                 self._start_thread()

@@ -220,8 +220,9 @@ _target = _Target()
 
 @cache
 def _structlog() -> Any:
-    """Return structlog, loaded with the first logger: it loads rich too where that is installed, for a fifth of what
-    ``import framework`` costs, and most commands and producers write no line.
+    """Return structlog, which the first logger imports: most commands and producers write no line.
+
+    Its import also loads rich where that is installed, and takes a fifth of the time of ``import framework``.
     """
     return importlib.import_module("structlog")
 

@@ -42,7 +42,7 @@ class LogRateLimit:
 
     def hit(self, topic: str) -> int:
         """Count one event; return the events since the last line about ``topic``, or 0 if no line is due."""
-        # Looked up here and not at the begin: tests and simulations replace the clock of the module.
+        # The clock is looked up here and not in `__init__`: tests and simulations replace the clock of the module.
         now = time.monotonic() if self._clock is None else self._clock()
         with self._lock:
             last, count = self._seen.get(topic, (now - self._period_s, 0))

@@ -80,7 +80,7 @@ class FakeClient(ProcessClient):
         )
 
     def tools(self) -> MemoryTools:
-        """Return what the workers of the faked shards share."""
+        """Return the parts that the workers of the faked shards share."""
         return MemoryTools(
             self.settings,
             self._own_router,

@@ -41,7 +41,7 @@ IDENTITY = "fake"
 
 
 class Stubs:
-    """What a test has decided for the policies."""
+    """The decisions of a test for the policies."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.flags = StubFlags(clock)

@@ -50,7 +50,7 @@ _DELAY_S = 60.0
 
 
 class MemoryTools:
-    """What the workers of all faked shards share."""
+    """The parts that the workers of all faked shards share."""
 
     def __init__(
         self,

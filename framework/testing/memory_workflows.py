@@ -10,7 +10,7 @@ from framework.wire.workflow_fields import StepPart, WorkflowAction, WorkflowEve
 
 
 class BatchCounts(Protocol):
-    """What is known of the batches of the shard."""
+    """The known facts of the batches of the shard."""
 
     def fields(self, bid: str) -> tuple[dict[str, Any], int, int] | None:
         """Return the fields of a batch, and how many of its jobs failed and died; ``None`` for no batch."""

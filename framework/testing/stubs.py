@@ -123,7 +123,7 @@ class _StubServer(DatabaseServer):
         return next(self._positions)
 
     def has_reached(self, position: int) -> bool:
-        """Return what the test has decided."""
+        """Return the decision of the test."""
         del position
         return self.caught_up
 

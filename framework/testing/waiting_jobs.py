@@ -19,7 +19,7 @@ WorkerClass = type[ApplicationWorker]
 
 
 class WaitingJobs(Protocol):
-    """What the check reads of a mode."""
+    """The part of a mode that the check reads."""
 
     def enqueued(self, worker: WorkerClass | None = None) -> list[Job]:
         """Return the jobs that wait in queues, then those scheduled for later (with their time in ``at``)."""

@@ -22,13 +22,13 @@ BatchEventName: TypeAlias = Literal["complete", "success", "death", "finished"]
 EVENTS: tuple[BatchEventName, ...] = ("complete", "success", "death", "finished")
 
 BatchEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", ""]
-"""What a move of a job means for its batch (``parts/batch.lua``); empty for nothing."""
+"""The effect of a job's move on its batch (``parts/batch.lua``); empty for none."""
 
 BatchMembers: TypeAlias = Literal["failed", "dead", "children"]
 """The sets of a batch: jobs that failed and will run again, jobs that died, nested batches."""
 
 BatchAction: TypeAlias = Literal["invalidate", "cancel", "delete", "callback"]
-"""What ``batch_change.lua`` does with a batch."""
+"""The actions of ``batch_change.lua`` on a batch."""
 
 _PREFIX = "aw-"
 
@@ -50,7 +50,7 @@ def bid_of(payload: Payload | None) -> str:
 
 
 class AwaitedJob(NamedTuple):
-    """Name a job whose end a batch counts, or a caller waits for. The script that ends the job tells both."""
+    """Name a job whose end a batch counts, or a caller waits for. The script that ends the job notifies both."""
 
     bid: str
     """The id of its batch; empty for none."""
@@ -58,7 +58,7 @@ class AwaitedJob(NamedTuple):
     call: ResultCall | None = None
     """The request of a caller that waits for the result; ``None`` for most jobs."""
     answer: str = ""
-    """What the caller gets (``result_fields``); empty if the script writes it, from the word of the batch."""
+    """The answer for the caller (``result_fields``); empty if the script writes it, from the word of the batch."""
 
     def moved(self, end: BatchEnd) -> list[str]:
         """Return the value of ``batch`` in what the job holds (``parts/release.lua``)."""
@@ -109,14 +109,14 @@ class BatchGroup:
     queue: str
     payloads: list[bytes] = field(default_factory=list[bytes])
     dues: list[str] = field(default_factory=list[str])
-    """Of the schedule set: epoch seconds, or ``+SECONDS`` after the write, by Redis's clock."""
+    """For the schedule set, one for each job: epoch seconds, or ``+SECONDS`` after the write, by Redis's clock."""
     lock_requests: dict[int, str] = field(default_factory=dict[int, str])
-    """Of deduplicated jobs, by their index (``LockRequest.encode``)."""
+    """The lock requests of deduplicated jobs, by the index of the job (``LockRequest.encode``)."""
 
 
 @dataclass(slots=True)
 class BatchWrite:
-    """One step of a block of jobs: what is written at once, with its counts."""
+    """The jobs of a block that one step writes, with the counts of the batch."""
 
     bid: str
     token: str
@@ -131,7 +131,7 @@ class BatchWrite:
     statuses: Sequence[Sequence[str]] = ()
     """The SET commands of tracked jobs, without their first word."""
     part: StepPart | None = None
-    """The part of a workflow's step that this is."""
+    """The part of a workflow's step that this write has."""
 
     def head(self, token_ms: int) -> bytes:
         """Return the first argument of the script."""

@@ -19,7 +19,7 @@ COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
 # Bytes per call of the inflater. The input chunk is small because zlib copies its unconsumed rest after each call.
 _INPUT_CHUNK, _OUTPUT_CHUNK = 1 << 12, 1 << 16
-# Arguments of so few bytes are inflated by one call. More are inflated by steps: few bytes may inflate to gigabytes.
+# Arguments up to this size are inflated by one call. Larger ones are inflated in steps: few bytes may inflate to gigabytes.
 _KEPT_BYTES = 1 << 20
 
 

@@ -30,12 +30,12 @@ def deflate(data: bytes) -> bytes:
     return _isal_compress(data, _ISAL_LEVEL)
 
 
-# Decision 257: ISA-L may accept data, zlib alone refuses it. So no verdict on damaged data depends on the extra.
+# Decision 257: ISA-L may accept data, but only zlib refuses it. So the extra changes no decision about damaged data.
 def inflate_at_once(data: bytes, most: int) -> bytes | None:
     """Return the inflated ``data`` if it is whole, and has at most ``most`` bytes; ``None`` if it has to be read by steps."""
     inflater = _new_inflater()
     try:
-        # One more byte: the checksum is read only after the last one.
+        # One more byte than allowed: the checksum is read only after the last byte.
         inflated: bytes = inflater.decompress(data, most + 1)
     except _errors:
         return None

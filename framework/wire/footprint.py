@@ -27,7 +27,7 @@ _CHUNK = 1 << 16
 _ASCII, _LATIN_1, _WIDE, _ASTRAL = 1, 2, 3, 5
 """Bytes of memory per byte of a text by its widest character, including the copy made while parsing."""
 
-# Bytes of UTF-8 in characters below U+0100, U+10000.
+# The bytes that occur in UTF-8 of characters below U+0100, and below U+10000.
 _OF_LATIN_1, _BELOW_ASTRAL = (
     bytes(range(0xC4)),
     bytes(range(0xF0)),
@@ -98,7 +98,7 @@ class Footprint:
             self._widen(chunk)
         structure = self._structure
         if structure is None:
-            # To remove all other bytes first takes half of the time: each count reads only the rest.
+            # Removing all other bytes first halves the time, because each count then reads only the rest.
             outside = chunk.translate(None, _NO_STRUCTURE)
             self._quotes += outside.count(b'"')
             # An escape may stand for any character.
@@ -112,7 +112,7 @@ class Footprint:
         self._lists += outside.count(b"[")
         self._objects += outside.count(b"{")
         if structure is not None:
-            # Slow to find, and leaving them out only makes the sum greater.
+            # Empty containers are slow to find. Without a structure they are left out: the sum is then only greater.
             self._empty += outside.count(b"[]") + outside.count(b"{}")
 
     @property

@@ -1,4 +1,4 @@
-"""Generate what each new job gets: its id (12 random bytes as 24 lower-case hexadecimal digits, as in Sidekiq) and its time."""
+"""Generate the id of a new job (12 random bytes as 24 lower-case hexadecimal digits, as in Sidekiq), and write its time."""
 
 import os
 

@@ -91,7 +91,7 @@ def decode_cursor(data: bytes) -> Any:
 
 
 def _count(value: bytes | None) -> int:
-    # Longer texts of digits are refused by `int`, after a long time.
+    # A count has few digits. `int` raises an error for thousands of them.
     if value is None or len(value) > 20 or not value.isdigit():
         return 0
     return min(int(value), _MAX_COUNT)

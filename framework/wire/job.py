@@ -100,12 +100,12 @@ class Job(dict[str, Any]):
 
     @property
     def interrupted_count(self) -> int:
-        """Return how often it was still running when its process had to stop."""
+        """Return how often the job was still running when its process had to stop."""
         return count_of(self, INTERRUPTED_COUNT)
 
     @property
     def death_count(self) -> int:
-        """Return how often it was running when its process died."""
+        """Return how often the job was running when its process died."""
         return count_of(self, DEATH_COUNT)
 
     @property
@@ -115,7 +115,7 @@ class Job(dict[str, Any]):
 
     @property
     def enqueued_at(self) -> float | None:
-        """Return when it entered its queue, in epoch seconds."""
+        """Return when the job entered its queue, in epoch seconds."""
         return timestamp(self.get("enqueued_at"))
 
 
@@ -186,7 +186,7 @@ def version_of(payload: Payload) -> int:
 
 def deferral_count(payload: Payload, reason: str) -> int:
     """Return how often in a row a job was deferred for this reason. Deferrals for other reasons do not count."""
-    # With one count for all reasons a day behind a flag (288 deferrals) would start the health backoff at its maximum.
+    # With one count for all reasons, a job that a flag deferred for a day (288 times) would get the longest delay of a health check.
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
     return count_of(payload, DEFERRED_COUNT)

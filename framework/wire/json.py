@@ -31,7 +31,7 @@ def dumps(value: object) -> bytes:
     data = _encode(value)
     if b"NaN" in data or b"Infinity" in data:
         _refuse_non_finite(value)
-        # Finds what the walk does not, such as NaN in a middleware's tuple.
+        # Parsing finds the values that the walk misses, such as NaN in a tuple of a middleware.
         loads(data, None)
     # Counting two bytes is far cheaper than parsing: only data that may be too deep or too long is checked.
     if len(data) > _UNCHECKED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
@@ -123,9 +123,9 @@ def _deeper_than(value: object, levels: int) -> bool:
     """Return whether ``value`` is nested deeper than ``levels``, level by level, so that a deep value costs no stack."""
     layer: list[Any] = [value] if isinstance(value, list | dict) else []
     for left in range(levels, 0, -1):
-        # Exact types: this loop visits every value of a large payload. The collector of garbage tracks every list, and up to
-        # Python 3.13 only objects that contain a list or an object. Others are the last of their branch: only at the last level
-        # one of them is too deep.
+        # Exact types, for speed: this loop visits every value of a large payload. The garbage collector tracks every list and, up to
+        # Python 3.13, only those objects that contain a list or an object. An untracked object has no deeper level: it can be too
+        # deep only at the last level.
         layer = [
             child
             for parent in layer

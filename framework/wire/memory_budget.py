@@ -1,7 +1,7 @@
 """Limit the memory that the large payloads of one process take together; a job without room waits for others to end.
 
-At a crash: the budget belongs to this process. A death while waiting leaves the job in the working list, from which
-another process takes it.
+At a crash: the budget belongs to this process. If it dies while a job waits for its share, the job is in the working list, from
+which another process takes it.
 """
 
 import threading
@@ -11,7 +11,7 @@ from collections.abc import Callable
 DECODING_BUDGET = 256_000_000
 """The default budget in bytes."""
 
-# Between two checks whether the process stops.
+# Seconds between two checks whether the process stops.
 _STOP_CHECK_S = 0.1
 
 

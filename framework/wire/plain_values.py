@@ -1,4 +1,4 @@
-"""Recognize parsed JSON whose numbers and depth no check of strict arguments refuses, without a visit of each value."""
+"""Recognize parsed JSON that surely passes the check of strict arguments, without a visit of each value."""
 
 import gc
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _LONG, _LARGE = b"0" * 200, b"0e000"
 def is_surely_strict(data: bytes, value: Any) -> bool:
     """Return whether ``value``, parsed from ``data``, surely passes ``check_strict_json``.
 
-    ``False`` says nothing about it: the check has to visit its values.
+    ``False`` means that the check has to visit each value.
     """
     marks = data.translate(_NUMBERS)
     return _LARGE not in marks and _LONG not in marks and _is_shallow(value)
@@ -26,8 +26,8 @@ def is_surely_strict(data: bytes, value: Any) -> bool:
 def _is_shallow(value: Any) -> bool:
     layer: list[Any] = [value]
     for _ in range(_LEVELS):
-        # The collector of garbage tracks every list, and up to Python 3.13 only objects that contain a list or an object. So the
-        # values of most objects are not visited.
+        # The garbage collector tracks every list and, up to Python 3.13, only those objects that contain a list or an object. So
+        # the values of most objects are not visited.
         layer = [
             child
             for parent in layer

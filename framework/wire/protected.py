@@ -24,10 +24,10 @@ READ = "aw_read"
 """Mark of a running job whose protected arguments have been read; it is never written. The marks of the stored form remain."""
 
 HIDDEN = "[encrypted data]"
-"""What stands for encrypted arguments (Sidekiq's words)."""
+"""The text that is shown instead of encrypted arguments (Sidekiq's words)."""
 
 HIDDEN_OFFLOADED = "[offloaded data]"
-"""What stands for arguments in the payload store."""
+"""The text that is shown instead of arguments in the payload store."""
 
 
 class ProtectedArguments(Protocol):
@@ -55,5 +55,5 @@ def is_protected(payload: Payload) -> bool:
 
 
 def hidden_arguments(payload: Payload) -> str:
-    """Return what stands for the arguments of a payload that ``is_protected``."""
+    """Return the text that is shown instead of the arguments of a payload that ``is_protected``."""
     return HIDDEN if is_encrypted(payload) else HIDDEN_OFFLOADED

@@ -38,7 +38,7 @@ MAX_TTL_MS = (1 << 53) - 1
 """The largest exact integer of Lua's numbers. Redis accepts somewhat more."""
 
 _MAX_POSITIONS = 32
-# The longest name of a database.
+# The longest name of a database, in characters.
 _MAX_NAME = 63
 _POSITION = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}").fullmatch
 
@@ -190,7 +190,7 @@ class Slot(NamedTuple):
     member: str
 
 
-# The call of the class is a function in Python, which takes twice as long. Each job with a limit or a lock makes one.
+# A call of the class runs a function in Python and takes twice as long. Each job with a limit or a lock makes one.
 make_slot: Callable[[tuple[str, str]], Slot] = partial(tuple.__new__, Slot)
 _make_lock: Callable[[tuple[str, str, float, str]], Lock] = partial(tuple.__new__, Lock)
 
@@ -224,12 +224,12 @@ class JobResources:
     awaited: AwaitedJob | None = None
     """Set if a batch or a caller waits for the end of the job; ``None`` for most jobs."""
     batch_end: BatchEnd = "done"
-    """What the next move of the job means for its batch, and for its caller; empty for a move that means nothing."""
+    """The effect of the job's next move on its batch and its caller; empty for none."""
     cancelled: Jid = ""
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
     """The id of an iterating job: its cursor is removed when the job will not run again."""
-    on_removed: Callable[[], None] | None = None  # after its confirmed removal: its offloaded arguments go
+    on_removed: Callable[[], None] | None = None  # called after the confirmed removal: deletes the offloaded arguments
 
     def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
         """Note the answer to a job's request for ``slot``: without the slot, the job holds none of this limit.
@@ -240,7 +240,7 @@ class JobResources:
         self.slots = [one for one in self.slots if one.base != slot.base or one.member not in gone]
 
     def end_fields(self, status: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what a job that will not run again releases (``parts/release.lua``), and its ``status``: key, state, seconds."""
+        """Return the resources of a job that will not run again (``parts/release.lua``), and its ``status``: key, state, seconds."""
         # Lists, because JSON of a named tuple takes four times as long.
         fields: dict[str, Any] = {"slots": [[slot.base, slot.member] for slot in self.slots]}
         lock, awaited = self.lock, self.awaited
@@ -277,7 +277,7 @@ class JobResources:
     ) -> str:
         """Return the script argument for a job that returns to its queue: as ``on_delay``, and a free lock is taken again.
 
-        ``stays_without_lock``: not if another job has its lock (``requeue.lua``). ``counted``: its batch counts the move.
+        ``stays_without_lock``: the job stays if another job has its lock (``requeue.lua``). ``counted``: its batch counts the move.
         """
         return self._encode(
             0.0, retake_lock=True, status=status, stays_without_lock=stays_without_lock, counted=counted
@@ -342,7 +342,7 @@ def lock_keys(prefix: bytes, arguments: Iterable[bytes]) -> list[str]:
 
 
 def lock_prefix(worker: str, since: int) -> bytes:
-    """Return what precedes the arguments in the text whose digest is a lock key."""
+    """Return the text before the arguments; the digest of both is a lock key."""
     # No wire name contains "@": the key of another method cannot equal the key of another class.
     return (f"{worker}@{since}:" if since else f"{worker}:").encode()
 

@@ -63,7 +63,7 @@ def end_answer(word: EndWord, reason: str = "", error_class: str = "") -> str:
 def read_answer(data: bytes) -> CallEnd:
     """Return a stored answer.
 
-    Raises PayloadError, or another error, for one that a job's own process has made up.
+    Raises PayloadError, or another error, for another form: the process of an isolated job may write anything.
     """
     fields: dict[str, Any] = loads(data, None)
     if "value" in fields:

@@ -12,7 +12,7 @@ class SetLimits:
     max_jobs: int = 10_000
     max_age_s: float = 180 * _DAY_S
     max_business_jobs: int = 1_000
-    """Most of these jobs that ended by a ``BusinessError``."""
+    """How many of these jobs may have ended by a ``BusinessError``."""
 
     @property
     def arguments(self) -> tuple[int, float]:

@@ -45,7 +45,7 @@ class TrackedJob(NamedTuple):
         return ("SET", keys.status(self.jid), state, "EX", self.lifetime_s(delay_s))
 
     def last_status(self, state: JobState) -> tuple[str, str, str]:
-        """Return what the acknowledgement of an ended job writes (``parts/release.lua``): key, state and seconds."""
+        """Return the state that the acknowledgement of an ended job writes (``parts/release.lua``): key, state and seconds."""
         return (keys.status(self.jid), state, str(self.ttl_s))
 
     def queued_command(self, at: float | None) -> StatusCommand:

@@ -81,8 +81,8 @@ def arrival_queue(payload: Mapping[str, Any], queue: str) -> str:
 
 
 def return_queue(queue: str, data: bytes) -> str:
-    """Return the list to whose head a fetched job goes back: that of its level, else the queue itself, as its turn is spent."""
-    # Nearly every job ends here, and none is decoded for it.
+    """Return the list to whose head a fetched job goes back: that of its level, or the queue for a normal job."""
+    # A normal job of a sub-queue has used its turn. Nearly every job ends here, and none is decoded for it.
     if _FIELD not in data:
         return queue
     found = arrival_queue(loads_object(data), queue)
@@ -90,7 +90,7 @@ def return_queue(queue: str, data: bytes) -> str:
 
 
 def start_queue(queue: str, payload: Mapping[str, Any]) -> str:
-    """Return the list to which a job goes that is given a slot later: a low one too goes to the queue itself, as its slot expires."""
+    """Return the list for a job that gets a slot later. A job of low priority goes to the queue itself, because its slot expires."""
     if SUB_QUEUE not in payload:
         return queue
     found = arrival_queue(payload, queue)

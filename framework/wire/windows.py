@@ -45,7 +45,7 @@ class WindowJobs(UniqueJobs):
 
     @property
     def mode(self) -> WindowMode:
-        """What a push does with the job that waits."""
+        """The effect of a push on the job that waits."""
         return "accumulate" if self.terms[2] == "accumulate" else "debounce"
 
     def arguments(self, start: int, count: int) -> tuple[Any, ...]:

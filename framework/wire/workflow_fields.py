@@ -16,15 +16,15 @@ StepCondition: TypeAlias = Literal["start", "success", "failure"]
 """When a step starts: with the workflow, or after the success or the failure of another step."""
 
 WorkflowEvent: TypeAlias = Literal["start", "success", "finished"]
-"""What a job that starts steps was enqueued for: the start of the workflow, or an event of a step's batch."""
+"""The cause of a job that starts steps: the start of the workflow, or an event of a step's batch."""
 
 EVENTS_OF_STEPS: tuple[WorkflowEvent, ...] = ("start", "success", "finished")
 
 WorkflowCommand: TypeAlias = Literal["invalidate", "cancel", "delete"]
-"""What a caller does to a workflow."""
+"""The actions of a caller on a workflow."""
 
 WorkflowAction: TypeAlias = Literal["create", "plan"] | WorkflowCommand
-"""What ``workflow_change.lua`` does."""
+"""The actions of ``workflow_change.lua``."""
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
@@ -53,7 +53,7 @@ def step_bid(workflow: str, step: str) -> str:
 
 
 def step_of(bid: str) -> tuple[str, str] | None:
-    """Return the workflow and the step of a batch, ``None`` for a batch of none."""
+    """Return the workflow and the step of a batch, ``None`` for a batch of no workflow."""
     workflow, dot, step = bid.removeprefix(_BATCH_PREFIX).partition(".")
     return (workflow, step) if dot and is_workflow_id(workflow) else None
 
@@ -114,7 +114,7 @@ class WorkflowDefinition:
         return next(one for one in self.steps if one.name == name)
 
     def next_step(self, after: str, on: StepCondition) -> str:
-        """Return the step that follows, empty for none. A failure without a branch of its own has that of all failures."""
+        """Return the step that follows, empty for none. A failed step without a branch has that of all failures."""
         found = next((one.name for one in self.steps if one.after == after and one.on == on), "")
         if found or on != "failure" or after not in self.main_steps():
             return found

@@ -175,7 +175,7 @@ def open_shards(settings: Settings, *, role: str) -> Shards:
 
 
 def open_reliable_push(settings: Settings, shards: Shards) -> ReliablePush:
-    """Return what keeps and replays pushes in the configured folder. Opens no file."""
+    """Return the object that keeps and replays pushes in the configured folder. Opens no file."""
     chosen = settings.reliable_push
     return ReliablePush(settings.pushes_dir, KeepLimits(chosen.max_jobs, chosen.max_bytes), shards)
 

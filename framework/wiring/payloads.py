@@ -41,12 +41,12 @@ def _encryption_of(active: int, secrets: tuple[tuple[int, bytes], ...]) -> Argum
 
 
 def open_protection(settings: Settings) -> PayloadProtection:
-    """Return what protects payloads. Raises ConfigurationError as ``open_encryption``."""
+    """Return the object that protects payloads. Raises ConfigurationError as ``open_encryption``."""
     return PayloadProtection(open_encryption(settings), open_signatures(settings.signatures), open_offload(settings))
 
 
 def open_offload(settings: Settings) -> PayloadOffload | None:
-    """Return what stores large arguments, ``None`` without a store. Opens no connection.
+    """Return the object that stores large arguments, ``None`` without a store. Opens no connection.
 
     Raises:
         ConfigurationError: the extra is not installed.
@@ -92,7 +92,7 @@ def payload_edits(protection: PayloadProtection) -> PayloadEdits:
     undo = None if offload is None else offload.delete_of
 
     def edits_of(declaration: Declaration) -> Edits:
-        # What is offloaded is encrypted. Signed last: the signature covers the digest of what is stored.
+        # Encryption comes first: the store has encrypted bytes only. Signing comes last: it covers the digest of the stored bytes.
         moving = () if offload is None else (offload.move_out,)
         signing = () if signatures is None else (signatures.sign,)
         if declaration.encrypt:

@@ -49,7 +49,7 @@ class Policies(NamedTuple):
 
 
 class _SharedParts(NamedTuple):
-    """What the policies of all capsules share."""
+    """The parts that the policies of all capsules share."""
 
     client: "redis.Redis"
     waits: Timings

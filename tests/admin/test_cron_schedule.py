@@ -42,7 +42,7 @@ def test_entry_is_added_listed_and_removed(report, second_redis):
     states.set_order("extra", Order(enabled=False, args=[8], reason="quiet", set_at=1.0))
     (changed,) = asyncio.run(admin.acron_entries("second"))
     assert (changed.enabled, changed.args, changed.reason, changed.next_tick) == (False, (8,), "quiet", None)
-    # What is refused changes nothing.
+    # A refused entry changes nothing.
     stored = states.read_added()
     with pytest.raises(JobRefusedError, match="was added before"):
         admin.add_cron_entry("extra", cron="@daily", cls=report)

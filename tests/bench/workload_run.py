@@ -35,7 +35,7 @@ class Conditions:
     delay_ms: float = 0.0
     quick: bool = False
     seconds: float = 3.0
-    """Return how long a drain takes at the contestant's usual pace."""
+    """The seconds that a drain takes at the contestant's usual pace."""
 
 
 @dataclass(frozen=True)

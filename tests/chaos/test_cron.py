@@ -49,7 +49,7 @@ def pushed_ticks(scene):
 
 
 class Account(NamedTuple):
-    """The ticks of a campaign: those since the begin of each entry, and what became of them."""
+    """The ticks of a campaign: those since the start of each entry, and the result of each."""
 
     expected: int
     enqueued: int
@@ -139,7 +139,7 @@ def test_leader_killed_again_and_again_and_redis_restarts(scene, measured):
             continue
         killed = until(lambda: leader_of(scene, processes), "a leader", 60)
         if rounds % 4 == 3:
-            # A suspended leader wakes up later, and believes to lead.
+            # A suspended leader wakes up later, and believes that it still leads.
             killed.send(signal.SIGSTOP)
             until(lambda old=killed: leader_of(scene, processes) not in (None, old), "a new leader", 60)
             killed.send(signal.SIGCONT)

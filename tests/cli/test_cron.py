@@ -164,7 +164,7 @@ def test_cron_add_lasts_until_remove(run, redis, second_redis):
     )
     run("reset", "extra", "-r", "shop")
     assert "15 * * * *" in run("list", "-r", "shop")
-    # What is refused changes nothing.
+    # A refused entry changes nothing.
     assert "was added before" in run("add", "extra", *facts, "--args", "[7]", status=1)
     assert "the cron entry 'extra2': args: ReportWorker: argument 'days'" in run("add", "extra2", *facts, status=78)
     assert "no entry report was added at run time" in run("remove", "report", status=1)

@@ -50,7 +50,7 @@ def test_offset_is_stable_and_differs_by_entry_and_place():
     assert max(offsets) == 59
     # All seconds are used, and none by many.
     assert max(map(offsets.count, range(60))) < 20
-    # What an earlier release has computed: a deploy moves no entry.
+    # The values of an earlier release: a deploy moves no entry.
     assert [spread_offset_s(name, 3_600, home) for name in ("daily", "hourly")] == KNOWN_OFFSETS
     for other in (CronSettings(application="shop"), CronSettings(application="mail", installation="berlin")):
         assert [spread_offset_s(name, 60, other) for name in names] != offsets

@@ -46,7 +46,7 @@ def queued(redis):
 
 
 def shown(redis):
-    """Return what Sidekiq's pages show of the job."""
+    """Return the facts of the job that Sidekiq's pages show."""
     runs, cursor, seconds = redis.hmget(STATE, "ex", "c", "rt")
     assert float(seconds) >= 0
     return int(runs), json.loads(cursor)

@@ -1,4 +1,4 @@
-"""What becomes of jobs that a rate limiter does not admit, in ``perform`` or by the attribute ``limiter``."""
+"""Test jobs that a rate limiter does not admit, in ``perform`` or by the attribute ``limiter``."""
 
 from datetime import timedelta
 from types import SimpleNamespace

@@ -50,7 +50,7 @@ BATCHES = {
     "removed": (2, 1, 0, 0),
     "": (2, 0, 0, 0),
 }
-"""What the batch of two jobs shows after the end of one: pending, removed, failed, dead."""
+"""The counts of the batch of two jobs after the end of one: pending, removed, failed, dead."""
 
 NO_MOVES = {
     "start_iteration",

@@ -136,7 +136,7 @@ def _one_line(lines: list[str]) -> str:
 def _parsed(line: str) -> dict[str, Any]:
     expect(line.endswith("\n") and not any(mark < " " for mark in line[:-1]), "a line is one line")
     expect(len(line) < _LONGEST_LINE, "a line can be read")
-    line.encode()  # no half characters
+    line.encode()  # no lone surrogates
     found = json.loads(line, parse_constant=_no_json, parse_int=float)
     expect(isinstance(found, dict), "a line is an object")
     return cast("dict[str, Any]", found)

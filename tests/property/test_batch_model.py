@@ -118,7 +118,7 @@ class Both:
                 self.waiting[BIDS[place - 1]].append(callback)
 
     def promise(self, real):
-        """What a batch without nested ones promises, from the jobs alone."""
+        """The promises of a batch without nested ones, from the jobs alone."""
         bid = real.bid
         if real.children or bid in self.open:
             return

@@ -76,7 +76,7 @@ def taken_refusals(client: "Redis") -> list[str]:
 
 
 def _as_text(entry: dict[str, Any]) -> dict[str, Any]:
-    """redis-py 8.0 leaves the values as bytes."""
+    """Return the entry as text: redis-py 8.0 leaves the values as bytes."""
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in entry.items()}
 
 

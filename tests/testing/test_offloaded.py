@@ -90,7 +90,7 @@ def test_deduplication_sees_the_real_arguments(jobs, store):
         worker = import_worker(idempotent=True, deduplicate=policy, perform=push_again_once, encrypt=encrypt)
         assert worker.perform_async(TEXT)
         assert worker.perform_async(TEXT) is None
-        # What the dropped duplicate had stored is gone.
+        # The arguments of the dropped duplicate are gone from the store.
         assert len(blobs(jobs, store)) == 1
         jobs.drain()
         assert [text for text, _ in worker._ran] == [TEXT] * 2

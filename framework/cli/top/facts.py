@@ -1,4 +1,4 @@
-"""Read what the view shows of one shard, through ``framework.admin`` alone."""
+"""Read the data of one shard that the view shows, through ``framework.admin`` alone."""
 
 import time
 from collections.abc import Sequence

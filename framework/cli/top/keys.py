@@ -22,7 +22,7 @@ _NAMES: Mapping[bytes, str] = {
     b"\x1b[6~": "page down",
     b"\x1b[Z": "back tab",
 }
-"""Xterm's sequences, which other terminals send too."""
+"""The sequences of xterm, which other terminals send too."""
 
 # A sequence of CSI or SS3, a single ESC, or one character of UTF-8.
 _KEY = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b|[\xc2-\xf4][\x80-\xbf]+|.", re.DOTALL)
@@ -31,7 +31,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b|[\xc2-\xf4][\x80-\xbf
 def parse_keys(data: bytes) -> Iterator[str]:
     """Yield a name, such as ``page up``, or the character of each key. Unknown sequences are left out."""
     for match in _KEY.finditer(data):
-        # In the mode of applications a terminal sends ESC O A for ESC [ A.
+        # A terminal in application mode sends ESC O A instead of ESC [ A.
         sent = match[0].replace(b"\x1bO", b"\x1b[")
         name = _NAMES.get(sent)
         if name is not None:

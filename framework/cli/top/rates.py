@@ -8,16 +8,16 @@ from typing import NamedTuple
 from framework.cli.top.facts import ShardFacts
 
 WINDOW_S = 15.0
-"""The rates are those of the last seconds. Processes write their counts every five."""
+"""The rates are those of so many seconds. Processes write their counts every five seconds."""
 
 
 class QueueRates(NamedTuple):
     """Jobs per second; ``None`` while it is not known."""
 
     arriving: float | None = None
-    """Ended runs, and the growth of the queue: also a job that came back counts."""
+    """The ended runs plus the growth of the queue: a job that came back counts too."""
     ending: float | None = None
-    """Ended runs of jobs of the queue, by the counts of its processes."""
+    """The ended runs of jobs of the queue, by the counts of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Sample(NamedTuple):
     runs: Mapping[str, tuple[float, Mapping[str, int]]]
     """When each process wrote its counts, and its ended runs by queue."""
     uncounted: frozenset[str]
-    """Queues with a process that does not count: Ruby's."""
+    """Queues with a process of Ruby, which does not count its runs by queue."""
 
 
 class RateWindow:
@@ -49,7 +49,7 @@ class RateWindow:
     def add(self, facts: ShardFacts) -> ShardRates:
         """Return the rates with this reading as the last one."""
         last = _sample(facts)
-        # The oldest one may be older than the window: the next one would make the window shorter.
+        # The oldest sample may be older than the window: without it, the samples would span less than the window.
         while len(self._samples) > 1 and self._samples[1].at <= last.at - WINDOW_S:
             self._samples.popleft()
         self._samples.append(last)

@@ -24,7 +24,7 @@ class ShardReading:
     rates: ShardRates = ShardRates()  # noqa: RUF009 - immutable
     failure: str = ""
     crash: BaseException | None = None
-    """An error that is none of Redis: the view ends with it."""
+    """An error that does not come from Redis: it ends the view."""
 
 
 class ShardReader:

@@ -66,7 +66,7 @@ class RowOrder:
 
 
 _FIRST_ORDER: Mapping[TableName, RowOrder] = {"queues": RowOrder(2), "jobs": RowOrder(4), "held": RowOrder(3)}
-"""The order of a table until the operator chooses another: where most jobs wait, and what lasts longest, first."""
+"""The order of a table until the operator chooses another: first the queues with most jobs, and the longest runs and waits."""
 
 
 def first_order(name: TableName) -> RowOrder:

@@ -37,7 +37,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What there is to draw: the readings of the shards that have answered, and the errors of those that do not now."""
+    """The content of a drawing: the readings of the shards that have answered, and the errors of those that do not answer now."""
 
     readings: Sequence[tuple[ShardFacts, ShardRates]]
     failures: Mapping[str, str]
@@ -118,7 +118,7 @@ def _draw_tables(tables: Sequence[Table], state: ViewState, room: int) -> Iterat
 
 
 def _shares(rows: Sequence[int], room: int) -> list[int]:
-    """Return how many lines each table has: two and its rows if there is room, else as equal a share as possible."""
+    """Return how many lines each table has: two lines and its rows if there is room, else as equal a share as possible."""
     wanted = [2 + max(1, count) for count in rows]
     shares = [0] * len(rows)
     left = room
@@ -130,7 +130,7 @@ def _shares(rows: Sequence[int], room: int) -> list[int]:
 
 
 def _window(rows: Sequence[TableRow], chosen: TableRow | None, count: int) -> Sequence[TableRow]:
-    """Return ``count`` successive rows, with the chosen one among them if it is one of the table."""
+    """Return ``count`` successive rows, with the chosen row among them if the table has it."""
     at = next((number for number, row in enumerate(rows) if chosen is not None and row.key == chosen.key), 0)
     start = max(0, min(at - count // 2, len(rows) - count))
     return rows[start : start + count]

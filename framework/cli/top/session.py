@@ -1,4 +1,4 @@
-"""Own the terminal: keys without echo, a screen of its own, and the old state again at any end."""
+"""Control the terminal: read keys without echo, use a separate screen, and restore the old state at any end."""
 
 import os
 import select
@@ -30,14 +30,15 @@ _READ_BYTES = 1_024
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGWINCH)
 _GONE = "the terminal is closed"
 _WAKE = b"\0"
-"""The number of no signal."""
+"""A byte that is the number of no signal."""
 
 
 class TerminalSession:
-    """A context manager, for the main thread of a process that ends after it. Signals are read with the keys, where nothing is
-    half done: INT raises KeyboardInterrupt there, TERM and HUP SystemExit; TSTP gives the terminal back while the process is stopped.
+    """Control the terminal within a ``with`` block, in the main thread of a process that ends after the block.
 
-    Plain escape sequences rather than curses: they need no database of terminals, and end in one place.
+    Signals take effect in ``keys``, between two steps: INT raises KeyboardInterrupt, TERM and HUP raise SystemExit, and TSTP
+    restores the terminal while the process is stopped. The class writes plain escape sequences and does not use curses: they need no
+    database of terminals, and one method ends them.
     """
 
     def __init__(self) -> None:
@@ -82,8 +83,8 @@ class TerminalSession:
         self._write(f"\x1b[H{drawn}\x1b[J")
 
     def wake(self) -> None:
-        """End ``keys`` in the thread of the session. Call it from any thread."""
-        # A full socket wakes it too; a closed one has nothing to wake.
+        """End the wait of ``keys`` in the thread of the session. Call it from any thread."""
+        # A full socket ends the wait too; with a closed one no thread waits.
         with suppress(OSError):
             self._writer.send(_WAKE)
 
@@ -123,7 +124,7 @@ class TerminalSession:
                 signal.signal(signal.SIGTSTP, _no_operation)
                 self._take()
             case _:
-                # A new size, or news: the next drawing shows them.
+                # A new size of the terminal, or new readings: the next drawing shows them.
                 pass
 
     def _take(self) -> None:

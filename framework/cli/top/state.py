@@ -1,4 +1,4 @@
-"""The state of the view, and what a key does to it: no input and no output."""
+"""The state of the view, and the effect of each key on it: no input and no output."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ class Intent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What the operator has chosen."""
+    """The choices of the operator."""
 
     view: str = VIEWS[0]
     pattern: str = ""
@@ -53,7 +53,7 @@ _VERBS = "prdu"
 
 
 def press(state: ViewState, key: str, tables: Sequence[Table]) -> Step:
-    """Return what the key does, with these tables on the screen. An unknown key does nothing."""
+    """Return the effect of the key, with these tables on the screen. An unknown key has none."""
     if state.asked is not None:
         return _answer(state, state.asked, key)
     if state.typing:

@@ -42,11 +42,11 @@ class LiveView:
                 return
 
     def _turn(self) -> None:
-        """Draw, wait for keys or news, and take the keys."""
+        """Draw, wait for keys or new readings, and apply the keys."""
         frame = self._frame()
         self._session.show(draw(frame, self._state, self._session.size()))
         for key in self._session.keys(_CLOCK_S):
-            # The next key meets the tables that the last one has made.
+            # Each key acts on the tables that the key before it has changed.
             step = press(self._state, key, self._frame().tables)
             self._take(step)
         if self._result:
@@ -99,6 +99,6 @@ def show_once(shards: Sequence[str], period_s: float, state: ViewState) -> bool:
 def make_frame(
     readings: Sequence[tuple[ShardFacts, ShardRates]], failures: Mapping[str, str], period_s: float, state: ViewState
 ) -> Frame:
-    """Return what there is to draw, with the tables of the view."""
+    """Return the content of a drawing, with the tables of the view."""
     tables = [make_table(name, readings, state.pattern, state.order(name)) for name in tables_of(state.view)]
     return Frame(readings, failures, tables, time.time(), period_s)

@@ -24,7 +24,7 @@ def snapshot_of(project: Project, release: str, day: date) -> Manifest:
 
 
 def compare_with(project: Project, last: Manifest, today: Manifest) -> list[CompatFinding]:
-    """Return what a deploy of today's workers would change for jobs of the last release."""
+    """Return the effects of a deploy of today's workers on jobs of the last release."""
     settings = project.settings
     # Without queues.yml a process serves the queues of all loaded classes.
     served = [line.name for line in settings.queues] or {

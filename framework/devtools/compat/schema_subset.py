@@ -1,6 +1,6 @@
 """Check whether one parameter accepts every value of another, by their schemas (``compat.json_schema``), without values.
 
-A positive answer is proven: tests compare it with the adapters themselves. A negative answer may be wrong (a union of objects
+A positive answer is reliable: tests compare such answers with the adapters. A negative answer may be wrong (a union of objects
 split among several members), so an error only adds a finding. Two assumptions about jobs in flight: callers put no unknown keys
 into a TypedDict, which type checkers refuse; and a whole number where a float is taken is below 1.8e308.
 """

@@ -46,7 +46,7 @@ _NO_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class JobTools:
-    """What a process needs to run jobs: the server middlewares of each capsule, and the check of arguments."""
+    """The parts that a process needs to run jobs: the server middlewares of each capsule, and the check of arguments."""
 
     middleware_of: Callable[[str], tuple[Call, ...]]
     strictness: StrictArgumentsCheck

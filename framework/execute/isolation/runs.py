@@ -218,7 +218,7 @@ class _Run:
                     # A job that closes the socket goes on without it.
                     poll.unregister(self._job)
             self._check_limits(started)
-        # What the process had sent before its end.
+        # The process may have sent lines before its end.
         while self._end is None and self._read_job():
             pass
         return self._result(self._exit)

@@ -48,7 +48,7 @@ class LimitBlockers:
         return where, self._at_limit(base, is_waiting=True, scope=scope)
 
     def _at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
-        """Return what a limit does with one more job, or with a job of ``scope`` that waits at it."""
+        """Return the blockers at a limit for one more job, or for a job of ``scope`` that waits at it."""
         limit = self.state(base)
         if not (limit.is_full or is_waiting):
             return []

@@ -9,7 +9,7 @@ _NO_REPLICA = error_class(JobReplicaNotUpToDate(""))
 
 
 def replica_blockers(payload: Payload) -> list[Blocker]:
-    """Return what delays a job of the retry set that has not run because its replicas were behind; nothing for a failed job."""
+    """Return the blockers of a job of the retry set that has not run because its replicas were behind; none for a failed job."""
     if payload.get("error_class") != _NO_REPLICA:
         return []
     why = "it has not run: no replica of its database had the writes before its push"

@@ -36,7 +36,7 @@ from framework.wire.windows import WindowMode, WindowTerms
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
 _DEFAULT_HOOK: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
-# Between two lines about one class's hook, or one flag.
+# Seconds between two lines about one class's hook, or one flag.
 _LOG_INTERVAL_S = 60.0
 _MAX_ITEMS, _MAX_BYTES = 1_000, 65_536
 
@@ -95,12 +95,12 @@ class Deduplicator:
         return keys_of
 
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
-        """Return what the lock requests of all jobs of a push share."""
+        """Return the terms that the lock requests of all jobs of a push share."""
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
         return LockTerms(declaration.wire_name, policy.ttl.total_seconds(), declaration.idempotent, series)
 
     def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
-        """Return what the jobs of a push with a window share; ``None`` for a strategy without a window."""
+        """Return the terms that the jobs of a push with a window share; ``None`` for a strategy without a window."""
         if not policy.has_window:
             return None
         worker, ttl_s, _, series = self.lock_terms(declaration, policy)

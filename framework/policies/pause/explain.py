@@ -54,7 +54,7 @@ class PauseBlockers:
         return [Blocker("paused", why, remedy)]
 
     def of_held_job(self, worker: str) -> list[Blocker]:
-        """Return what holds a job of the class that was held by a pause, which may have ended."""
+        """Return the blockers of a job of the class that a pause held; the pause may have ended."""
         why = f"it was held while {worker} was paused, and the pause has ended"
         return self(worker, "") or [Blocker("resuming", why, "any process, in seconds")]
 

@@ -24,9 +24,9 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.ids import generate_jid
 
 _LOG_INTERVAL_S = 60.0
-# Between two rounds while a shard is down.
+# Seconds between two rounds while a shard is down.
 _OUTAGE_PERIOD_S = 1.0
-# Between two rounds while Redis refuses what is left.
+# Seconds between two rounds while Redis refuses what is left.
 _REFUSED_PERIOD_S = 30.0
 # A file that has grown beyond this, and whose oldest pushes are replayed, gets no further pushes: its space can be freed sooner.
 _ROTATION_BYTES = 1_000_000

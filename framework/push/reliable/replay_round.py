@@ -15,7 +15,7 @@ from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
-# Pushes that are marked as tried with one wait for the disk.
+# The number of pushes that are marked as tried with one wait for the disk.
 _GROUP_SIZE = 100
 _LOG_INTERVAL_S = 60.0
 

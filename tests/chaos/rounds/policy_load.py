@@ -100,7 +100,7 @@ class PolicyLoad:
     rng: random.Random
     pushes: list[Push] = field(default_factory=list[Push])
     accepted: list[Push] = field(default_factory=list[Push])
-    """Return the accepted pushes, in the order of their serials."""
+    """The accepted pushes, in the order of their serials."""
     _limits: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     _pauses: list[float] = field(default_factory=list[float])
     """The times of the pause and the resume of the class."""

@@ -21,7 +21,7 @@ KNOWN = ApplicationFacts(CATEGORIES, released=RELEASED)
 LintFiles = Callable[..., list[LintFinding]]
 
 BASE = '''
-"""What the workers of the team share."""
+"""The attributes that the workers of the team share."""
 
 from framework import ApplicationWorker, DeferOnHealth
 

@@ -49,7 +49,7 @@ class Verdict:
     commands: tuple[str, ...]
     recoverer: tuple[str, ...]
     extra: int
-    """Return the number of runs beyond the first, of jobs that did not ask for another."""
+    """The number of runs beyond the first, of jobs that did not ask for another."""
     warnings: tuple[str, ...] = ()
 
     @property

@@ -98,7 +98,7 @@ class Owner:
     """A process, whose threads are ``acts``."""
 
     paused: frozenset[str] = frozenset()
-    """Return the queues that it knows to be paused."""
+    """The queues that it knows to be paused."""
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
