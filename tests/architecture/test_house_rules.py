@@ -5,7 +5,7 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -32,18 +32,17 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in nodes_of(path):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return nodes_of(path, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def own(node: ast.AST) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return (node.module or "").partition(".")[0] in ("framework", "workers")
-    return isinstance(node, ast.Import) and any(
-        name.name.partition(".")[0] in ("framework", "workers") for name in node.names
-    )
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return nodes_of(path, ast.Import, ast.ImportFrom)
+
+
+def packages(node: ast.Import | ast.ImportFrom) -> set[str]:
+    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [name.name for name in node.names]
+    return {name.partition(".")[0] for name in names}
 
 
 def test_house_rules_have_files_to_check() -> None:
@@ -53,22 +52,18 @@ def test_house_rules_have_files_to_check() -> None:
 def test_own_modules_are_imported_at_the_top() -> None:
     """An import of the package inside a function hides a cycle from the check of layers."""
     late = [
-        f"{relative(path)}:{inner.lineno}"
+        f"{relative(path)}:{one.lineno}"
         for path in SOURCES
-        for function in functions(path)
-        for inner in ast.walk(function)
-        if isinstance(inner, ast.Import | ast.ImportFrom) and own(inner)
+        for one in imports(path)
+        if packages(one) & {"framework", "workers"}
+        and any(function.lineno < one.lineno <= (function.end_lineno or 0) for function in functions(path))
     ]
     assert not late
 
 
 def test_framework_never_imports_workers() -> None:
     wrong = [
-        f"{relative(path)}:{node.lineno}"
-        for path in SOURCES
-        for node in nodes_of(path)
-        if (isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "workers")
-        or (isinstance(node, ast.Import) and any(name.name.partition(".")[0] == "workers" for name in node.names))
+        f"{relative(path)}:{node.lineno}" for path in SOURCES for node in imports(path) if "workers" in packages(node)
     ]
     assert not wrong
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.syntax import tree_of
+from tests.syntax import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = sorted((ROOT / "framework").rglob("*.py"))
@@ -60,11 +60,9 @@ MAY_TAKE = {
 }
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Yield each call with the last part of the called name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
+def called_name(call: ast.Call) -> str:
+    """Return the last part of the called name."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 @pytest.mark.proves("R8")
@@ -73,10 +71,9 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     taking = [
         f"{path.relative_to(ROOT)}: {word.upper()}"
         for path in SOURCES
-        for tree in [tree_of(path)]
         for word in [
-            *(name for name, _ in calls(tree) if name.upper() in TAKING and name.islower()),
-            *(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in TAKING),
+            *(name for name in map(called_name, nodes_of(path, ast.Call)) if name.upper() in TAKING and name.islower()),
+            *(node.value for node in nodes_of(path, ast.Constant) if node.value in TAKING),
         ]
     ]
     # The spool of events, the events of batches, and the list of a caller, hold no jobs.
@@ -104,17 +101,18 @@ def test_signal_handler_calls_nothing() -> None:
     """Python runs a handler between any two lines of the main thread. A call could meet a held lock or half a reply."""
     handlers = []
     for path in SOURCES:
-        tree = tree_of(path)
-        functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        for name, call in calls(tree):
+        functions = {node.name: node for node in nodes_of(path, ast.FunctionDef)}
+        for call in nodes_of(path, ast.Call):
+            name = called_name(call)
             assert name not in ("add_signal_handler", "siginterrupt", "setitimer"), path
-            if ast.unparse(call.func) == "signal.signal":
+            if name == "signal" and ast.unparse(call.func) == "signal.signal":
                 handler = call.args[1]
                 if not ast.unparse(handler).startswith("signal.SIG_"):
                     assert isinstance(handler, ast.Name), f"{path}:{call.lineno}: a handler is a function by its name"
                     handlers.append(functions[handler.id])
     assert handlers
-    assert not [f"{one.name} calls {found}" for one in handlers for found, _ in calls(one)]
+    made = [(one, call) for one in handlers for call in ast.walk(one) if isinstance(call, ast.Call)]
+    assert not [f"{one.name} calls {called_name(call)}" for one, call in made]
 
 
 def foreign_stores(tree: ast.AST) -> Iterator[str]:

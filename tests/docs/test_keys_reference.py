@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.syntax import nodes_of
+from tests.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "keys.md"
@@ -14,7 +14,7 @@ PLACEHOLDER = re.compile(r"[A-Z]{3,}")
 def known_keys() -> set[str]:
     """Return the constant prefixes of the keys in `framework/wire/keys.py`."""
     keys = set()
-    for node in nodes_of(ROOT / "framework" / "wire" / "keys.py"):
+    for node in ast.walk(tree_of(ROOT / "framework" / "wire" / "keys.py")):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             keys.add(node.value.value)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):

@@ -2,10 +2,11 @@
 
 import ast
 import re
-from functools import cache
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from tests.syntax import tree_of
+from tests.syntax import N, nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -19,11 +20,11 @@ BY_KIND = {"trimmed": ("dead", "interrupted")}
 """Events with a composed name: the end of the name, and its possible beginnings."""
 
 
-@cache
-def trees() -> list[ast.AST]:
+def nodes(*kinds: type[N]) -> Iterator[N]:
+    """Return the nodes of these types in all files that may write log lines."""
     folder = ROOT / "framework"
-    paths = [path for path in sorted(folder.rglob("*.py")) if path.relative_to(folder).parts[0] not in NO_LOG_LINES]
-    return [tree_of(path) for path in paths]
+    paths = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in NO_LOG_LINES]
+    return chain.from_iterable(nodes_of(path, *kinds) for path in paths)
 
 
 def names(page: str, *, section: str = "") -> set[str]:
@@ -37,29 +38,27 @@ def names(page: str, *, section: str = "") -> set[str]:
 
 def written_events() -> set[str]:
     events = {f"{start}.{end}" for end, starts in BY_KIND.items() for start in starts}
-    for tree in trees():
-        for node in ast.walk(tree):
-            match node:
-                case ast.keyword(arg="event_name", value=value):
-                    constants = {one.value for one in ast.walk(value) if isinstance(one, ast.Constant)}
-                    events |= {one for one in constants if isinstance(one, str) and EVENT.fullmatch(one)}
-                case ast.Call(func=ast.Name(id="ChildEvent"), args=[ast.Constant(value=str() as kind), *_]):
-                    events.add(f"child.{kind}")
-                case ast.Call(func=ast.Attribute(attr="_ended"), args=[_, kinds]):
-                    events |= {f"child.{one.value}" for one in ast.walk(kinds) if type(getattr(one, "value", 0)) is str}
-                case _:
-                    pass
+    for node in nodes(ast.keyword, ast.Call):
+        match node:
+            case ast.keyword(arg="event_name", value=value):
+                constants = {one.value for one in ast.walk(value) if isinstance(one, ast.Constant)}
+                events |= {one for one in constants if isinstance(one, str) and EVENT.fullmatch(one)}
+            case ast.Call(func=ast.Name(id="ChildEvent"), args=[ast.Constant(value=str() as kind), *_]):
+                events.add(f"child.{kind}")
+            case ast.Call(func=ast.Attribute(attr="_ended"), args=[_, kinds]):
+                events |= {f"child.{one.value}" for one in ast.walk(kinds) if type(getattr(one, "value", 0)) is str}
+            case _:
+                pass
     return events
 
 
 def written_fields() -> set[str]:
     fields: set[str] = set()
-    for tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {*LEVELS, "logger"}:
-                fields |= {one.arg for one in node.keywords if one.arg}
-                dicts = [one.value for one in node.keywords if isinstance(one.value, ast.Dict)]
-                fields |= {key.value for one in dicts for key in one.keys if isinstance(key, ast.Constant)}
+    for node in nodes(ast.Call):
+        if getattr(node.func, "attr", "") in {*LEVELS, "logger"}:
+            fields |= {one.arg for one in node.keywords if one.arg}
+            dicts = [one.value for one in node.keywords if isinstance(one.value, ast.Dict)]
+            fields |= {key.value for one in dicts for key in one.keys if isinstance(key, ast.Constant)}
     lines = "".join((ROOT / "framework" / "execute" / name).read_text() for name in ("job_log.py", "end_line.py"))
     fields |= set(re.findall(r'[{,]"([a-z_]+)":(?=\S)', lines))
     return fields - NO_FIELDS
@@ -69,10 +68,7 @@ def test_log_events_page_has_a_row_for_every_event() -> None:
     rows, written = names("log_events.md"), written_events()
     assert written - rows == set()
     literals = {
-        node.value
-        for tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and EVENT.fullmatch(node.value)
+        node.value for node in nodes(ast.Constant) if isinstance(node.value, str) and EVENT.fullmatch(node.value)
     }
     assert rows - written - {name for name in literals if not NO_EVENTS.match(name)} == set()
 
@@ -87,8 +83,7 @@ def test_log_fields_page_has_a_row_for_every_status() -> None:
 
     rows = names("log_fields.md", section="Job status")
     written = {"start", *(ending.log_status for ending in ENDINGS if ending.log_status)}
-    for tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.keyword) and node.arg == "job_status":
-                written |= {one.value for one in ast.walk(node.value) if type(getattr(one, "value", 0)) is str}
+    for node in nodes(ast.keyword):
+        if node.arg == "job_status":
+            written |= {one.value for one in ast.walk(node.value) if type(getattr(one, "value", 0)) is str}
     assert written - rows == set()
