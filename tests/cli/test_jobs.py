@@ -138,7 +138,7 @@ def test_locks_delete_only_the_lock_that_was_shown(site, jobs, redis):
     refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # without a terminal nothing can be confirmed
     assert (refused.returncode, "Give --yes" in refused.stderr) == (2, True)
     assert redis.exists(keys.lock("1"))
-    assert jobs("locks", "delete", keys.lock("nobody"), "--yes", status=1) == ""
+    assert jobs("locks", "delete", keys.lock("absent"), "--yes", status=1) == ""
     shown = find_lock(redis, keys.lock("1"))
     redis.hset(keys.lock("1"), "jid", "newer")
     assert not delete_lock(redis, shown)
@@ -248,7 +248,7 @@ def test_deferred_run_now_keeps_rate_and_count(jobs, redis):
         ["main", "MailWorker", "database_health_check", "3", "3 times"],
     ]
     before = time.time()
-    unknown = jobs("deferred", "run-now", "Nobody", "--json", "-r", "jobs", status=1)
+    unknown = jobs("deferred", "run-now", "Absent", "--json", "-r", "jobs", status=1)
     assert unknown["run_now"] == [{"shard": "main", "jobs": 0, "of": 0}]
     printed = jobs("deferred", "run-now", REPORT, "--percent", "50", "--rate", "10")
     assert printed == f"main: 5 of 10 deferred jobs of {REPORT} become due, the last in 0 s\n"
@@ -260,7 +260,7 @@ def test_deferred_run_now_keeps_rate_and_count(jobs, redis):
     jobs("deferred", "run-now", REPORT)
     assert redis.zrange(keys.SCHEDULE, 0, 0, withscores=True)[0][1] == 1
     assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 4
-    assert jobs("deferred", "Nobody", "-r", "jobs", status=1) == "No job of Nobody is deferred.\n"
+    assert jobs("deferred", "Absent", "-r", "jobs", status=1) == "No job of Absent is deferred.\n"
     assert jobs("deferred", "NoopWorker", "-r", "jobs") == "No job of NoopWorker is deferred.\n"
 
 

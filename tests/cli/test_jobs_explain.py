@@ -282,7 +282,7 @@ def test_explain_wrong_usage_names_the_remedy(site, options, status, message):
 
 def test_explain_without_loadable_classes_explains_the_rest(site, redis):
     enqueue(redis, "NoopWorker", jid=JID)
-    done = site.run(COMMAND, "explain", JID, "-r", "nobody")
+    done = site.run(COMMAND, "explain", JID, "-r", "absent")
     assert done.returncode == 0
     assert "The worker classes cannot be loaded" in done.stderr
     assert "no process of main is running" in done.stdout

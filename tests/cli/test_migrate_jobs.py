@@ -45,7 +45,7 @@ def office(site, second_redis_url):
     """Create a site with changed rules; jobs that were pushed under the former rules wait."""
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     site.write("routing.yml", {"routing_rules": [["tags=heavy", "reports"], ["*", "default"]]})
-    site.write("application.yml", {"retired_workers": {"FaxWorker": "nobody has one"}})
+    site.write("application.yml", {"retired_workers": {"FaxWorker": "no office has one"}})
     (site.folder / "office.py").write_text(JOBS)
     return site
 

@@ -122,7 +122,7 @@ USAGE = [
     ("attributes urgncy", "there is no attribute 'urgncy' (did you mean 'urgency'?)"),
     ("attributes --wrte", "No such option '--wrte'. Did you mean '--write'?"),
     ("attributes --check --docs nowhere", "nowhere is no folder; name the documentation with --docs."),
-    ("retired Nobody", "no class 'Nobody' is retired"),
+    ("retired Absent", "no class 'Absent' is retired"),
     ("wrker", "No such command 'wrker'. Did you mean 'worker'?"),
 ]
 

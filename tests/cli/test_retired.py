@@ -42,7 +42,7 @@ def test_retired_shows_counts_and_remaining_jobs_per_shard(site, run_retired, re
     redis.zadd(keys.RETRY, {encoded("Old::Worker", jid="r"): 1})
     enqueue(second_redis, "Old::Worker", queue="reports")
     enqueue(second_redis, "AncientWorker")
-    done = run_retired(retired={"Old::Worker": "merged into ReportWorker in 4.2", "GoneWorker": "nobody reads it"})
+    done = run_retired(retired={"Old::Worker": "merged into ReportWorker in 4.2", "GoneWorker": "no service reads it"})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         "Old::Worker: merged into ReportWorker in 4.2\n"
@@ -50,7 +50,7 @@ def test_retired_shows_counts_and_remaining_jobs_per_shard(site, run_retired, re
         "  second  dropped 1, waiting 1: queue reports 1\n"
         f"{unserved('main', 'reports')}{unserved('second', 'reports')}"
         "  3 waiting\n"
-        "GoneWorker: nobody reads it\n"
+        "GoneWorker: no service reads it\n"
         "  main    dropped 3, waiting 0\n"
         "  second  dropped 0, waiting 0\n"
         "  nothing left: remove the entry\n"
@@ -84,11 +84,11 @@ def test_retired_one_class_shows_only_that_class(site, run_retired):
 
 @pytest.mark.parametrize("name", ["GoenWorker", "", "no name at all"])
 def test_retired_unknown_name_suggests_the_nearest(run_retired, name):
-    done = run_retired(name, "Nobody", retired={"GoneWorker": "x"})
+    done = run_retired(name, "Absent", retired={"GoneWorker": "x"})
     assert (done.returncode, done.stdout) == (2, "")
     assert f"no class {name!r} is retired" in done.stderr
     assert ("did you mean 'GoneWorker'?" in done.stderr) == (name == "GoenWorker")
-    assert "no class 'Nobody' is retired; retired: GoneWorker" in done.stderr
+    assert "no class 'Absent' is retired; retired: GoneWorker" in done.stderr
 
 
 def test_retired_unreachable_shard_is_reported(site, run_retired, redis):

@@ -40,7 +40,7 @@ RULES = (
     RoutingRule("worker_name=OldWorker", "old_jobs", "far"),
     RoutingRule("queue_namespace=search&urgency=throttled", "search", "far"),
     RoutingRule("urgency=high", None, "far"),
-    RoutingRule("tags=nobody", "spare", "far"),
+    RoutingRule("tags=unused", "spare", "far"),
     RoutingRule("worker_name=NewWorker", "default"),
 )
 """Jobs go to: default, search:find on main; mail, old_jobs, search, spare on far; later, mine on side."""
@@ -86,7 +86,7 @@ def test_places_include_routed_and_remaining_jobs():
         ("default", {}, [("main", "default")]),
         ("mail,default", {}, [("main", "default"), ("far", "mail")]),
         ("new", {}, [("main", "new")]),
-        ("nobody", {}, [("main", "nobody")]),
+        ("unused", {}, [("main", "unused")]),
         ("search", {}, [("main", "search:find search:index"), ("far", "search")]),
         ("search:*", {}, [("main", "search:find search:index")]),
         ("*", {}, EVERYTHING),
@@ -103,8 +103,8 @@ def test_places_include_routed_and_remaining_jobs():
             {"shards": ["far"]},
             [("far", "mail default")],
         ),  # the shard keeps jobs from before a change of rules
-        ("nobody", {"shards": ["far"]}, [("far", "nobody")]),
-        ("nobody", {"shards": ["far", "main"]}, [("main", "nobody"), ("far", "nobody")]),
+        ("unused", {"shards": ["far"]}, [("far", "unused")]),
+        ("unused", {"shards": ["far", "main"]}, [("main", "unused"), ("far", "unused")]),
         ("search", {"shards": ["main"]}, [("main", "search search:find search:index")]),
         ("search:*", {"shards": ["main"]}, [("main", "search:find search:index")]),
     ],

@@ -218,7 +218,7 @@ def test_supervisor_stuck_child_is_killed_and_replaced(start_supervisor):
     stuck = one.children[0].pid
     assert one.supervisor.live_pids("shard-0") == {one.children[0].identity: stuck}
     one.supervisor.kill_stuck(one.children[0].identity, 130)
-    one.supervisor.kill_stuck("host:1:nobody", 130)
+    one.supervisor.kill_stuck("host:1:absent", 130)
     until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] == 1, "a restart")
     calls = [(event.kind, event.pid, event.status) for event in one.events if event.pid == stuck]
     assert calls == [("started", stuck, None), ("stuck", stuck, 130), ("died", stuck, -signal.SIGKILL)]

@@ -11,7 +11,7 @@ import jobs
 
 from framework import middleware
 
-tenant = ContextVar("tenant", default="nobody's")
+tenant = ContextVar("tenant", default="unset")
 capsule = ContextVar("capsule", default="default")
 if os.environ.get("IMPORT_STARTS_THREAD"):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
