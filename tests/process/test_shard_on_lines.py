@@ -54,7 +54,7 @@ class BrokenWorker(Base):
 def there(short_path, redis_url, make_server):
     """An installation whose shard ``second`` has a server that a test may kill."""
     server = make_server()
-    site = Site(short_path, redis_url, server.url)
+    site = Site(short_path, redis_url, server.url, warm=True)
     (short_path / "say.py").write_text(JOBS)
     site.server = server
     yield site

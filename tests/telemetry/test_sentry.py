@@ -138,7 +138,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def site(redis, redis_url, short_path):
-    made = Site(short_path, redis_url)
+    made = Site(short_path, redis_url, warm=True)
     made.write("feature_categories.yml", {"feature_categories": {"search": {"owner": "a team"}}})
     (short_path / "jobs.py").write_text(JOBS)
     yield made
