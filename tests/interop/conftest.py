@@ -20,6 +20,7 @@ from redis import Redis
 from framework.declare import port, registry
 from framework.settings.load import load
 from framework.wiring.client import ProcessClient, bind, bind_default
+from tests.fork_server import FORK_SERVER
 from tests.harness import HURRIED
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
@@ -169,13 +170,16 @@ def jobs(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 class Process:
-    """Start a server process; stop it at the end and wait for it."""
+    """Start a server process; stop it at the end and wait for it. ``warm``: the fork server starts it, as ``python COMMAND``."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], output: Path) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], output: Path, *, warm: bool) -> None:
         self.output = output
+        whole = {**os.environ, **environment}
         with output.open("wb") as sink:
-            self._process = subprocess.Popen(
-                command, cwd=HERE, env={**os.environ, **environment}, stdout=sink, stderr=subprocess.STDOUT
+            self._process = (
+                FORK_SERVER.start(command, HERE, whole, sink, sink)
+                if warm
+                else subprocess.Popen(command, cwd=HERE, env=whole, stdout=sink, stderr=subprocess.STDOUT)
             )
 
     def wait_for(self, word: str) -> None:
@@ -211,8 +215,10 @@ Start = Callable[..., Process]
 
 
 @contextmanager
-def started(command: list[str], environment: dict[str, str], output: Path, ready: str) -> Iterator[Process]:
-    process = Process(command, environment, output)
+def started(
+    command: list[str], environment: dict[str, str], output: Path, ready: str, *, warm: bool = False
+) -> Iterator[Process]:
+    process = Process(command, environment, output, warm=warm)
     try:
         process.wait_for(ready)
         yield process
@@ -226,8 +232,8 @@ def python_server(environment: dict[str, str], tmp_path: Path) -> Callable[..., 
     """`with python_server(): ...` runs a Python worker process; the end of the block stops it and expects status 0."""
 
     def start(*flags: str) -> Any:
-        command = [sys.executable, "-c", HURRIED, "-r", "interop_jobs", "-q", "default", "-c", "2"]
-        return started([*command, *flags], environment, tmp_path / "worker.log", "process.ready")
+        command = ["-c", HURRIED, "-r", "interop_jobs", "-q", "default", "-c", "2", *flags]
+        return started(command, environment, tmp_path / "worker.log", "process.ready", warm=True)
 
     return start
 
