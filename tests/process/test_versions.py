@@ -49,8 +49,10 @@ def test_retries_and_later_runs_keep_the_version_of_the_job(site, redis, proofs,
     push(site, f'ImportWorker.perform_async("a.csv", "{then}")')
     process = site.worker("-q", "import")
     if then == "fail":  # its delay has a jitter of up to 10 s
-        (failed,) = until(lambda: redis.zrange(keys.RETRY, 0, -1))
-        redis.zadd(keys.RETRY, {failed: 1}, xx=True)
+        # A test that a loaded machine stopped for so long finds the retry ended.
+        until(lambda: redis.zrange(keys.RETRY, 0, -1) or redis.llen("proof:ran") == 2)
+        for failed in redis.zrange(keys.RETRY, 0, -1):
+            redis.zadd(keys.RETRY, {failed: 1}, xx=True)
     assert proofs("ran", 2) == ["ImportWorker 1 perform_v1 a.csv"] * 2
     assert process.line(job_status="fail" if then == "fail" else "snoozed")["version"] == 1
     assert process.line(job_status="done")["version"] == 1
