@@ -56,7 +56,7 @@ def test_own_modules_are_imported_at_the_top() -> None:
         for path in SOURCES
         for one in imports(path)
         if packages(one) & {"framework", "workers"}
-        and any(function.lineno < one.lineno <= (function.end_lineno or 0) for function in functions(path))
+        and any(function.lineno <= one.lineno <= (function.end_lineno or 0) for function in functions(path))
     ]
     assert not late
 

@@ -23,8 +23,7 @@ def mypy(file: Path) -> dict[int, str]:
     assert result.returncode in (0, 1), result.stdout + result.stderr
     found: dict[int, str] = {}
     for path, number, message in re.findall(r"^(.+?):(\d+): error: (.+)$", result.stdout, re.MULTILINE):
-        # Not the whole path: the cache of a checkout that was moved has the former one.
-        assert Path(path).parts[-3:] == file.parts[-3:], f"{path}:{number}: {message}"
+        assert Path(path) == file, f"{path}:{number}: {message}"
         found[int(number)] = message
     return found
 
