@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -80,45 +81,58 @@ def test_awaited_push_raises_the_errors_of_its_twin(pusher, redis):
     assert redis.dbsize() == 0
 
 
-def test_silent_shard_stops_neither_loop_nor_other_shards(redis_url, pusher):
-    # A loaded machine may stop the test for longer than the silent shard's time-out, but not five times in a row.
-    for _ in range(5):
-        waited, errors = pushes_beside_a_silent_shard(redis_url)
-        if waited:
-            break
-    assert waited
+@contextmanager
+def silent_shard(redis_url, job, *, read_timeout_s):
+    """Add a shard that answers one push of the job and nothing more; yield the proxy before it."""
+    with Proxy(redis_url) as proxy:
+        silent = Shard("silent", Endpoint(proxy.url), role="tests", read_timeout_s=read_timeout_s)
+        main = opened(redis_url)
+        Pusher({"main": main, "silent": silent})
+        job.set(shard="silent").perform_async(0)
+        proxy.swallow()
+        yield proxy
+        silent.close()
+        main.close()
+
+
+def pushes_to_silent_shard(job):
+    """Begin more pushes than a shard has threads, so that all threads of the silent shard wait."""
+    return [asyncio.create_task(job.set(shard="silent").aperform_async(number)) for number in range(40)]
+
+
+def test_silent_shard_stops_neither_loop_nor_other_shards(redis, redis_url, pusher):
+    job = worker(queue="default")
+
+    async def act(proxy):
+        waiting = pushes_to_silent_shard(job)
+        await asyncio.sleep(0)
+        for number in range(3):
+            assert await job.aperform_async(number)
+        assert not any(task.done() for task in waiting)
+        # Ends the connections of the waiting pushes, so that the test need not wait for the time-out.
+        proxy.close()
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    with silent_shard(redis_url, job, read_timeout_s=240) as proxy:
+        errors = asyncio.run(act(proxy))
+    assert {type(error) for error in errors} == {ShardUnavailableError}
+    assert redis.llen("queue:default") == 4
+
+
+def test_first_timeout_of_a_silent_shard_fails_waiting_pushes(redis_url, pusher):
+    job = worker(queue="default")
+
+    async def act():
+        return await asyncio.gather(*pushes_to_silent_shard(job), return_exceptions=True)
+
+    with silent_shard(redis_url, job, read_timeout_s=2):
+        errors = asyncio.run(act())
     assert {type(error) for error in errors} == {ShardUnavailableError}
     # One push has the open connection; the others may connect in vain at the same time.
     (sent,) = (error for error in errors if "no answer within" in str(error))
     assert sent.maybe_written
-    # The first timeout opens the circuit, and the pushes that wait for a thread fail at once.
+    # The timeout opens the circuit, and the pushes that wait for a thread fail at once.
     assert any("nothing was sent" in str(error) for error in errors)
-
-
-def pushes_beside_a_silent_shard(redis_url):
-    """Push to a silent shard, then to another one; return whether all pushes to the first still waited, and their errors."""
-    with Proxy(redis_url) as proxy:
-        silent = Shard("silent", Endpoint(proxy.url), role="tests", read_timeout_s=2)
-        other = opened(redis_url)
-        Pusher({"main": other, "silent": silent})
-        job = worker(queue="default")
-        slow = job.set(shard="silent")
-        slow.perform_async(0)
-        proxy.swallow()
-
-        async def act():
-            # More pushes than a shard has threads: all threads of the silent shard wait.
-            waiting = [asyncio.create_task(slow.aperform_async(number)) for number in range(40)]
-            await asyncio.sleep(0)
-            for number in range(3):
-                assert await job.aperform_async(number)
-            waited = not any(task.done() for task in waiting)
-            return waited, await asyncio.gather(*waiting, return_exceptions=True)
-
-        waited, errors = asyncio.run(act())
-        silent.close()
-        other.close()
-    return waited, errors
 
 
 def test_first_awaited_push_builds_the_client_in_a_thread(pusher, redis):
