@@ -38,9 +38,12 @@ class LossyQueue:
 
     def wait_for_losses(self):
         """Push until three replies are lost, one with jobs: on a loaded machine a process fetches 30 jobs with fewer calls."""
-        while len(self.proxy.lost) < 3 or not self.lost_jobs:
+        for _ in range(20):
+            if len(self.proxy.lost) >= 3 and self.lost_jobs:
+                return
             self.wait_for_jobs()
             self.push()
+        raise AssertionError(f"too few replies are lost: {self.proxy.lost}")
 
     def wait_for_jobs(self):
         self._scene.wait_for("note", *self.values, timeout_s=FOUND_S)
