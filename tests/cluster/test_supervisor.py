@@ -180,10 +180,11 @@ def test_supervisor_child_ignoring_stop_is_killed_and_dead(start_supervisor, mon
 @pytest.mark.proves("R63", "R64", "R65")
 def test_supervisor_child_gets_nonce_and_environment(start_supervisor):
     one = start_supervisor(
-        "import os; print('up', os.environ['FRAMEWORK_PROCESS_NONCE'], os.environ['MARK'], os.getpid(), flush=True)"
+        # "up" comes last: an unbuffered Python writes each value by itself.
+        "import os; print(os.environ['FRAMEWORK_PROCESS_NONCE'], os.environ['MARK'], os.getpid(), 'up', flush=True)"
     )
     one.wait_up()
-    _, nonce, mark, pid = (one.folder / "0.log").read_text().split("\n")[0].split()
+    nonce, mark, pid, _ = (one.folder / "0.log").read_text().split("\n")[0].split()
     assert one.children[0].identity == f"{socket.gethostname()}:{pid}:{nonce}"
     assert mark == "0"
 
