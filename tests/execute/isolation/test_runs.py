@@ -198,12 +198,13 @@ def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path)
     until((tmp_path / "runs").exists)
     bench.runs.interrupted = True
     assert end_line(bench, "asks")["job_status"] == "done"
+    until(lambda: redis.llen(WORKING) == 1, "its end is acknowledged")
     bench.runs.stopping = bench.runs.deadline_passed = True
     bench.processor.stop()
     bench.processor.cancel_async(30)
     assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
     until(lambda: bench.processor.join(0.1))
-    assert len(redis.lrange(WORKING, 0, -1)) == 1
+    assert redis.llen(WORKING) == 1
     server = bench.isolated._server.popen.pid
     bench.processor.close()
     assert not alive(server)
