@@ -144,7 +144,7 @@ def test_memory_limit_fails_the_job_that_exceeds_it(bench, redis):
     assert end_line(bench, "small")["job_status"] == "done"
     assert end_line(bench, "large")["error_kind"] == "memory"
     assert "before the job begins" in end_line(bench, "tiny")["exception.message"]
-    (error,) = [one for one in bench.failed if isinstance(one, JobMemoryError)]
+    (error,) = until(lambda: [one for one in bench.failed if isinstance(one, JobMemoryError)])
     assert error.limit == 1 << 30
     assert lost("GreedyWorker") == 1
 
