@@ -111,11 +111,11 @@ class RecordingTracker:
         pass
 
 
-def forked(act: Callable[[], Any], timeout_s: int = 20) -> int:
+def forked(act: Callable[[], Any]) -> int:
     """Call ``act`` in a forked child; return 0 when it returned, 1 when it raised, a number below 0 when it hung."""
     child = os.fork()
     if not child:
-        signal.alarm(timeout_s)
+        signal.alarm(60)
         try:
             act()
         except BaseException:

@@ -652,7 +652,7 @@ def test_port_factory_lock_is_renewed_in_a_forked_child(recorder: Any):
         thread = threading.Thread(target=port.current)
         thread.start()
         making.wait(20)
-        status = forked(port.current, timeout_s=5)
+        status = forked(port.current)
         made.set()
         thread.join(20)
     assert status == 0

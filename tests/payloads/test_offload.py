@@ -65,7 +65,7 @@ def test_store_keeps_lists_and_deletes_blobs(stores):
         with pytest.raises(OSError, match="was forked after"):
             stores[1].get("blobs/ab/one")
 
-    assert forked(use_in_child, 10) == 0
+    assert forked(use_in_child) == 0
 
 
 def check_blobs(store):
