@@ -157,7 +157,7 @@ def test_task_that_exits_stops_no_other_job(error):
     submitted(one, parent())
     raised.wait(20)
     latch.open()
-    until(lambda: done == ["other"], "the other goes on", 2.0)
+    until(lambda: done == ["other"], "the other goes on")
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("x")], ids=repr)

@@ -259,7 +259,7 @@ def test_async_job_that_cancels_itself_frees_its_place(slots, redis):
     for number in range(20):
         enqueue(redis, "Job", args=[number], jid=str(number), retry=False)
     one = slots(10).start()
-    until(one.done, "every job is settled", 3.0)
+    until(one.done, "every job is settled")
     assert len(one.failed) == 20
 
 
@@ -444,7 +444,7 @@ def test_thread_that_cannot_start_fails_no_job(slots, redis):
     for number in range(10):
         enqueue(redis, "Job", jid=str(number))
     one.start()
-    until(lambda: one.runs.totals().processed >= 10, "", 3.0)
+    until(lambda: one.runs.totals().processed >= 10)
     assert one.failed == []
 
 

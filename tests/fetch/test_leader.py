@@ -3,6 +3,8 @@
 import random
 import select
 import threading
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,13 +12,19 @@ from framework.fetch import leader
 from framework.fetch.leader import STALLED_S
 from framework.fetch.pipeline import clock
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, full_memory, until
 
 QUEUE = "queue:default"
 WORKING = keys.working(IDENTITY)
-SOON_S = 4.0
-"""Far below the 10 s after which a blocking call ends by itself."""
+SLOW = replace(STANDARD, block_timeout_s=200.0)
+"""A blocking call ends by itself after the limit of each wait here: a leader that is not woken fails its test."""
+
+
+@pytest.fixture
+def bench(bench):
+    return partial(bench, timings=SLOW)
 
 
 # --- there is always a leader -----------------------------------------------------------------------------------------
@@ -39,7 +47,7 @@ def test_leader_watches_a_queue_that_another_thread_found_empty(bench, redis, mo
         until(lambda: one.leader.sleeping)
         assert one.blocked_calls() == 0
     one.end(one.unit(b"b"))
-    until(one.idle, timeout_s=SOON_S)
+    until(one.idle)
 
 
 def test_leader_leaves_quick_jobs_to_the_thread_that_runs_them(bench, redis):
@@ -121,9 +129,9 @@ def test_each_of_many_single_jobs_wakes_the_leader(bench, redis, slots):
     one = bench(slots=slots, job=lambda unit: False).start()
     for number in range(300):
         redis.lpush(QUEUE, number)
-        until(lambda: len(one.units) > number, f"number {number}", SOON_S)  # noqa: B023
+        until(lambda: len(one.units) > number, f"number {number}")  # noqa: B023
         if chance.random() < 0.3:
-            until(one.idle, f"asleep after {number}", SOON_S)
+            until(one.idle, f"asleep after {number}")
     until(lambda: one.working() == [])
     assert [unit.data for unit in one.units] == [b"%d" % number for number in range(300)]
 
@@ -135,9 +143,9 @@ def test_process_that_was_full_fetches_the_next_job(bench, redis, slots):
     one.got(slots)
     until(lambda: one.leader.sleeping and not one.blocked_calls())
     one.end(*one.units)
-    until(one.idle, "a blocking call waits at the queue again", SOON_S)
+    until(one.idle, "a blocking call waits at the queue again")
     redis.lpush(QUEUE, "next")
-    until(lambda: len(one.units) > slots, "the next", SOON_S)
+    until(lambda: len(one.units) > slots, "the next")
 
 
 def test_end_outside_worker_threads_is_acknowledged(bench, redis):
@@ -148,9 +156,9 @@ def test_end_outside_worker_threads_is_acknowledged(bench, redis):
     until(lambda: one.leader.sleeping)
     one.fetcher.finish(one.units[0])
     one.pool.request_acknowledgement()
-    until(lambda: one.working() == [], "", SOON_S)
+    until(lambda: one.working() == [])
     redis.lpush(QUEUE, "b")
-    until(lambda: len(one.units) == 2, "", SOON_S)
+    until(lambda: len(one.units) == 2)
 
 
 def test_capacity_freed_as_threads_fall_asleep_is_seen(bench, redis):
@@ -167,7 +175,7 @@ def test_capacity_freed_as_threads_fall_asleep_is_seen(bench, redis):
 
     one.blocking.wait = settled_in_between
     one.start()
-    until(lambda: len(one.units) == 2, "the second", SOON_S)
+    until(lambda: len(one.units) == 2, "the second")
 
 
 # --- no job is kept without capacity ----------------------------------------------------------------------------------
@@ -299,7 +307,7 @@ def test_newly_filled_queue_is_found_while_others_are_busy(bench, redis):
     one = bench(queues=[(f"q{number}", 1) for number in range(100)], slots=2, job=job).start()
     one.got(500)
     redis.lpush("queue:q90", "new")
-    until(lambda: any(unit.data == b"new" for unit in list(one.units)), "the new one", SOON_S)
+    until(lambda: any(unit.data == b"new" for unit in list(one.units)), "the new one")
     stop.set()
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from framework.fetch.pipeline import ACK_BATCH, clock
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.store.script import FETCH
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, until
 from tests.proofs.places import unwrapped
@@ -217,11 +219,11 @@ def test_blocking_job_is_not_lost_before_its_reply_is_read(bench, redis):
 
 
 def test_lost_job_returns_after_all_replies_are_read(bench, redis):
-    one = bench(slots=2).start()
+    one = bench(slots=2, timings=replace(STANDARD, block_timeout_s=200.0)).start()
     until(one.idle)
     redis.lpush(WORKING, encoded(queue="elsewhere"))
     assert one.reconciler.reconcile() == 0
-    until(one.reconciler.reconcile, "the leader, which sleeps for ten seconds, is woken to poll", timeout_s=5)
+    until(one.reconciler.reconcile, "the leader, which sleeps for 200 s, is woken to poll")
     assert redis.lrange("queue:elsewhere", 0, -1) == [encoded(queue="elsewhere")]
 
 
