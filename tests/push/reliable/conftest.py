@@ -18,7 +18,8 @@ from tests.servers.proxy import Proxy
 
 __all__ = ["calls", "jobs", "worker"]
 
-READ_S = 0.3
+READ_S = 20.0
+"""No push here waits for a silent server."""
 NEVER_S = 3_600.0
 DOWN = "redis://127.0.0.1:1"
 """A Redis that refuses connections."""
