@@ -89,7 +89,7 @@ def sleeper(group):
     process.wait()
 
 
-def registered(redis, silent_s=10.0, lease_ms=2_000):
+def registered(redis, silent_s=10.0, lease_ms=9_000):
     """Register a child whose last heartbeat is old and whose lease expires soon."""
     ProcessLease(redis, IDENTITY, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
     redis.zadd(keys.REGISTRY, {IDENTITY: redis.time()[0] - silent_s})
@@ -127,14 +127,16 @@ def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, start_l
 @pytest.mark.proves("F7")
 def test_child_leases_after_an_outage_are_renewed(make_server, start_leases, group, reports, sleeper):
     server = make_server()
-    client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
+    # A short time-out for the calls that shall fail, and not for those of the test.
+    keeper, client = (open_client(Endpoint(server.url), name="keeper", read_timeout_s=limit) for limit in (0.2, 20.0))
     registered(client, lease_ms=400)
-    start_leases(client)
+    start_leases(keeper)
     os.kill(server.pid, signal.SIGSTOP)
     until(lambda: len(reports.failed) > 3)
     os.kill(server.pid, signal.SIGCONT)
     until(lambda: reports.back)
     assert client.pttl(keys.lease(IDENTITY)) > 10_000
+    keeper.close()
     client.close()
 
 
@@ -165,7 +167,7 @@ def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, start_l
 
 def test_child_leases_death_in_outage_is_marked_afterwards(make_server, start_leases, group, reports):
     server = make_server()
-    client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
+    client = open_client(Endpoint(server.url), name="keeper")
     registered(client, lease_ms=60_000)
     one = start_leases(client)
     server.stop()

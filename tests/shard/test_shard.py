@@ -245,7 +245,7 @@ def test_enqueue_with_a_lost_reply_is_not_retried():
 def test_enqueue_with_a_timeout_is_maybe_written(redis, redis_url, monkeypatch):
     monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", 60.0)  # the circuit stays closed
     # Long enough for the answered calls on a loaded machine.
-    shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=1)
+    shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=2)
     shard.enqueue_one("default", b"1")
     redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
     try:
