@@ -188,14 +188,14 @@ def test_reenqueuer_runs_one_chain_of_jobs(short_path, redis, redis_url):
 
 def test_cut_off_reenqueuer_waits_for_its_own_lease(site, redis):
     (site.folder / "jobs.py").write_text(JOBS.replace("lease_timeout = 60", "lease_timeout = 3"))
-    own = f"SweepWorker {'07' * 3} host:1"  # as the run of a killed process leaves it
-    redis.hset(keys.exclusive_lease("reenqueuer:SweepWorker"), mapping={"token": "gone", "holder": own})
-    redis.pexpire(keys.exclusive_lease("reenqueuer:SweepWorker"), 2_000)
     worker = site.worker("-q", "default")
     worker.ready()
+    own = f"SweepWorker {'07' * 3} host:1"  # as the run of a killed process leaves it
+    redis.hset(keys.exclusive_lease("reenqueuer:SweepWorker"), mapping={"token": "gone", "holder": own})
+    redis.pexpire(keys.exclusive_lease("reenqueuer:SweepWorker"), 4_000)
     redis.lpush("queue:default", json.dumps(job("SweepWorker", "07", 0)))
     snoozed = worker.line(job_status="snoozed")
-    assert (snoozed["extra.sweep_worker.lease_taken"], snoozed["retry_in_s"] <= 2) == (True, True)
+    assert (snoozed["extra.sweep_worker.lease_taken"], snoozed["retry_in_s"] <= 4) == (True, True)
     until(lambda: ends(worker, "SweepWorker"), "the run after the lease")
     assert "extra.sweep_worker.lease_taken" not in ends(worker, "SweepWorker")[0]
 
