@@ -384,8 +384,14 @@ def test_job_whose_lock_a_duplicate_took_stays_and_starts(blocked, redis, stops)
 @pytest.mark.proves("F44", "R38")
 def test_death_after_the_release_of_locks_loses_no_duplicate(blocked, redis):
     """Which of the admitted jobs had begun is not known: each runs again as a suspect, and so does the duplicate of one."""
-    kept = threading.Event()
-    blocked(lambda one: kept.wait(20))  # nothing goes back
+    returning, kept = threading.Event(), threading.Event()
+
+    def keep(one):
+        returning.set()
+        kept.wait(60)
+
+    blocked(keep)
+    assert returning.wait(20)  # nothing goes back, and the leader fetches no more
     redis.hset(lock_of(1), "jid", "duplicate")
     enqueue(redis, "Job", jid="duplicate", args=[1], idempotency_key=lock_of(1))
     die(redis, IDENTITY, slots=1)
