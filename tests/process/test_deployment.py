@@ -87,7 +87,7 @@ class Installation:
         return process
 
     def run(self, *argv, **env):
-        return FORK_SERVER.run(argv, self.folder, self.environment(**env), timeout=30, together=True)
+        return FORK_SERVER.run(argv, self.folder, self.environment(**env), timeout=120, together=True)
 
     def push(self, **env):
         return self.run("-c", PUSH, **env).stdout
@@ -101,8 +101,10 @@ class Installation:
         """Push a job and run it in a worker."""
         until(lambda: "Error" not in self.push(**env), "a push is accepted")
         worker = self.start("-m", "framework", "worker", "-r", "hello", "-q", "hello", **env)
-        lines = iter(worker.stdout)
-        assert any('"job_status":"done"' in line for line in lines)
+        output = []
+        while not output or '"job_status":"done"' not in output[-1]:
+            output.append(worker.stdout.readline())
+            assert output[-1], "the worker ended: " + "".join(output)
         worker.terminate()
         worker.communicate(timeout=30)
         return worker.returncode == 0

@@ -18,7 +18,7 @@ def test_boot_with_16_descriptors_ends_with_78_and_the_need(cold_site, command):
         env=cold_site.environment("worker"),
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 78, done.stderr
