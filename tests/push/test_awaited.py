@@ -10,6 +10,8 @@ import pytest
 from framework.declare import port
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.errors import ArgumentsError, ShardUnavailableError
+from framework.shard import circuit_breaker
+from framework.shard.circuit_breaker import SLOW_FAILURE_S
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import context
@@ -119,7 +121,8 @@ def test_silent_shard_stops_neither_loop_nor_other_shards(redis, redis_url, push
     assert redis.llen("queue:default") == 4
 
 
-def test_first_timeout_of_a_silent_shard_fails_waiting_pushes(redis_url, pusher):
+def test_first_timeout_of_a_silent_shard_fails_waiting_pushes(redis_url, pusher, monkeypatch):
+    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", SLOW_FAILURE_S)
     job = worker(queue="default")
 
     async def act():

@@ -9,7 +9,6 @@ from framework.declare import port, registry
 from framework.push.reliable.file_system import FileSystem
 from framework.push.reliable.push_folder import push_files
 from framework.push.reliable.reliable_push import KeepLimits, ReliablePush
-from framework.shard import circuit_breaker
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wiring.client import bind_default
@@ -141,11 +140,9 @@ def proxy(redis_url):
 
 
 @pytest.fixture
-def producer(redis_url, proxy, tmp_path, monkeypatch):
+def producer(redis_url, proxy, tmp_path):
     """Return a function that starts a producer in place of the one before."""
     started = []
-    # A lost reply that a loaded machine notices late must not open the circuit: the next round of replay is in an hour.
-    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", 60.0)
 
     def start(*, url=None, **options):
         for one in started:
