@@ -8,7 +8,6 @@ from framework.declare.policy_options import Deduplicate
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.push import bulk
 from framework.push.bulk import BulkPush
-from framework.shard import circuit_breaker
 from framework.shard.shard import Shard
 from framework.shard.transaction import TOKEN_S
 from framework.wire import keys
@@ -46,10 +45,8 @@ PUSHES = {
 
 
 @pytest.fixture
-def behind_proxy(pusher, redis_url, monkeypatch):
+def behind_proxy(pusher, redis_url):
     """A client behind a proxy that loses the replies that a test chooses."""
-    # On a loaded machine the lost reply takes long, and would open the circuit: `resume` would have to wait for the next probe.
-    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", 60.0)
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
         made = Pusher({"main": shard})
