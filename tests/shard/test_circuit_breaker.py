@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,19 +26,24 @@ def proxy(redis_url):
         yield found
 
 
-@pytest.fixture
-def shard(redis, proxy):
-    found = Shard("second", Endpoint(proxy.url), role="tests", read_timeout_s=READ_S)
+@contextmanager
+def opened_shard(url, read_timeout_s):
+    found = Shard("second", Endpoint(url), role="tests", read_timeout_s=read_timeout_s)
     yield found
     found.close()
+
+
+@pytest.fixture
+def shard(redis, proxy):
+    with opened_shard(proxy.url, READ_S) as found:
+        yield found
 
 
 @pytest.fixture
 def patient_shard(redis, proxy):
     """A shard whose time-out no delay of a test reaches, also on a loaded machine."""
-    found = Shard("second", Endpoint(proxy.url), role="tests", read_timeout_s=20.0)
-    yield found
-    found.close()
+    with opened_shard(proxy.url, 20.0) as found:
+        yield found
 
 
 def attempt(shard, payload=b"job"):
@@ -68,6 +74,7 @@ def test_circuit_of_a_silent_shard_lets_only_one_push_wait(shard, redis, proxy):
         errors = [attempt(shard)[0] for _ in range(20)]
         probes = [error for error in errors if "not answered for" not in str(error)]
         assert len(probes) <= (time.monotonic() - began) / PROBE_PERIOD_S
+        assert len(proxy.open) <= len(probes), "a push that is refused at once makes no connection"
         assert not any(error.maybe_written for error in errors)
         assert all("'second'" in str(error) for error in errors)
         with pytest.raises(ShardUnavailableError):
@@ -83,26 +90,24 @@ def test_circuit_of_a_silent_shard_lets_only_one_push_wait(shard, redis, proxy):
 
 @pytest.mark.proves("F22")
 def test_circuit_of_a_slow_shard_stays_closed(patient_shard, proxy):
-    shard = patient_shard
-    assert is_taken(shard, b"first")  # connecting takes several round trips, and counts
+    assert is_taken(patient_shard, b"first")  # connecting takes several round trips, and counts
     proxy.delay_s = 0.3
     for _ in range(3):
-        error, took_s = attempt(shard)
+        error, took_s = attempt(patient_shard)
         assert error is None
         assert took_s >= 0.3
 
 
 @pytest.mark.proves("F14")
 def test_circuit_counts_a_slow_refusal_as_a_reply(patient_shard, redis, proxy):
-    shard = patient_shard
-    assert is_taken(shard, b"job")
+    assert is_taken(patient_shard, b"job")
     proxy.delay_s = 0.3
     with full_memory(redis):
         for _ in range(2):
-            error, took_s = attempt(shard)
+            error, took_s = attempt(patient_shard)
             assert "maxmemory" in str(error)
             assert took_s >= 0.3
-    assert is_taken(shard, b"job")
+    assert is_taken(patient_shard, b"job")
 
 
 @pytest.mark.proves("F21")
