@@ -69,7 +69,8 @@ def test_jobs_of_a_killed_process_return_from_all_capsules(site, redis, proofs):
     until(lambda: redis.llen("queue:default") and redis.llen("queue:reports"))
     # Each list is judged by the slots of its capsule: both jobs ran.
     assert [jobs_of(redis, queue)[0]["aw_death_count"] for queue in ("default", "reports")] == [1, 1]
-    assert {line["owner"] for line in other.find(job_status="recovered")} == {killed.identity}
+    lines = until(lambda: len(found := other.find(job_status="recovered")) == 2 and found, "both lines are written")
+    assert {line["owner"] for line in lines} == {killed.identity}
     assert not redis.keys(f"aw:working:{killed.identity}*")
 
 
