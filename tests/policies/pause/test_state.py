@@ -74,7 +74,7 @@ def test_pause_held_jobs_keep_bytes_and_order(site, worker, redis):
     until(lambda: redis.lrange("async", 0, -1) == [b"7"], "another class, which is not paused")
     until(lambda: len(held_jobs(redis, "OrderWorker")) == 120, "all held")
     assert held_jobs(redis, "OrderWorker") == [b'["default"]\n' + data for data in pushed]
-    line = process.find(job_status="paused")[0]
+    line = process.line(job_status="paused")
     assert (line["pause_control"], line["pause_reason"], line["class"]) == ("manual", "index rebuild", "OrderWorker")
     assert process.find(job_status="start", **{"class": "OrderWorker"}) == []
     checked_pauses(redis, 6)
@@ -85,17 +85,20 @@ def test_pause_held_jobs_keep_bytes_and_order(site, worker, redis):
     until(lambda: redis.llen("ran") == 120, "all have run")
     assert [int(number) for number in redis.lrange("ran", 0, -1)][-25:] == list(range(95, 120))
     assert sorted(map(int, redis.lrange("ran", 0, -1))) == list(range(120))
-    assert sum(line["resumed_job_count"] for line in process.find(job_status="resumed")) == 120
+    until(
+        lambda: sum(line["resumed_job_count"] for line in process.find(job_status="resumed")) == 120, "all are logged"
+    )
     assert redis.exists(keys.PAUSED_CLASSES, keys.paused_jobs("OrderWorker")) == 0
     enqueue(redis, "OrderWorker", args=[0])
     until(lambda: redis.llen("ran") == 121, "one more")
 
 
 def test_pause_ended_by_itself_holds_no_job(worker, redis):
-    pause(redis, "AsyncWorker", 1.5)
+    pause(redis, "AsyncWorker", 600)
     process = worker()
     push(redis, jobs(10, "AsyncWorker"))
     until(lambda: len(held_jobs(redis, "AsyncWorker")) == 10, "held")
+    pause(redis, "AsyncWorker", 0.5)
     until(lambda: redis.llen("async") == 10, "the end of the pause")
     process.line(event_name="pause.resumed", resumed_job_count=10)
 
