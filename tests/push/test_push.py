@@ -229,6 +229,7 @@ def test_push_with_a_lost_reply_is_maybe_written(pusher, redis, redis_url):
     # Long enough to connect on a loaded machine.
     short_timeout_shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=1)
     Pusher({"main": short_timeout_shard})
+    assert worker(queue="default").perform_async()  # the connection is made
     redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
     try:
         with pytest.raises(ShardUnavailableError, match="may have been applied") as caught:
