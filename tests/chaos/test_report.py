@@ -14,7 +14,9 @@ from tests.chaos.rounds.effects import BEGUN, Effect
 from tests.chaos.rounds.impact import Impact
 from tests.chaos.rounds.options import parse
 from tests.chaos.rounds.round_result import RoundResult
+from tests.chaos.rounds.worker_processes import Life, idle_s
 from tests.proofs.aof import HistoryError
+from tests.tables import each_row
 
 
 def idle_shard():
@@ -53,6 +55,21 @@ def outcome_of(monkeypatch, tmp_path, capsys):
     return run
 
 
+@each_row(
+    ("lives", "idle"),
+    [
+        ([], 0.0),
+        ([Life(1.0)], 0.0),
+        ([Life(1.0, 2.0), Life(2.5)], 0.5),
+        ([Life(4.0), Life(1.0, 3.0), Life(1.5, 2.0)], 1.0),
+        ([Life(1.0, 2.0), Life(3.0, 4.0), Life(6.0, 7.0)], 3.0),
+        ([Life(1.0), Life(2.0, 3.0), Life(5.0)], 0.0),
+    ],
+)
+def test_time_without_a_process_lies_between_the_lives(lives, idle):
+    assert idle_s(lives) == idle
+
+
 def fails(_):
     raise HistoryError("this history is not whole")
 
@@ -76,7 +93,7 @@ def test_run_without_a_failed_round_holds(outcome_of):
 def test_run_in_a_process_that_is_no_worker_breaks_a_promise(outcome_of):
     def strays(chosen):
         found = result(chosen)
-        found.faulty.workers.lives[7] = None
+        found.faulty.workers.lives[7] = Life(0.5)
         found.faulty.seen.append(Effect(BEGUN, 1, 7, 1.0))
         found.faulty.aside.append(Effect(BEGUN, 2, 8, 1.0))
         return found

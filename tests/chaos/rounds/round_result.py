@@ -16,6 +16,7 @@ from tests.chaos.rounds.jobs import LOCK_LIMIT
 from tests.chaos.rounds.limiter_load import Paced
 from tests.chaos.rounds.policy_load import LIMIT, RUNNING, Found
 from tests.chaos.rounds.round_shard import RoundShard
+from tests.chaos.rounds.worker_processes import idle_s
 from tests.proofs.prover import Verdict
 
 RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
@@ -201,6 +202,7 @@ class RoundResult:
                 "forgotten with their server": len(found.forgotten),
                 "extra runs": dict(found.extra),
                 "extra runs whose end a server forgot": found.ends_forgotten,
+                "seconds without a process at work": round(idle_s(self.faulty.workers.lives.values()), 1),
                 "recoveries": len(times),
                 "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],
                 "instants replayed from the servers' files": sum(history.groups for history in self.histories),

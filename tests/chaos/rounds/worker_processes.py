@@ -1,6 +1,7 @@
 """Run the worker processes of a round: bare and restarted by the round, or under ``scripts/cluster``."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,16 @@ class Life:
 
     since: float
     until: float = 0.0
+
+
+def idle_s(lives: Iterable[Life]) -> float:
+    """Return for how many seconds no process was at work, from the first that was ready to the last."""
+    ordered = sorted(lives, key=lambda life: life.since)
+    total_s, busy_until = 0.0, ordered[0].since if ordered else 0.0
+    for life in ordered:
+        total_s += max(0.0, life.since - busy_until)
+        busy_until = max(busy_until, life.until or math.inf)
+    return total_s
 
 
 class WorkerProcesses(ABC):
