@@ -15,12 +15,15 @@ from typing import Self
 from tests.fork_server import FORK_SERVER, Forked
 
 SCRIPT = """#!/usr/bin/env bash
+pid= early=
+forward() {{ if [ "$pid" ]; then kill -"$1" "$pid" 2>/dev/null; else early="$early $1"; fi; }}
+for signal in TERM INT HUP QUIT TSTP USR1 USR2; do trap "forward $signal" "$signal"; done
 answers=$(mktemp -u "{folder}/answers.XXXXXX")
 mkfifo "$answers"
 exec 3<>"$answers"
 (echo "$$ $answers" > "{requests}")  # in a subshell: a redirection here would replace the output that the server opens
 until read -r pid <&3; do :; done
-for signal in TERM INT HUP QUIT TSTP USR1 USR2; do trap "kill -$signal $pid 2>/dev/null" "$signal"; done
+for signal in $early; do forward "$signal"; done
 until read -r status <&3; do :; done
 exit "$status"
 """
