@@ -27,6 +27,7 @@ for signal in $early; do forward "$signal"; done
 until read -r status <&3; do :; done
 exit "$status"
 """
+"""The process may log its first line before the script has read its number: a signal that comes by then is kept (``early``)."""
 
 
 class WarmCommand:

@@ -13,8 +13,8 @@ from tests.harness import encoded, until
 from tests.servers.proxy import Proxy
 
 QUEUE = "queue:default"
-SOON_S = 9.0
-"""Below the 12 s that a wait for a dead blocking call costs."""
+SOON_S = 4.0
+"""Far below what a dead connection would cost if it were waited for."""
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_prometheus_without_number_is_unknown(ask, query, reason):
 def test_prometheus_slow_response_has_one_deadline(ask, query):
     begun = time.monotonic()
     signal = ask(query, timeout_s=TIMEOUT_S, above=1)
-    assert time.monotonic() - begun < TIMEOUT_S + 20.0  # the server would go on for ever
+    assert time.monotonic() - begun < TIMEOUT_S + 3.0
     assert signal == Unknown("Prometheus does not respond: TimeoutError: timed out")
 
 

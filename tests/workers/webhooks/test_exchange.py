@@ -14,7 +14,7 @@ from workers.webhooks.addresses import ALLOWED_VARIABLE, AddressRefusedError, ch
 from workers.webhooks.http_post import MAX_EXCERPT_BYTES, Answer, NoAnswerError, post, url_problem
 
 NOW = 1_790_000_000.0
-SLACK_S = 20.0
+SLACK_S = 5.0
 
 
 def send(url: str, body: bytes = b"{}") -> Answer:
