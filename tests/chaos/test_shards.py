@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from framework.shard.circuit_breaker import PROBE_PERIOD_S
+from framework.store.connect import COMMAND_TIMEOUT_S
 from tests.harness import encoded, until
 from tests.servers.proxy import Proxy
 
@@ -55,9 +57,8 @@ def pair(scene, make_server):
 
 def pushed(producer, name, value):
     """Push; return the producer's result and the time it took."""
-    began = time.monotonic()
     answer = producer.push(name, value)
-    return answer, time.monotonic() - began
+    return answer, answer["ended"] - answer["began"]
 
 
 def check_main_is_unaffected(scene, producer, label):
@@ -74,18 +75,20 @@ def check_main_is_unaffected(scene, producer, label):
 
 
 def check_pushes_fail_soon(producer, measured):
-    """Check that the first push waits for its answer, and that of the next, within a second, none does."""
-    answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
-    assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", True)
+    """Check that the first push waits for its answer, and that of the next, until one tests the shard again, none does."""
+    first, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+    assert (first["error"], first["shard"], first["maybe_written"]) == ("ShardUnavailableError", "second", True)
     measured("circuit_open_s", took_s)
+    tested_again_at = first["began"] + COMMAND_TIMEOUT_S + PROBE_PERIOD_S
     began = time.monotonic()
-    slowest_s = 0.0
+    refused_s = []
     while time.monotonic() - began < 1.0:
         answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
         assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", False)
-        slowest_s = max(slowest_s, took_s)
-    assert slowest_s < AT_ONCE_S
-    measured("refused_s", slowest_s)
+        if answer["began"] < tested_again_at:  # a loaded machine may take a second to log the first failure
+            refused_s.append(took_s)
+    assert max(refused_s) < AT_ONCE_S
+    measured("refused_s", max(refused_s))
 
 
 @pytest.mark.campaign
