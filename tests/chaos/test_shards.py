@@ -15,6 +15,8 @@ from tests.servers.proxy import Proxy
 
 AT_ONCE_S = 0.25
 """Promised of a push to a shard that is known to be silent."""
+REFUSED = 200
+"""The pushes that are refused; they take less than the 2 s until one of them tests the shard."""
 BACK_S = 5.0
 """Promised from a shard's return until pushes to it are accepted."""
 TAKEN_OVER_S = 25.0
@@ -75,19 +77,24 @@ def check_main_is_unaffected(scene, producer, label):
 
 
 def check_pushes_fail_soon(producer, measured):
-    """Check that the first push waits for its answer, and that of the next, until one tests the shard again, none does."""
-    first, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
-    assert (first["error"], first["shard"], first["maybe_written"]) == ("ShardUnavailableError", "second", True)
+    """Check that the first push waits for its answer, and that none does until the shard is tested again."""
+    answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+    assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", True)
     measured("circuit_open_s", took_s)
-    tested_again_at = first["began"] + COMMAND_TIMEOUT_S + PROBE_PERIOD_S
-    began = time.monotonic()
     refused_s = []
-    while time.monotonic() - began < 1.0:
-        answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
-        assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", False)
-        if answer["began"] < tested_again_at:  # a loaded machine may take a second to log the first failure
+    while len(refused_s) < REFUSED:
+        tested_at = answer["began"] + COMMAND_TIMEOUT_S + PROBE_PERIOD_S
+        refused, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+        assert (refused["error"], refused["shard"], refused["maybe_written"]) == (
+            "ShardUnavailableError",
+            "second",
+            False,
+        )
+        if refused["began"] < tested_at:
+            assert took_s < AT_ONCE_S
             refused_s.append(took_s)
-    assert max(refused_s) < AT_ONCE_S
+        else:  # a loaded machine may take seconds to log the first failure: this push tested the shard
+            answer = refused
     measured("refused_s", max(refused_s))
 
 
