@@ -2,10 +2,11 @@
 
 Start: the process sends one heartbeat before the first fetch, so that no other process counts it as dead.
 Drain: fetching ends; the jobs in flight have no deadline, until a signal to stop arrives.
-Stop: (1) end fetching and cancel blocking moves; (2) wait for the jobs in flight until the deadline; (3) push the unfinished
-jobs back to the right end of their queues, or give them up (``push_back``), over the main thread's own connection; (4) release
-the lease last, since until then no other process may touch the working list; (5) run the hooks of the jobs that were given
-up and the handlers of exit, for one second at most. ``os._exit`` ends the process even when a thread hangs.
+Stop: (1) end fetching and cancel blocking moves; (2) wait for the jobs in flight until the deadline, and acknowledge those that
+have ended; (3) push the unfinished jobs back to the right end of their queues, or give them up (``push_back``), over the main
+thread's own connection; (4) release the lease last, since until then no other process may touch the working list; (5) run the
+hooks of the jobs that were given up and the handlers of exit, for one second at most. ``os._exit`` ends the process even when a
+thread hangs.
 """
 
 import contextlib
@@ -37,6 +38,8 @@ _FAILED_TIMEOUT_S = 2.0
 _CANCEL_S = 0.5
 # The period of acknowledgements while the last jobs run.
 _ACKNOWLEDGE_PERIOD_S = 0.1
+# The time after the deadline for another try with a new connection. The supervisor kills the process 2 s after the deadline.
+_RECONNECT_S = 0.5
 # The period of the check whether Redis has answered the first fetch.
 _STARTING_CHECK_PERIOD_S = 0.05
 
@@ -250,11 +253,11 @@ class Launcher:
         self._wait_for_shutdown_handlers(max(deadline, began + SHUTDOWN_LEAST_S))
         components.capsules.stop_settling()
         try:
-            components.capsules.acknowledge_all()
+            self._acknowledge_ended(deadline)
             in_time = not (self._stop_now or components.events.died.is_set())
             components.push_back.return_jobs(components.timeout_s if in_time else None)
-            # Acknowledge the jobs that ended during the push-back.
-            components.capsules.acknowledge_all()
+            # The jobs that ended during the push-back.
+            self._acknowledge_ended(deadline)
             # Redis may refuse this at maxmemory; the record expires by itself.
             with contextlib.suppress(RedisError, OSError):
                 components.cron.release()
@@ -304,6 +307,25 @@ class Launcher:
                 return False
         return True
 
+    def _acknowledge_ended(self, deadline: float) -> None:
+        """Acknowledge the jobs that have ended, and try again until the deadline or a signal. Raises the last redis error.
+
+        A job that is not acknowledged runs again. The connection of the last call may be older than a restart of the server.
+        """
+        until = max(deadline, time.monotonic() + _RECONNECT_S)
+        while True:
+            try:
+                self._components.capsules.acknowledge_all()
+            except (RedisError, OSError):
+                if (
+                    self._signals.damaged
+                    or time.monotonic() >= until
+                    or self._stop_now_requested(_ACKNOWLEDGE_PERIOD_S)
+                ):
+                    raise
+            else:
+                return
+
     def _wait_for_shutdown_handlers(self, deadline: float) -> None:
         """Wait for the handlers of shutdown until the deadline or a signal to stop at once; acknowledge meanwhile."""
         while not self._lifecycle.join("shutdown", _ACKNOWLEDGE_PERIOD_S):
@@ -313,8 +335,8 @@ class Launcher:
                 self._lifecycle.abandon("shutdown")
                 return
 
-    def _stop_now_requested(self) -> bool:
-        for number in self._signals.wait(0):
+    def _stop_now_requested(self, timeout_s: float = 0.0) -> bool:
+        for number in self._signals.wait(timeout_s):
             if self._means_stop_now(number):
                 self._stop_now = True
                 self._log.info(

@@ -51,6 +51,46 @@ def test_term_during_quick_jobs_returns_rest_and_repeats_none(scene, measured):
     measured("all_back_s", at(stopped) - at(stopping))
 
 
+@pytest.mark.parametrize("fault", ["lost connection", "restart"])
+def test_stop_while_redis_fails_repeats_no_ended_job(scene, fault):
+    process = scene.worker("-c", "1").ready()
+    scene.enqueue("LongWorker", "one")
+    scene.wait_for("begun", "one")
+    process.send(signal.SIGTERM)
+    process.line(event_name="process.stopping")
+    if fault == "restart":
+        scene.server.kill()
+        process.line(event_name="redis.failed")
+    else:
+        # The stopping process does not read from this connection, so it does not notice.
+        scene.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    scene.let_end("one")
+    scene.wait_for("ended", "one")
+    if fault == "restart":
+        process.line(job_status="done")
+        scene.server.start()
+    assert process.wait() == 0
+    assert process.line(event_name="process.stopped")["finished"]
+    assert not scene.client.exists(f"aw:working:{process.identity}", "queue:default")
+
+
+def test_stop_while_redis_is_away_ends_at_deadline(scene):
+    process = scene.worker("-c", "1", "-t", "2").ready()
+    scene.enqueue("LongWorker", "one")
+    scene.wait_for("begun", "one")
+    process.send(signal.SIGTERM)
+    process.line(event_name="process.stopping")
+    scene.server.kill()
+    scene.let_end("one")
+    assert process.wait() == 0
+    assert not process.find(event_name="process.stopped")
+    (line,) = [line for line in process.lines if "another process will recover its jobs" in line["message"]]
+    assert line["exception.class"] == "redis.exceptions.ConnectionError"
+    scene.server.start()
+    # It is not lost: another process recovers it.
+    assert scene.client.llen(f"aw:working:{process.identity}") == 1
+
+
 def _note(value):
     return json.dumps(
         {"class": "NoteWorker", "args": [value], "jid": f"note {value}", "queue": "default", "retry": True}

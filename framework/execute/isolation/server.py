@@ -81,7 +81,11 @@ class JobServer:
 
     def _accept(self) -> bool:
         """Start the process of one job; return false if the worker process has ended."""
-        data, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        except ConnectionResetError:
+            # The other end was closed while the byte that says that this process is ready was unread, as it always is.
+            return False
         if not data:
             return False
         job, status = (socket.socket(fileno=one) for one in descriptors)
