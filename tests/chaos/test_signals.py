@@ -51,6 +51,7 @@ def test_term_during_quick_jobs_returns_rest_and_repeats_none(scene, measured):
     measured("all_back_s", at(stopped) - at(stopping))
 
 
+@pytest.mark.proves("F3", "F7")
 @pytest.mark.parametrize("fault", ["lost connection", "restart"])
 def test_stop_while_redis_fails_repeats_no_ended_job(scene, fault):
     process = scene.worker("-c", "1").ready()
@@ -74,6 +75,7 @@ def test_stop_while_redis_fails_repeats_no_ended_job(scene, fault):
     assert not scene.client.exists(f"aw:working:{process.identity}", "queue:default")
 
 
+@pytest.mark.proves("F7")
 def test_stop_while_redis_is_away_ends_at_deadline(scene):
     process = scene.worker("-c", "1", "-t", "2").ready()
     scene.enqueue("LongWorker", "one")
