@@ -312,19 +312,18 @@ class Launcher:
 
         A job that is not acknowledged runs again. The connection of the last call may be older than a restart of the server.
         """
-        until = max(deadline, time.monotonic() + _RECONNECT_S)
+        began = time.monotonic()
+        until = max(deadline, began + _RECONNECT_S)
         while True:
             try:
-                self._components.capsules.acknowledge_all()
+                return self._components.capsules.acknowledge_all()
             except (RedisError, OSError):
-                if (
-                    self._signals.damaged
-                    or time.monotonic() >= until
-                    or self._stop_now_requested(_ACKNOWLEDGE_PERIOD_S)
-                ):
+                # The next try may take as long as this one: 5 s where Redis is silent.
+                now = time.monotonic()
+                too_late = now + (now - began) > until
+                if too_late or self._signals.damaged or self._stop_now_requested(_ACKNOWLEDGE_PERIOD_S):
                     raise
-            else:
-                return
+                began = time.monotonic()
 
     def _wait_for_shutdown_handlers(self, deadline: float) -> None:
         """Wait for the handlers of shutdown until the deadline or a signal to stop at once; acknowledge meanwhile."""
