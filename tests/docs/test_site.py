@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
 
 
 @pytest.mark.campaign  # takes half a minute of processor time
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1_200)
 def test_site_is_complete_and_loads_no_remote_file(site: dict[Path, str]) -> None:
     root = min(site, key=lambda path: len(path.parts)).parent
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}

@@ -130,7 +130,7 @@ def test_killed_job_repeats_only_the_items_since_its_save(pruning, tables):
 
 @pytest.mark.campaign
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_million_rows_pruned_through_a_deploy_every_5_s(site, redis, database, monkeypatch, tables):
     """On PostgreSQL; each third process is killed in place of a stop."""
     count = 1_000_000
@@ -140,7 +140,7 @@ def test_million_rows_pruned_through_a_deploy_every_5_s(site, redis, database, m
     begun = time.monotonic()
 
     while not pruning.ended():
-        process, started = pruning.start(), time.monotonic()
+        process, started = pruning.start().ready(), time.monotonic()
         until(lambda started=started: pruning.ended() or time.monotonic() - started > 5, "a deploy", 60)
         process.send(signal.SIGKILL if len(pruning.processes) % 3 == 0 and not pruning.ended() else signal.SIGTERM)
         process.wait()
