@@ -312,9 +312,9 @@ class Launcher:
 
         A job that is not acknowledged runs again. The connection of the last call may be older than a restart of the server.
         """
-        began = time.monotonic()
-        until = max(deadline, began + _RECONNECT_S)
+        until = max(deadline, time.monotonic() + _RECONNECT_S)
         while True:
+            began = time.monotonic()
             try:
                 return self._components.capsules.acknowledge_all()
             except (RedisError, OSError):
@@ -323,7 +323,6 @@ class Launcher:
                 too_late = now + (now - began) > until
                 if too_late or self._signals.damaged or self._stop_now_requested(_ACKNOWLEDGE_PERIOD_S):
                     raise
-                began = time.monotonic()
 
     def _wait_for_shutdown_handlers(self, deadline: float) -> None:
         """Wait for the handlers of shutdown until the deadline or a signal to stop at once; acknowledge meanwhile."""
