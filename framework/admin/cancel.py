@@ -1,8 +1,8 @@
 """Cancel the jobs that match a filter, in every place: waiting for their time, held, in a queue, running.
 
-A job of the schedule or the retry set, or a held one, ends at once: one atomic step removes it. A job in a queue or in a process is
-marked (``aw:cancelled``): its process ends it before its start, or asks it to end. At a crash: what is done stays, and a second call
-goes on; a job that moves meanwhile is found at its next place, or by its mark.
+A job of the schedule or the retry set, or a held one, ends at once: one atomic step removes it. A job in a queue or in a process, of
+Sidekiq too, is marked (``aw:cancelled``): its process ends it before its start, or asks it to end. At a crash: what is done stays,
+and a second call goes on; a job that moves meanwhile is found at its next place, or by its mark.
 """
 
 import time
@@ -21,7 +21,7 @@ from framework.admin.job_counts import OnProgress, ignore_progress
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.job_record import JobRecord
 from framework.admin.purge import HeldEnd, purge
-from framework.admin.search import JobStore, list_job_stores, search_lists
+from framework.admin.search import JobLocation, JobStore, list_job_stores, search_lists, search_records
 from framework.admin.shard_job_set import ShardJobSet
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
@@ -158,6 +158,7 @@ class _Cancellation:
         self._mark_lists([store for store in stores if store.kind == "queue"], now)
         working = [store for store in list_job_stores(self._client) if store.kind == "in flight"]
         self._mark_lists(working, now)
+        self._mark(search_records(self._client, self._wanted.needle or b"", self._note_scanned), now)
 
     def _check_time(self) -> None:
         if time.monotonic() >= self._deadline:
@@ -200,26 +201,28 @@ class _Cancellation:
 
     def _mark_lists(self, stores: Sequence[JobStore], now: float) -> None:
         self._check_time()
-        for part in _parts(self._jids(stores, now)):
+        self._mark(search_lists(self._client, stores, self._wanted.needle or b"", self._note_scanned), now)
+
+    def _note_scanned(self, key: str, scanned: int) -> None:
+        self.result.scanned += scanned
+        self._on_progress(key, self.result.scanned)
+
+    def _mark(self, found: Iterable[JobLocation], now: float) -> None:
+        for part in _parts(self._jids(found, now)):
             self._check_time()
             self._marked.update(part)
             self.result.matched += len(part)
-            self.result.marked += len(part) if self._dry_run else self._mark(part)
+            self.result.marked += len(part) if self._dry_run else self._write_marks(part)
 
-    def _jids(self, stores: Sequence[JobStore], now: float) -> Iterator[Jid]:
+    def _jids(self, locations: Iterable[JobLocation], now: float) -> Iterator[Jid]:
         """Yield the ids of the matching jobs that are not marked yet. A job without an id cannot be marked."""
         sizes = self._settings.size_limit
-
-        def on_progress(key: str, scanned: int) -> None:
-            self.result.scanned += scanned
-            self._on_progress(key, self.result.scanned)
-
-        for found in search_lists(self._client, stores, self._wanted.needle or b"", on_progress):
+        for found in locations:
             job = JobRecord(self._shard.name, found.data, sizes)
             if job.jid and job.jid not in self._marked and self._wanted.matches(job, job.enqueued_at, now):
                 yield job.jid
 
-    def _mark(self, jids: Sequence[Jid]) -> int:
+    def _write_marks(self, jids: Sequence[Jid]) -> int:
         names = [keys.CANCELLED, *map(keys.status, jids)]
         reply: Any = MARK_CANCELLED(self._client, names, [keys.CANCELLED_TTL_S, *jids])
         return sum(reply)

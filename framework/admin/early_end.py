@@ -15,13 +15,15 @@ _REMEDY = "the process that fetches it, which ends it without running"
 def early_end_blockers(location: JobLocation, snapshot: ShardSnapshot) -> list[Blocker]:
     """Return why the job at this place will not run, or is to end. Raises redis errors."""
     kind, payload = location.store.kind, location.payload
-    if kind not in _WAITING and kind != "in flight":
+    if kind not in (*_WAITING, "in flight", "running"):
         return []
     blockers: list[Blocker] = []
     since, what = snapshot.cancelled_since(str(payload.get("jid"))), "it"
     sees = "the job itself, when it reads self.cancelled; the task of an async job is cancelled within five seconds"
     if since is None and (bid := bid_of(payload)):
         since, what, sees = snapshot.cancelled_since(bid), "its batch", "the job itself, when it reads self.cancelled"
+    if kind == "running":
+        sees = "the job itself, if it includes Sidekiq::IterableJob or reads `cancelled?`; any other job of Ruby runs to its end"
     if since is not None:
         why = f"{what} was cancelled {format_duration(max(0.0, snapshot.now - since))} ago"
         blockers.append(Blocker("cancelled", why, _REMEDY if kind in _WAITING else sees))

@@ -45,6 +45,8 @@ _NO_ERROR = (
     "then its log line with job_status quarantined has the reason"
 )
 _MAX_TIMES = 1_000_000
+# Three heartbeats of Sidekiq.
+_SIDEKIQ_SILENT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ class Explainer:
                 result = self._at_limit(location, payload)
             case "paused":
                 result = f"held by the pause of {name}, {position}", self._held_by_pause(name, payload)
-            case "in flight":
-                result = f"in flight in {name}", [self._in_flight(name, payload)]
+            case "in flight" | "running" as kind:
+                result = self._in_process(kind, name, payload)
             case "migrating":
                 result = f"queue {name}, set aside", [self._migrating(name)]
             case "dead":
@@ -187,6 +189,11 @@ class Explainer:
             )
         return reasons
 
+    def _in_process(self, kind: str, name: str, payload: Payload) -> tuple[str, list[Blocker]]:
+        if kind == "running":
+            return f"runs in {name}, a process of Sidekiq", [self._in_sidekiq(name, payload)]
+        return f"in flight in {name}", [self._in_flight(name, payload)]
+
     def _in_flight(self, list_owner: str, payload: Payload) -> Blocker:
         owner = self._snapshot.owner(list_owner, str(payload.get("jid")))
         identity, _ = split_owner(list_owner)
@@ -211,6 +218,17 @@ class Explainer:
         why = f"fetched, but not begun when its process last wrote its record (each {period_s:g} s); {lease}"
         remedy = "a free thread of that process; or its stop, which puts the job back"
         return Blocker("fetched", why, f"{remedy}; if it dies, a sweep after the lease has expired")
+
+    def _in_sidekiq(self, identity: str, payload: Payload) -> Blocker:
+        owner = self._snapshot.owner(identity, str(payload.get("jid")))
+        if owner.silent_s is not None and owner.silent_s > _SIDEKIQ_SILENT_S:
+            why = f"the process {identity} sent no heartbeat for {format_duration(owner.silent_s)}: it is dead, frozen or cut off"
+            remedy = "its next heartbeat. If it is dead, the job is lost, unless it has Sidekiq Pro's super_fetch: push it again"
+            return Blocker("process_silent", why, remedy)
+        began = owner.running_since
+        since = "" if began is None else f", since {format_duration(self._snapshot.now - began)}"
+        why = f"it runs in Ruby{since}, by the record of its process: no key has the job itself meanwhile"
+        return Blocker("running", why, "its end")
 
     def _migrating(self, queue: str) -> Blocker:
         owner = self._snapshot.owner(keys.migration_identity(queue), "")
@@ -321,7 +339,7 @@ class Explainer:
 def _since(location: JobLocation, payload: Payload) -> float | None:
     """Return since when the job has been at its place, ``None`` if that was not recorded."""
     match location.store.kind:
-        case "queue" | "migrating" | "in flight":
+        case "queue" | "migrating" | "in flight" | "running":
             return timestamp(payload.get("enqueued_at"))
         case "scheduled":
             return timestamp(payload.get("created_at"))

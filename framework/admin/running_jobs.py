@@ -9,12 +9,13 @@ from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.process_list import read_running
 from framework.async_twin import async_twin
+from framework.process.record import recorded_payload
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import timestamp
-from framework.wire.json import dumps, loads_object
+from framework.wire.json import loads_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,6 @@ def read_work(shard: Shard, sizes: SizeLimitSettings) -> Iterator[RunningJob]:
 
 def _running_job(shard: str, identity: str, thread: bytes, entry: bytes, sizes: SizeLimitSettings) -> RunningJob:
     fields = loads_object(entry)
-    payload: Any = fields.get("payload")
-    # Sidekiq accepts an object too.
-    data = payload.encode(errors="replace") if isinstance(payload, str) else dumps(payload)
     queue = fields.get("queue")
     return RunningJob(
         shard,
@@ -85,5 +83,5 @@ def _running_job(shard: str, identity: str, thread: bytes, entry: bytes, sizes: 
         decode_escaped(thread),
         queue if isinstance(queue, str) else "",
         timestamp(fields.get("run_at")),
-        JobRecord(shard, data, sizes),
+        JobRecord(shard, recorded_payload(fields), sizes),
     )

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.job_counts import OnProgress, named_queues
+from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
 from framework.text import decode_escaped
 from framework.types import Payload
@@ -19,7 +20,7 @@ from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object
 
 StoreKind: TypeAlias = Literal[
-    "scheduled", "retry", "queue", "waiting", "paused", "migrating", "in flight", "dead", "interrupted"
+    "scheduled", "retry", "queue", "waiting", "paused", "migrating", "in flight", "running", "dead", "interrupted"
 ]
 ScanPage: TypeAlias = list[tuple[bytes, float]]
 """Members of a sorted set with their scores."""
@@ -30,6 +31,9 @@ STEP_JOBS, STEP_BYTES = 5_000, 1_000_000
 
 _KEYS_PER_STEP = 1_000
 """The most keys in one step."""
+
+_RECORDS_PER_STEP = 100
+"""The most records of processes in one step: each may have as many jobs as the process has threads."""
 
 _LISTS = ("queue", "in flight", "migrating")
 _GLOB = re.compile(rb"([*?\[\]\\^-])")
@@ -58,6 +62,8 @@ class JobStore(NamedTuple):
                 return keys.owner(decode_escaped(self.key))
             case "migrating":
                 return keys.migrated_queue(keys.owner(decode_escaped(self.key))) or ""
+            case "running":
+                return decode_escaped(self.key.rpartition(b":")[0])
             case _:
                 return ""
 
@@ -105,9 +111,31 @@ def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[Job
         locations = (one for group in _batches(stores) for one in _search_batch(client, group, wanted, on_step))
         # A malformed payload is reported; a job with the id only among its arguments is a different one.
         found = [one for one in locations if one.payload.get("jid", jid) == jid]
+        found = found or [one for one in search_records(client, wanted, on_step) if one.payload.get("jid") == jid]
         if found:
             return found
     return []
+
+
+def search_records(client: "redis.Redis", text: bytes, on_progress: OnProgress) -> Iterator[JobLocation]:
+    """Yield the jobs that processes of Sidekiq run and whose payload has the text; all jobs for an empty one.
+
+    Such a process takes a job out of Redis when it fetches it, so only the record that it writes with each heartbeat has the job.
+    Raises redis errors.
+    """
+    identities = [one.identity for one in read_processes(client) if one.is_ruby]
+    for start in range(0, len(identities), _RECORDS_PER_STEP):
+        # Sidekiq writes one of the two keys, by its version.
+        names = [key for identity in identities[start : start + _RECORDS_PER_STEP] for key in keys.work(identity)]
+        pipeline: Any = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hvals(name)
+        for name, reply in zip(names, pipeline.execute(raise_on_error=False), strict=True):
+            jobs = [recorded_payload(loads_object(entry)) for entry in reply] if isinstance(reply, list) else []
+            on_progress(name, len(jobs))
+            for number, data in enumerate(jobs, start=1):
+                if text in data:
+                    yield JobLocation(JobStore("running", name.encode()), data, number, len(jobs))
 
 
 def search_lists(

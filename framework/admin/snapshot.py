@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, cast
 
 import redis
@@ -10,10 +11,9 @@ from redis.exceptions import ResponseError
 
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import read_flags
-from framework.process.record import ProcessInfo, read_processes
+from framework.process.record import ProcessInfo, read_processes, recorded_payload
 from framework.store.clock import server_time
 from framework.text import decode_escaped
-from framework.types import Payload
 from framework.wire import keys
 from framework.wire.iteration_state import SavedIteration, read_iteration
 from framework.wire.job import timestamp
@@ -23,12 +23,12 @@ from framework.wire.owners import split_owner
 
 @dataclass(frozen=True, slots=True)
 class ListOwner:
-    """The process that owns a working list: its lease, its last heartbeat, and since when it runs the job."""
+    """The process that has a job: its lease, its last heartbeat, and since when it runs the job."""
 
     lease_s: float | None
-    """``None`` for an expired lease: the process is dead."""
+    """``None`` for an expired lease: the process is dead, or it is one of Sidekiq's, which have none."""
     silent_s: float | None
-    """Seconds since the last heartbeat; ``None`` if the process is not registered."""
+    """Seconds since the last heartbeat; ``None`` if the process is not registered and has no record."""
     running_since: float | None
 
 
@@ -98,22 +98,24 @@ class ShardSnapshot:
         return state if state is not None and state.runs else None
 
     def owner(self, owner: str, jid: str) -> ListOwner:
-        """Return the state of the process whose working list holds the job."""
+        """Return the state of the process whose working list or record has the job."""
         identity, _ = split_owner(owner)
         pipeline: Any = self.client.pipeline()
         pipeline.pttl(keys.lease(identity))
         pipeline.zscore(keys.REGISTRY, identity)
-        pipeline.hvals(keys.work(identity)[0])
-        lease_ms, beat, work = pipeline.execute()
-        running = [entry for entry in map(loads_object, work) if _jid_of(entry) == jid]
+        pipeline.hget(identity, "beat")
+        for key in keys.work(identity):
+            pipeline.hvals(key)
+        lease_ms, beat, written_at, *work = pipeline.execute()
+        if beat is None and written_at is not None:
+            beat = timestamp(decode_escaped(written_at))
+        running = [
+            entry
+            for entry in map(loads_object, chain(*work))
+            if loads_object(recorded_payload(entry)).get("jid") == jid
+        ]
         return ListOwner(
             lease_ms / 1_000 if lease_ms > 0 else None,
             None if beat is None else self.now - abs(beat),
             timestamp(running[0].get("run_at")) if running else None,
         )
-
-
-def _jid_of(entry: Payload) -> object:
-    payload = entry.get("payload")
-    job = loads_object(payload.encode()) if isinstance(payload, str) else payload
-    return cast("Payload", job).get("jid") if isinstance(job, dict) else None

@@ -48,7 +48,7 @@ def cancel(
 
     ENDED jobs waited for their time, or were held, and are gone. MARKED jobs are in a queue or in a process: they end when
     their turn comes, without running; a running job ends when it reads `self.cancelled`, and the task of an async job is
-    cancelled. Processes see it within five seconds.
+    cancelled. Processes see it within five seconds. A job that runs in Ruby ends if it is one of Sidekiq::IterableJob.
 
     Status 1: no job matches, a job has moved meanwhile, the time limit ended, or a shard does not answer.
     """
@@ -92,7 +92,7 @@ def _report(on: ShardCommand, results: Mapping[str, CancelResult], wanted: int, 
     found = sum(one.matched for one in results.values())
     if found < wanted:
         some = "no job that waits or runs matches" if not found else f"{wanted - found} of {wanted} ids were not found"
-        echo(f"{some}: it has ended, or never was", err=True)
+        echo(f"{some}: it has ended, or never was, or Sidekiq fetched it in the last seconds", err=True)
         sys.exit(EXIT_FAILED)
     if any(one.refused or not one.completed for one in results.values()):
         sys.exit(EXIT_FAILED)

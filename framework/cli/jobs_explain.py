@@ -41,7 +41,8 @@ No key of {shards} holds the job {jid}. Possible reasons:
   - it has ended: its last log line says how (job_status done, deduplicated, dropped, discarded; or fail with
     dead false: a business error, or a class that keeps no dead jobs)
   - it was never pushed: perform_async returned None or raised (deduplicated, refused, a shard unavailable)
-  - it moved during the scan from a key that was not yet scanned to one that was: run the command again"""
+  - it moved during the scan from a key that was not yet scanned to one that was: run the command again
+  - a process of Sidekiq has just fetched it: its record has the job within ten seconds"""
 
 
 @click.command("explain")

@@ -25,7 +25,7 @@ from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
 from framework.wire.ids import base36
 from framework.wire.job import decode, whole_number
-from framework.wire.json import loads_object
+from framework.wire.json import dumps, loads_object
 
 _DAY_TTL_S = 5 * 365 * 86_400
 # Per heartbeat.
@@ -355,6 +355,15 @@ def _queue_names(found: object) -> set[str]:
     if not isinstance(found, list | dict):
         return set()
     return {str(name) for name in cast("Iterable[Any]", found) if isinstance(name, str)}
+
+
+def recorded_payload(entry: Payload) -> bytes:
+    """Return the payload in the record of a running job, empty without one."""
+    payload = entry.get("payload")
+    if isinstance(payload, str):
+        return payload.encode(errors="replace")
+    # Sidekiq writes text, and reads an object too.
+    return b"" if payload is None else dumps(payload)
 
 
 def display_payload(data: bytes, outline: Payload | None = None) -> str:

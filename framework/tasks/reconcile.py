@@ -76,7 +76,7 @@ def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] |
             return DEAD, "it was moved to the dead set"
         case "interrupted":
             return QUARANTINED, "it is in the interrupted set"
-        case "in flight" | "migrating":
+        case "in flight" | "migrating" | "running":
             return None
         case _ if event.status == "working":
             return INTERRUPTED, "its process ended; the job waits again"

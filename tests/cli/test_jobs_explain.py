@@ -241,7 +241,7 @@ def test_explain_unknown_job_lists_possible_reasons(site, redis):
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"No key of main holds the job {JID}. ")
-    assert [line[:5] for line in done.stderr.splitlines()[1:]] == ["  - i", "    d", "  - i", "  - i"]
+    assert [line[:5] for line in done.stderr.splitlines()[1:]] == ["  - i", "    d", "  - i", "  - i", "  - a"]
     done = site.run(COMMAND, "explain", JID, "-r", "jobs", "--json")
     assert (done.returncode, json.loads(done.stdout)["found"]) == (1, [])
     assert done.stderr.startswith(f"No key of main holds the job {JID}. ")

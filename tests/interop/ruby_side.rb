@@ -116,6 +116,14 @@ class WaitingWorker
   end
 end
 
+class HeldWorker
+  include Sidekiq::Worker
+
+  def perform(key)
+    sleep 0.05 until Sidekiq.redis { |redis| redis.get(key) }
+  end
+end
+
 # Rails' Active Job where it is installed (Debian's ruby-activejob), else classes that read and write the same format.
 begin
   require "logger"

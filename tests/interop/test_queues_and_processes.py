@@ -4,9 +4,11 @@ import json
 import time
 
 import pytest
+from redis import Redis
 
 from framework import admin
 from framework.admin.port import Access, opener
+from framework.admin.search import search
 from framework.settings.load import load
 from framework.shard.shards import Shards
 from framework.wire import keys
@@ -74,6 +76,23 @@ def test_ruby_process_is_listed_quieted_and_stopped(ruby, ruby_server, redis, on
         process.stop()
         assert server.ended() == 0
     assert admin.processes() == []
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+def test_job_that_runs_in_ruby_is_found(ruby, ruby_server, redis, redis_url, eventually):
+    """Sidekiq takes a job out of Redis at the fetch: its record alone has the job, and is written every few seconds."""
+    client = Redis.from_url(redis_url)
+    with ruby_server():
+        jid = ruby("perform_async", **{"class": "HeldWorker", "args": ["interop:release"]})
+        (found,) = eventually(lambda: search(client, jid, lambda _key, _jobs: None), "the job in the record of Ruby")
+        (process,) = ruby("processes")
+        assert (found.store.kind, found.store.name, found.payload["class"]) == (
+            "running",
+            process["identity"],
+            "HeldWorker",
+        )
+        redis.set("interop:release", 1)
 
 
 def test_work_of_a_ruby_record_is_read(ruby, redis, on_main):
