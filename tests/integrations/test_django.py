@@ -7,7 +7,7 @@ import pytest
 
 django = pytest.importorskip("django", reason="the extra django is not installed")
 
-from asgiref.sync import sync_to_async  # noqa: E402
+from asgiref.sync import async_to_sync, sync_to_async  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.core.exceptions import ImproperlyConfigured  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
@@ -24,14 +24,13 @@ if not settings.configured:
     )
     django.setup()
 
+from framework.declare.limited_capacity import LimitedCapacityWorker  # noqa: E402
 from framework.errors import UnknownTaskError  # noqa: E402
-from framework.integrations.django import tasks  # noqa: E402
-from framework.integrations.django.commit_hooks import open_transactions  # noqa: E402
+from framework.integrations.django import commit_hooks, tasks  # noqa: E402
 from framework.integrations.django.configuration_check import check_configuration  # noqa: E402
 from framework.integrations.django.connections import CloseConnections  # noqa: E402
 from framework.integrations.django.management.commands.worker import Command  # noqa: E402
 from framework.middleware.chain import SERVER, Chain, ChainInvocation  # noqa: E402
-from framework.push.transactions import add_source  # noqa: E402
 from tests.push.conftest import worker  # noqa: E402
 
 
@@ -60,7 +59,7 @@ def database_in_use(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def job(pusher, sources):
-    add_source(open_transactions)
+    commit_hooks.install()
     return worker(queue="default")
 
 
@@ -115,6 +114,142 @@ def test_push_in_manual_transaction_management_is_refused(database_in_use, job, 
         job.perform_async(1)
     database_in_use["default"].rollback()
     assert jobs() == []
+
+
+def test_manual_savepoint_rolled_back_discards_its_pushes(database_in_use, job, jobs):
+    with transaction.atomic():
+        job.perform_async(1)
+        first = transaction.savepoint()
+        job.perform_async(2)
+        second = transaction.savepoint()
+        job.perform_async(3)
+        transaction.savepoint_commit(second)
+        transaction.savepoint_rollback(first)
+        job.perform_async(4)
+        transaction.savepoint_commit(transaction.savepoint())
+        with pytest.raises(ValueError, match="no tea"), transaction.atomic():
+            raise ValueError("no tea")
+    assert [one["args"] for one in jobs()] == [[1], [4]]
+
+
+# --- transactions of coroutines: the connections are those of the thread that waits for them ------------------------
+
+
+class ShopWorker(LimitedCapacityWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    max_running_jobs = 1
+
+    def perform_work(self) -> None: ...
+
+    def remaining_work_count(self) -> int:
+        return 0
+
+
+async def push_in_all_forms(job):
+    """Push from a coroutine in each way; return the number of jobs."""
+    await job.aperform_async(1)
+    await job.set(retry=3).aperform_async(2)
+    await job.aperform_in(60, 3)
+    await job.aperform_bulk([(4,), (5,)])
+    await job.aperform_bulk_stream([(6,)])
+    await ShopWorker.aperform_with_capacity()
+    await asyncio.to_thread(job.perform_async, 9)
+    await asyncio.create_task(job.aperform_async(10))
+    job.perform_async(11)
+    await sync_to_async(job.perform_async)(12)
+    return 11
+
+
+def written(redis):
+    return redis.llen("queue:default") + redis.zcard("schedule")
+
+
+@pytest.mark.parametrize("push", [async_to_sync(push_in_all_forms), lambda job: asyncio.run(push_in_all_forms(job))])
+def test_push_of_a_coroutine_waits_for_its_caller(database_in_use, job, redis, push):
+    with pytest.raises(ValueError, match="no tea"), transaction.atomic():
+        push(job)
+        raise ValueError("no tea")
+    assert written(redis) == 0
+    with transaction.atomic():
+        number = push(job)
+        assert written(redis) == 0
+    assert written(redis) == number
+    push(job)
+    # Without the one for which there is no capacity left.
+    assert written(redis) == 2 * number - 1
+
+
+def test_push_of_a_coroutine_heeds_savepoints(database_in_use, job, jobs):
+    with transaction.atomic():
+        async_to_sync(job.aperform_async)(1)
+        with pytest.raises(ValueError, match="no tea"), transaction.atomic():
+            async_to_sync(job.aperform_async)(2)
+            raise ValueError("no tea")
+        async_to_sync(job.aperform_async)(3)
+    assert [one["args"] for one in jobs()] == [[1], [3]]
+
+
+def test_push_waits_for_a_block_that_a_coroutine_entered(database_in_use, job, jobs):
+    async def order():
+        block = transaction.atomic()
+        await sync_to_async(block.__enter__)()
+        await job.aperform_async(1)
+        job.perform_async(2)
+        assert jobs() == []
+        await sync_to_async(block.__exit__)(None, None, None)
+        await job.aperform_async(3)
+        await sync_to_async(database_in_use.close_all)()
+
+    asyncio.run(order())
+    assert [one["args"] for one in jobs()] == [[1], [2], [3]]
+
+
+def test_push_of_a_task_that_outlives_the_block_is_written(database_in_use, job, jobs):
+    async def order():
+        ended = asyncio.Event()
+
+        async def push():
+            await ended.wait()
+            await job.aperform_async(1)
+
+        def begin():
+            block.__enter__()
+
+        block = transaction.atomic()
+        await sync_to_async(begin)()
+        task = asyncio.create_task(push())
+        await sync_to_async(block.__exit__)(ValueError, ValueError("no tea"), None)
+        ended.set()
+        await task
+        await sync_to_async(database_in_use.close_all)()
+
+    asyncio.run(order())
+    assert [one["args"] for one in jobs()] == [[1]]
+
+
+def test_push_beside_the_transaction_of_another_task_is_written(database_in_use, job, jobs):
+    async def order():
+        entered, pushed = asyncio.Event(), asyncio.Event()
+
+        async def in_transaction():
+            block = transaction.atomic()
+            await sync_to_async(block.__enter__)()
+            entered.set()
+            await pushed.wait()
+            await sync_to_async(block.__exit__)(ValueError, ValueError("no tea"), None)
+
+        async def push():
+            await entered.wait()
+            await job.aperform_async(1)
+            job.perform_async(2)
+            pushed.set()
+
+        await asyncio.gather(in_transaction(), push())
+        await sync_to_async(database_in_use.close_all)()
+
+    asyncio.run(order())
+    assert [one["args"] for one in jobs()] == [[1], [2]]
 
 
 # --- connections ----------------------------------------------------------------------------------------------------

@@ -5,10 +5,9 @@ from django.core.checks import register
 from django.utils.module_loading import autodiscover_modules
 
 from framework import middleware
-from framework.integrations.django.commit_hooks import open_transactions
+from framework.integrations.django import commit_hooks
 from framework.integrations.django.configuration_check import check_configuration
 from framework.integrations.django.connections import CloseConnections
-from framework.push.transactions import add_source
 
 JOBS_MODULE = "jobs"
 """The module of an installed app that has its worker classes."""
@@ -24,6 +23,6 @@ class ApplicationWorkerConfig(AppConfig):
     def ready(self) -> None:
         """Import the module ``jobs`` of each installed app that has one. Errors of such a module reach the caller."""
         middleware.server.prepend(CloseConnections)
-        add_source(open_transactions)
+        commit_hooks.install()
         register(check_configuration)
         autodiscover_modules(JOBS_MODULE)

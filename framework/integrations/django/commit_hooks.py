@@ -1,21 +1,132 @@
-"""Let pushes wait for the commits of Django's transactions, by ``transaction.on_commit``."""
+"""Let pushes wait for the commits of Django's transactions.
 
-from collections.abc import Sequence
-from functools import partial
+Django gives each thread connections of its own. A coroutine has none: its queries run in a thread that waits for it
+(``thread_sensitive``), and its awaited pushes run in further threads. So each ``atomic`` block notes its transaction in the context,
+which asyncio and asgiref hand on to coroutines and to threads that work for them.
+"""
 
-from django.db import connections, transaction
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any
 
-from framework.push.transactions import OnCommit
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic, get_connection
+
+from framework.push.transactions import OnCommit, add_source
+
+_KEY = "framework_transaction"
+"""The attribute of a connection that has its open transaction."""
+
+
+class NotedTransaction:
+    """Represent the open transaction of one connection, for pushes in other threads."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection: BaseDatabaseWrapper | None = connection
+        """``None`` from the begin of the commit or rollback on."""
+        self._lock = threading.Lock()
+
+    def on_commit(self, act: Callable[[], None]) -> None:
+        """Call ``act`` after the commit; at once where the transaction has ended meanwhile."""
+        # A task may outlive the block: a function that is added during the commit would never be called.
+        with self._lock:
+            if self.connection is not None:
+                _on_commit(self.connection, act)
+                return
+        act()
+
+    def end(self) -> None:
+        """Accept no more pushes of other threads."""
+        with self._lock:
+            self.connection = None
+
+
+_noted: ContextVar[tuple[NotedTransaction, ...]] = ContextVar("framework_django_transactions", default=())
+"""The transactions whose ``atomic`` blocks were entered in this context, with some that have ended."""
+
+
+def install() -> None:
+    """Let pushes wait for the transactions of all connections. A second call has no effect."""
+    add_source(open_transactions)
+    if not hasattr(Atomic.__enter__, "__wrapped__"):
+        # Django sends no signal at the begin of a transaction.
+        setattr(Atomic, "__enter__", _noting(Atomic.__enter__))  # noqa: B010
+        setattr(Atomic, "__exit__", _ending(Atomic.__exit__))  # noqa: B010
 
 
 def open_transactions() -> Sequence[OnCommit]:
-    """Return ``on_commit`` of each database of this thread with an open transaction. A rollback to a savepoint counts as one.
+    """Return ``on_commit`` of each open transaction of this thread, and of the code for which this thread or task works.
 
     In Django's manual transaction management (autocommit off, no ``atomic``) the returned function raises Django's
     TransactionManagementError, because Django calls no hooks there.
     """
-    return [
-        partial(transaction.on_commit, using=connection.alias)
+    own = [
+        connection
         for connection in connections.all(initialized_only=True)
         if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
     ]
+    others = [one for one in _noted.get() if one.connection is not None and one.connection not in own]
+    return [*(partial(_on_commit, connection) for connection in own), *(one.on_commit for one in others)]
+
+
+def _on_commit(connection: BaseDatabaseWrapper, act: Callable[[], None]) -> None:
+    """Call ``act`` after the commit. A rollback to an earlier savepoint discards it, also to one of ``transaction.savepoint``."""
+    connection.on_commit(act)
+    if connection.in_atomic_block:
+        # The stubs of Django know no third member.
+        hooks: list[Any] = connection.run_on_commit
+        savepoints, *hook = hooks[-1]
+        hooks[-1] = (_EarlierSavepoints(savepoints, connection.savepoint_state), *hook)
+
+
+class _EarlierSavepoints(set[str]):
+    """The savepoints of a connection up to now. Django counts them, and forgets a function that has the one of a rollback."""
+
+    def __init__(self, open_blocks: Collection[str], count: int) -> None:
+        super().__init__(open_blocks)
+        self._count = count
+
+    def __contains__(self, name: object) -> bool:
+        _, _, number = str(name).rpartition("_x")
+        return super().__contains__(name) or (number.isdecimal() and int(number) <= self._count)
+
+
+def _noted_by(connection: BaseDatabaseWrapper) -> NotedTransaction | None:
+    return getattr(connection, _KEY, None)
+
+
+def _noting(enter: Callable[[Atomic], None]) -> Callable[[Atomic], None]:
+    @wraps(enter)
+    def noting(self: Atomic) -> None:
+        enter(self)
+        connection = get_connection(self.using)
+        noted = _noted_by(connection)
+        if noted is None or noted.connection is None:
+            noted = NotedTransaction(connection)
+            setattr(connection, _KEY, noted)
+        found = _noted.get()
+        if noted not in found:
+            _noted.set((*(one for one in found if one.connection is not None), noted))
+
+    return noting
+
+
+_Exit = Callable[[Atomic, type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
+def _ending(leave: _Exit) -> _Exit:
+    @wraps(leave)
+    def ending(
+        self: Atomic, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = get_connection(self.using)
+        noted = _noted_by(connection)
+        if noted is not None and len(connection.atomic_blocks) <= 1:
+            noted.end()
+        leave(self, kind, error, trace)
+
+    return ending
