@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Container, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, cast
 
@@ -36,8 +36,10 @@ class EventLoop:
             self._wakeup_sent = True
             loop.call_soon_threadsafe(self._start_submitted)
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run ``coroutine`` on the loop in a copy of this thread's context; return its result or raise its error.
+    def run(self, coroutine: Coroutine[Any, Any, Any], context: Context | None = None) -> Any:
+        """Run ``coroutine`` on the loop in ``context``; return its result or raise its error.
+
+        Without a context it runs in a copy of this thread's.
 
         If a coroutine of this loop calls ``run``, it blocks the loop until ``run`` returns. So the new coroutine, and
         every other that ``run`` gets meanwhile, runs on a nested loop: the blocked coroutine may wait for it.
@@ -45,12 +47,13 @@ class EventLoop:
         if threading.current_thread() is self._thread:
             self._blocked = True
             try:
-                return self._nested_loop().run(coroutine)
+                return self._nested_loop().run(coroutine, context)
             finally:
                 self._blocked = False
         if self._blocked:
-            return self._nested_loop().run(coroutine)
-        result, error = asyncio.run_coroutine_threadsafe(_result_or_exit(coroutine), self._running_loop()).result()
+            return self._nested_loop().run(coroutine, context)
+        outcome = _result_or_exit(coroutine, context or copy_context())
+        result, error = asyncio.run_coroutine_threadsafe(outcome, self._running_loop()).result()
         if error is not None:
             raise error
         return result
@@ -150,9 +153,14 @@ def _run_forever(loop: asyncio.AbstractEventLoop, closed: threading.Event) -> No
         loop.close()
 
 
-async def _result_or_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Return SystemExit and KeyboardInterrupt as values: raised in a task, they would end the loop of all jobs."""
-    try:
-        return await coroutine, None
-    except (SystemExit, KeyboardInterrupt) as error:
-        return None, error
+async def _result_or_exit(coroutine: Coroutine[Any, Any, Any], context: Context) -> tuple[Any, BaseException | None]:
+    """Run the coroutine as a task in this context itself, so that middlewares before and after it share the context."""
+
+    # As values: raised in a task, these two would end the loop of all jobs.
+    async def outcome() -> tuple[Any, BaseException | None]:
+        try:
+            return await coroutine, None
+        except (SystemExit, KeyboardInterrupt) as error:
+            return None, error
+
+    return await asyncio.get_running_loop().create_task(outcome(), context=context)

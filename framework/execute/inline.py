@@ -4,6 +4,8 @@ A tracked job has its states too: the caller gets its id (``set(sync=True)``) an
 """
 
 import os
+from collections.abc import Coroutine
+from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any
 
@@ -51,11 +53,11 @@ def run_inline(
     decompress_arguments(payload, decompressed_limit, decoded_limit, protected=protected)
     found = tracked_job(payload)
     if found is None:
-        copy_context().run(_run, worker, payload, middleware, strictness)
+        _run(worker, payload, middleware, strictness)
         return str(payload["jid"])
     status_writer.write(found, "running")
     try:
-        performed = copy_context().run(_run, worker, payload, middleware, strictness)
+        performed = _run(worker, payload, middleware, strictness)
     except BaseException as error:
         status_writer.write(found, "discarded" if has_type(error, Discard) else "failed")
         raise
@@ -65,11 +67,28 @@ def run_inline(
 
 def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck) -> bool:
     """Run the job in a context of its own, as in a process; return whether every middleware yielded."""
+    own = copy_context()
+    yielded, coroutine = own.run(_begin, worker, payload, middleware, strictness)
+    if coroutine is not None:
+        _loops[-1].run(coroutine, own)
+    return yielded
+
+
+def _begin(
+    worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck
+) -> tuple[bool, Coroutine[Any, Any, Any] | None]:
+    """Run the job to its end, or return the coroutine of an async job; its middlewares end in the coroutine."""
     instance = new_instance(worker, payload)
     context.enter_job(payload)
-    with ChainInvocation(middleware, instance, payload, payload["queue"]) as open_:
-        if open_:
+    with ExitStack() as exits:
+        yielded = exits.enter_context(ChainInvocation(middleware, instance, payload, payload["queue"]))
+        if yielded:
             coroutine = call_perform(instance, worker.declaration(), payload, strictness)
             if coroutine is not None:
-                _loops[-1].run(coroutine)
-    return open_
+                return True, _complete(coroutine, exits.pop_all())
+    return yielded, None
+
+
+async def _complete(coroutine: Coroutine[Any, Any, Any], exits: ExitStack) -> None:
+    with exits:
+        await coroutine

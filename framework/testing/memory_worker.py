@@ -142,7 +142,7 @@ class MemoryWorker:
         context = copy_context()
         run = context.run(self._executor.begin, unit)
         if run.coroutine is not None:
-            context.run(LOOP.run, self._executor.complete_async(run))
+            LOOP.run(self._executor.complete_async(run), context)
         return context.run(self._finish, run)
 
     def _finish(self, run: Execution) -> tuple[bool, BaseException | None]:

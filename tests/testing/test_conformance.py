@@ -4,6 +4,7 @@ Each test declares its workers, pushes, drains, and reads where the jobs are.
 """
 
 import time
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -383,6 +384,33 @@ def test_middlewares_wrap_pushes_and_runs(middlewares, jobs):
     Wrapped.perform_in(60, "later")
     assert jobs.drain() == 2
     assert ran == [("before", 1), "now", "after", ("before", 2), "later", "after"]
+
+
+def test_job_and_its_middlewares_share_one_context(jobs):
+    tenant = ContextVar("tenant", default="none")
+
+    class SetTenant:
+        def call(self, worker, job, queue):
+            token = tenant.set("north")
+            try:
+                yield
+            finally:
+                ran.append(tenant.get())
+                tenant.reset(token)
+
+    middleware.server.add(SetTenant)
+
+    class Async(Base):
+        async def perform(self, word: str):
+            ran.append(f"{tenant.get()} {word}")
+            tenant.set(word)
+
+    Async.perform_async("a")
+    assert jobs.drain() == 1
+    Async.perform_inline("b")
+    assert Async.set(sync=True).perform_async("c")
+    assert ran == ["north a", "a", "north b", "b", "north c", "c"]
+    assert tenant.get() == "none"
 
 
 # --- policies -------------------------------------------------------------------------------------------------------
