@@ -1,5 +1,7 @@
 """``jobs story``: show the life of one recorded job, with its messages."""
 
+from datetime import UTC, datetime
+
 import click
 
 from framework import tasks
@@ -36,5 +38,6 @@ def story(*, jid: str, after: int, limit: int, as_json: bool) -> None:
     lines = event_lines(event)
     for one in messages:
         fields = " ".join(f"{name}={value!r}" for name, value in one.fields.items())
-        lines.append(visible(f"{one.at.isoformat(timespec='milliseconds')}  {one.text}  {fields}".rstrip()))
+        moment = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="milliseconds")
+        lines.append(visible(f"{moment}  {one.text}  {fields}".rstrip()))
     echo_lines(lines)

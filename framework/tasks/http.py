@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,8 +28,8 @@ from starlette.routing import Route
 
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskError, TaskNotFoundError, TaskTablesError
 from framework.tasks.change import has_valid_jid
-from framework.tasks.model import STATUSES
-from framework.tasks.openapi import DOCUMENT, MAX_ID
+from framework.tasks.model import MAX_ID, STATUSES
+from framework.tasks.openapi import DOCUMENT
 from framework.tasks.queries import MAX_PAGE
 from framework.tasks.task import Task, page_as_json, story
 
@@ -36,6 +37,11 @@ STREAM_PERIOD_S = 1.0
 """The time between two looks at the progress of a streamed task."""
 
 _SILENCE_S = 15.0
+
+NOT_FOUND = "there is no such task or job, or you may not see it"
+"""The answer for a task or a job that is missing and for one of another caller: a caller must not learn which of both it is."""
+
+_UNAVAILABLE = "the database or Redis does not answer; try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class TaskScope:
         """Return whether the caller may see a task."""
         return self.owner in (None, task.owner) and self.tenant in (None, task.tenant)
 
+
+_OUTAGES = (TaskDatabaseError, TaskTablesError, ShardUnavailableError, RedisError)
 
 Authorize: TypeAlias = Callable[[Request], TaskScope | Awaitable[TaskScope | None] | None]
 """Returns the tasks that the caller may see, ``None`` for none. May be ``async def``."""
@@ -72,10 +80,8 @@ def tasks_app(authorize: Authorize | None = None) -> Starlette:
     ]
     handlers: Any = {
         HTTPException: _on_http_error,
-        TaskNotFoundError: _error(404),
-        TaskDatabaseError: _error(503),
-        TaskTablesError: _error(503),
-        ShardUnavailableError: _error(503),
+        TaskNotFoundError: _error(404, NOT_FOUND),
+        **dict.fromkeys(_OUTAGES, _error(503, _UNAVAILABLE)),
         TaskError: _error(409),
     }
     return Starlette(routes=routes, exception_handlers=handlers)
@@ -137,14 +143,12 @@ class _Routes:
         limit = _number(request, "limit", MAX_PAGE, 1, MAX_PAGE)
         scope = await self._scope(request)
         jid = request.path_params["jid"]
-        if not has_valid_jid(jid):
-            raise HTTPException(404, "no event of such a job")
         event, messages = await asyncio.to_thread(story, jid, after=after, limit=limit)
         if event.task_id is not None:
             await self._visible(event.task_id, scope)
         elif scope.owner is not None or scope.tenant is not None:
             # A job without a task has no owner.
-            raise HTTPException(404, f"no event of a job {jid}")
+            raise HTTPException(404, NOT_FOUND)
         return JSONResponse({**event.as_json(), "messages": [one.as_json() for one in messages]})
 
     async def _task(self, request: Request, *, changes: bool = False) -> Task:
@@ -156,9 +160,9 @@ class _Routes:
 
     async def _visible(self, task_id: str, scope: TaskScope) -> Task:
         """Return a task that the caller may see; any other does not exist for the caller."""
-        task = await Task.aget(task_id) if has_valid_jid(task_id) else None
-        if task is None or not scope.includes(task):
-            raise HTTPException(404, f"no task {task_id!r}")
+        task = await Task.aget(task_id)
+        if not scope.includes(task):
+            raise HTTPException(404, NOT_FOUND)
         return task
 
     async def _scope(self, request: Request) -> TaskScope:
@@ -219,11 +223,14 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
 
-def _error(status: int) -> Callable[[Request, Exception], Response]:
+def _error(status: int, text: str = "") -> Callable[[Request, Exception], Response]:
+    """Return a handler that answers with ``text``, else with the message of the error.
+
+    The messages of outages and of missing tasks name the database with its host, so these have a text.
+    """
+
     def respond(request: Request, error: Exception) -> Response:
         del request
-        # Of the database, only that it failed: its message may name hosts.
-        text = "the database or Redis does not answer; try again" if status == 503 else str(error)
-        return JSONResponse({"error": text}, status)
+        return JSONResponse({"error": text or str(error)}, status)
 
     return respond

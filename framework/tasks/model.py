@@ -24,6 +24,9 @@ OPEN_STATUSES = ("enqueue", "working")
 FAILED_STATUSES = ("failed", "error")
 """The statuses of an event whose job ended without doing its work."""
 
+MAX_ID = 1 << 62
+"""The largest id of an event or a message that may be asked for: databases store eight bytes."""
+
 metadata = MetaData()
 
 # SQLite numbers rows by itself only in a column of the type INTEGER.

@@ -3,18 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from framework.tasks.model import STATUSES
+from framework.tasks.model import MAX_ID, STATUSES
 from framework.tasks.queries import MAX_PAGE
 from framework.version import VERSION
-
-MAX_ID = 1 << 62
-"""The largest id of an event or a message that may be asked for: databases store eight bytes."""
 
 _TEXT: Any = {"type": "string"}
 _TEXT_OR_NULL: Any = {"type": ["string", "null"]}
 _COUNT: Any = {"type": "integer", "minimum": 0}
 _NUMBER: Any = {"type": "number", "minimum": 0}
-_TIME_OR_NULL: Any = {"type": ["string", "null"], "format": "date-time"}
+_TIME: Any = {"type": "number", "description": "epoch seconds"}
+_TIME_OR_NULL: Any = {**_TIME, "type": ["number", "null"]}
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -37,7 +35,11 @@ def _path(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": _TEXT}
 
 
-_ANSWERS = {400: "a parameter is not allowed", 403: "the caller may not", 404: "there is no such task or job"}
+_ANSWERS = {
+    400: "a parameter is not allowed",
+    403: "the caller may not",
+    404: "there is no such task or job, or the caller may not see it",
+}
 
 
 def _operation(
@@ -84,12 +86,12 @@ _SCHEMAS: dict[str, Any] = {
         title=_TEXT_OR_NULL,
         owner=_TEXT_OR_NULL,
         tenant=_TEXT_OR_NULL,
-        created_at=_NUMBER,
-        completed_at={"type": ["number", "null"]},
+        created_at=_TIME,
+        completed_at=_TIME_OR_NULL,
         result={},
         progress=_ref("Progress"),
     ),
-    "Message": _object(id=_COUNT, at={"type": "string", "format": "date-time"}, text=_TEXT, fields={"type": "object"}),
+    "Message": _object(id=_COUNT, at=_TIME, text=_TEXT, fields={"type": "object"}),
     "Event": _object(
         id=_COUNT,
         jid=_TEXT,
@@ -105,7 +107,7 @@ _SCHEMAS: dict[str, Any] = {
         items=_COUNT,
         runs=_COUNT,
         stands_for=_TEXT_OR_NULL,
-        created_at={"type": "string", "format": "date-time"},
+        created_at=_TIME,
         started_at=_TIME_OR_NULL,
         ended_at=_TIME_OR_NULL,
         messages=_list("Message"),

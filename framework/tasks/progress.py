@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import RowMapping
@@ -83,13 +82,14 @@ class EventMessage:
     """One message of a job, with its time."""
 
     id: int
-    at: datetime
+    at: float
+    """Epoch seconds, as every time of a task."""
     text: str
     fields: Mapping[str, Any]
 
     def as_json(self) -> dict[str, Any]:
         """Return the message as JSON values."""
-        return {"id": self.id, "at": self.at.isoformat(), "text": self.text, "fields": dict(self.fields)}
+        return {"id": self.id, "at": self.at, "text": self.text, "fields": dict(self.fields)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +115,16 @@ class JobEvent:
     """How often the job was started."""
     stands_for: Jid | None
     """For a duplicate: the job that stands for it."""
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
     messages: Sequence[EventMessage] = field(default=())
     """The newest messages of the job, oldest first."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the event as JSON values."""
-        plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("messages", *_TIMES)}
-        times = {name: _iso(getattr(self, name)) for name in _TIMES}
-        return {**plain, "params": list(self.params), **times, "messages": [one.as_json() for one in self.messages]}
-
-
-_TIMES = ("created_at", "started_at", "ended_at")
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
-def when(seconds: float | None) -> datetime | None:
-    """Return a stored time as an aware datetime."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return {**plain, "params": list(self.params), "messages": [one.as_json() for one in self.messages]}
 
 
 def progress_of(row: RowMapping, now: float) -> TaskProgress:
@@ -156,25 +143,13 @@ def progress_of(row: RowMapping, now: float) -> TaskProgress:
 
 def event_of(row: RowMapping, found: Sequence[EventMessage]) -> JobEvent:
     """Return the event in a row of ``aw_events``."""
-    created = datetime.fromtimestamp(row["created_at"], UTC)
-    plain = ("id", "jid", "task_id", "worker", "queue", "shard", "status", "state", "reason", "error_class")
-    facts: dict[str, Any] = {name: row[name] for name in plain}
-    return JobEvent(
-        **facts,
-        params=load_json(row["params"], []),
-        items=row["items"],
-        runs=row["runs"],
-        stands_for=row["stands_for"],
-        created_at=created,
-        started_at=when(row["started_at"]),
-        ended_at=when(row["ended_at"]),
-        messages=found,
-    )
+    columns: dict[str, Any] = {name: row[name] for name in JobEvent.__slots__ if name not in ("params", "messages")}
+    return JobEvent(**columns, params=load_json(row["params"], []), messages=found)
 
 
 def message_of(row: RowMapping) -> EventMessage:
     """Return the message in a row of ``aw_messages``."""
-    return EventMessage(row["id"], datetime.fromtimestamp(row["at"], UTC), row["text"], load_json(row["fields"], {}))
+    return EventMessage(row["id"], row["at"], row["text"], load_json(row["fields"], {}))
 
 
 def load_json(text: str | None, missing: Any) -> Any:

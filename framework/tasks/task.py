@@ -14,15 +14,17 @@ from sqlalchemy import Connection, RowMapping, insert, update
 from framework.async_twin import async_twin
 from framework.declare.options import PushOptions
 from framework.errors import TaskError, TaskNotFoundError
+from framework.messages import did_you_mean
 from framework.tasks import access, queries
 from framework.tasks.apply import note_completion
-from framework.tasks.change import clean_text
+from framework.tasks.change import clean_text, has_valid_jid
 from framework.tasks.database import sql_errors
-from framework.tasks.model import FAILED_STATUSES, tasks
+from framework.tasks.model import FAILED_STATUSES, MAX_ID, STATUSES, tasks
 from framework.tasks.progress import EventMessage, JobEvent, TaskProgress, load_json, progress_of
 from framework.tasks.pushing import PUSH_CHUNK, push_chunk
 from framework.tasks.retrying import push_failed_again
 from framework.tasks.store import TaskStore
+from framework.typeguards import short_repr
 from framework.types import Jid, Json
 from framework.wire.json import dumps
 
@@ -77,7 +79,7 @@ class Task:
         """
         facts: dict[str, Any] = {
             "worker": None if worker is None else worker.declaration().wire_name,
-            "title": None if title is None else clean_text(title),
+            "title": None if title is None else clean_text(_text("title", title)),
             "owner": _name("owner", owner),
             "tenant": _name("tenant", tenant),
             "created_at": time.time(),
@@ -116,7 +118,11 @@ class Task:
     def all(
         cls, *, owner: str | None = None, tenant: str | None = None, limit: int = 100, before: "Task | None" = None
     ) -> "list[Task]":
-        """Return a page of tasks, the newest first; the next page begins with ``before=page[-1]``."""
+        """Return a page of tasks, the newest first; the next page begins with ``before=page[-1]``.
+
+        Raises:
+            TypeError, ValueError: a filter is no text, or ``limit`` is not positive.
+        """
         return [cls(row["id"], dict(row)) for row in _page(owner, tenant, limit, before)]
 
     # --- adding jobs ----------------------------------------------------------------------------------------------
@@ -200,7 +206,17 @@ class Task:
         return progress_of(_row(self.id), time.time())
 
     def events(self, *statuses: str, after: int = 0, limit: int = 100) -> list[JobEvent]:
-        """Return a page of the events of these statuses (none: of all); the next page begins with ``after=page[-1].id``."""
+        """Return a page of the events of these statuses (none: of all); the next page begins with ``after=page[-1].id``.
+
+        Raises:
+            ValueError: there is no such status, or a number is out of range.
+        """
+        for one in statuses:
+            if one not in STATUSES:
+                raise ValueError(
+                    f"{one!r} is no status of an event{did_you_mean(str(one), STATUSES)}. Statuses: {', '.join(STATUSES)}"
+                )
+        _check_page(after, limit)
         with _reading() as connection:
             return queries.list_events(connection, self.id, statuses, after, limit)
 
@@ -297,9 +313,11 @@ def story(jid: Jid, *, after: int = 0, limit: int = 1_000) -> tuple[JobEvent, li
 
     Raises:
         TaskNotFoundError: no event has this id: the job is not tracked.
+        ValueError: a number is out of range.
     """
+    _check_page(after, limit)
     with _reading() as connection:
-        found = queries.find_event(connection, jid)
+        found = queries.find_event(connection, jid) if has_valid_jid(jid) else None
         if found is None:
             raise TaskNotFoundError(
                 f"no event of a job {jid}: its class does not declare `track = True`, or the event was removed"
@@ -316,6 +334,11 @@ def page_as_json(
 
 def _page(owner: str | None, tenant: str | None, limit: int, before: Task | None) -> list[RowMapping]:
     place = None if before is None else (before.created_at, before.id)
+    _check_page(0, limit)
+    for name, value in (("owner", owner), ("tenant", tenant)):
+        # No task has a name that a database cannot store.
+        if value is not None and clean_text(_text(name, value)) != value:
+            return []
     with _reading() as connection:
         return queries.list_tasks(connection, owner, tenant, limit, place)
 
@@ -332,17 +355,35 @@ def _may_be_on(shard: str, row: Any) -> bool:
 
 
 def _row(task_id: str) -> Any:
-    with _reading() as connection:
-        found = queries.find_task(connection, task_id)
+    found = None
+    # A database refuses other texts, and that would look like an outage.
+    if has_valid_jid(task_id):
+        with _reading() as connection:
+            found = queries.find_task(connection, task_id)
     if found is None:
         raise TaskNotFoundError(f"no task {task_id!r} in {open_database().database.name}")
     return found
 
 
 def _name(what: str, value: str | None) -> str | None:
-    if value is not None and (len(value) > 255 or clean_text(value) != value):
-        raise ValueError(f"{what} must be a text of at most 255 characters that UTF-8 can write")
+    if value is not None and (len(_text(what, value)) > 255 or clean_text(value) != value):
+        raise ValueError(f"{what} must be a text of at most 255 characters that UTF-8 can write, without NUL")
     return value
+
+
+def _text(what: str, value: object) -> str:
+    """Return a text; raise TypeError for another value."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a text, not {short_repr(value)} of the type {type(value).__name__}")
+    return value
+
+
+def _check_page(after: int, limit: int) -> None:
+    """Raise ValueError for numbers that the databases treat each in its own way, or refuse."""
+    if not 0 <= after <= MAX_ID:
+        raise ValueError(f"after = {after} is not allowed. Allowed: the id of the last entry of the page before")
+    if limit < 1:
+        raise ValueError(f"limit = {limit} is not allowed. Allowed: a whole number >= 1")
 
 
 @contextmanager

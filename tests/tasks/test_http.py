@@ -6,6 +6,7 @@ import json
 import httpx2 as httpx
 import pytest
 from jsonschema import Draft202012Validator
+from redis.exceptions import RedisError
 from sqlalchemy import Engine, event
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -88,6 +89,9 @@ def test_every_route_answers_as_its_schema_says(task):
     (failed,) = fits("GET", f"/tasks/{task.id}/failures")["events"]
     assert (failed["reason"], failed["params"]) == ("no name", [2])
     assert [one["text"] for one in fits("GET", f"/jobs/{failed['jid']}")["messages"]] == ["checked", "no name"]
+    shown = fits("GET", f"/jobs/{failed['jid']}")
+    times = [shown["created_at"], shown["started_at"], shown["messages"][0]["at"], shown["ended_at"]]
+    assert all(listed["created_at"] <= one <= listed["completed_at"] for one in times)
     assert fits("POST", f"/tasks/{task.id}/retry") == {"retried": 1}
     assert fits("POST", f"/tasks/{task.id}/cancel") == {"cancelled": 1}
 
@@ -128,9 +132,18 @@ def test_caller_sees_only_tasks_of_its_scope(task, worker):
     alone = worker.perform_async(3)
     assert fits("GET", "/tasks", user="bob")["tasks"] == []
     fits("GET", "/tasks?owner=ann", user="bob", status=403)
-    fits("GET", f"/tasks/{task.id}", user="bob", status=404)
-    fits("GET", f"/jobs/{task.failures()[0].jid}", user="bob", status=404)
-    fits("GET", f"/jobs/{alone}", user="bob", status=404)
+    foreign = [
+        f"/tasks/{task.id}",
+        f"/tasks/{task.id}/failures",
+        f"/tasks/{task.id}/stream",
+        f"/tasks?before={task.id}",
+    ]
+    foreign += [f"/jobs/{task.failures()[0].jid}", f"/jobs/{alone}"]
+    missing = ["/tasks/nothing", "/tasks/%00", "/tasks?before=nothing", "/jobs/nothing", "/jobs/%00"]
+    # One answer for all: none tells whether the task exists, or where the database is.
+    assert {ask("GET", path, "bob", status=404).text for path in (*foreign, *missing)} == {
+        '{"error":"there is no such task or job, or you may not see it"}'
+    }
     fits("GET", f"/tasks/{task.id}", user="ann")
     fits("POST", f"/tasks/{task.id}/cancel", user="ann", status=403)
 
@@ -156,12 +169,14 @@ def test_bad_requests_get_an_error_with_its_reason(path, status, worker):
     assert fits("GET", path, status)["error"]
 
 
-def test_failed_database_is_not_described_to_the_caller(worker, monkeypatch):
-    def failing(task_id):
-        raise TaskDatabaseError("postgresql://secret-host/app", OSError("refused"))
+def test_failed_server_is_not_described_to_the_caller(task, monkeypatch):
+    async def failing(_):
+        raise errors.pop()
 
-    monkeypatch.setattr(Task, "get", failing)
-    assert "secret-host" not in str(fits("GET", "/tasks/x", 503))
+    errors = [TaskDatabaseError("postgresql://secret-host/app", OSError("refused")), RedisError("secret-host:6379")]
+    monkeypatch.setattr(Task, "aretry_failed", failing)
+    for _ in range(2):
+        assert "secret-host" not in str(fits("POST", f"/tasks/{task.id}/retry", 503))
 
 
 def test_hook_may_be_async(task):

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from framework import ApplicationWorker, testing
+from framework.errors import TaskNotFoundError
 from framework.settings.load import load
-from framework.tasks import Task
+from framework.tasks import Task, story
 from framework.tasks.apply import apply_changes
 from framework.tasks.change import EventChange, Message
 from framework.tasks.database import TaskDatabase
@@ -107,6 +108,21 @@ def _ask(operation, mode, known, settings):
 def test_api_answers_every_request_as_described(faked):
     # Most of its time goes into reading the description: few examples, and more where parameters are.
     ask_everything(lambda path: 30 if path in ("/tasks", "/tasks/{task_id}/events") else 2, derandomize=True)
+
+
+def test_texts_that_postgresql_refuses_name_no_task(real):
+    """A refused text is no outage: a database error would say so."""
+    for text in ("\0", "\ud800", "x" * 256):
+        with pytest.raises(TaskNotFoundError):
+            Task.get(text)
+        with pytest.raises(TaskNotFoundError):
+            story(text)
+        assert Task.all(owner=text) == [] == Task.all(tenant=text)
+    task = Task.create(title="\0 \ud800")
+    assert Task.all(limit=1)[0].title == task.title
+    for wrong in ({"after": 1 << 70}, {"after": -1}, {"limit": 0}):
+        with pytest.raises(ValueError, match="is not allowed"):
+            task.events(**wrong)
 
 
 @pytest.mark.campaign

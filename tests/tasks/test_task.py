@@ -183,6 +183,13 @@ def test_wait_and_sync_name_what_is_wrong(jobs):
             task.perform_bulk(worker, [(1,)], sync=True)
     with pytest.raises(ValueError, match="owner must be"):
         Task.create(owner="x" * 256)
+    for wrong in (lambda: Task.create(owner=5), lambda: Task.all(owner=5)):
+        with pytest.raises(TypeError, match="owner must be a text, not 5 of the type int"):
+            wrong()
+    with pytest.raises(TypeError, match="title must be a text"):
+        Task.create(title=5)
+    with pytest.raises(ValueError, match=r"'finished' is no status of an event.*finish"):
+        task.events("finished")
 
 
 def test_jobs_of_a_batch_have_events_before_they_run(jobs):
