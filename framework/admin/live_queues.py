@@ -12,6 +12,7 @@ from framework.declare.declaration import Declaration
 from framework.process.record import served_queues
 from framework.route.router import Router
 from framework.route.split import format_counts, split_names
+from framework.shard.probe import answering
 from framework.shard.shard import Shard
 from framework.wire import keys
 from framework.wire.sub_queues import parent_of
@@ -29,12 +30,15 @@ class LiveQueues(NamedTuple):
 
 
 def read_live_queues(shards: Mapping[str, Shard]) -> Iterator[tuple[str, LiveQueues]]:
-    """Read each shard in turn; go on after a shard that does not answer."""
-    for name, shard in sorted(shards.items()):
+    """Read each shard; go on after one that does not answer, which comes last."""
+    for shard, late in answering([shards[name] for name in sorted(shards)]):
+        if late is not None:
+            yield shard.name, LiveQueues(frozenset(), {}, late.reason)
+            continue
         try:
-            yield name, LiveQueues(frozenset(served_queues(shard.client)), _waiting(shard.client))
+            yield shard.name, LiveQueues(frozenset(served_queues(shard.client)), _waiting(shard.client))
         except (RedisError, OSError) as error:
-            yield name, LiveQueues(frozenset(), {}, f"{shard.endpoint.shown}: {error}")
+            yield shard.name, LiveQueues(frozenset(), {}, f"{shard.endpoint.shown}: {error}")
 
 
 def _waiting(client: "redis.Redis") -> dict[str, int]:
@@ -63,10 +67,12 @@ def misplaced_jobs(
     The call reads every job of the shard that may run, in bounded steps. It leaves out the dead and the interrupted set, whose
     jobs run only when an operator retries them.
     """
-    for name, shard in sorted(shards.items()):
-        names = split_names(router, declarations, name)
+    for shard, late in answering([shards[name] for name in sorted(shards)]):
+        if late is not None:
+            continue
+        names = split_names(router, declarations, shard.name)
         try:
-            yield name, _misplaced_on(shard.client, names, progress) if names else {}
+            yield shard.name, _misplaced_on(shard.client, names, progress) if names else {}
         # ``read_live_queues`` reports the failure.
         except (RedisError, OSError):
             continue

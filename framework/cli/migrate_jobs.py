@@ -37,8 +37,10 @@ from framework.migrate.sets import SetMigrator
 from framework.process.own_queues import known_queues
 from framework.process.record import served_queues
 from framework.route.split import ShardSplit, splits_observed
+from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
@@ -108,7 +110,9 @@ def migrate_jobs(
             works.append(
                 _shard_migration(shards[name], what, MigrationPlan(rule, sources, classes), allowance, progress)
             )
+        late = dict(answering([work.shard for work in works], COMMAND_TIMEOUT_S if names else ANSWER_WITHIN_S))
         for work in works:
+            work.error = late[work.shard]
             _run_step(work, lambda one: _find_sources(one, what, sources))
         progress.begin(sum(work.jobs for work in works))
         _stop_on_signals(allowance)

@@ -13,8 +13,10 @@ from framework.command_line import command
 from framework.errors import ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.load import load
+from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wiring.client import open_shards
 
 _PROGRESS_INTERVAL_S = 1.0
@@ -25,6 +27,9 @@ T = TypeVar("T")
 class ShardCommand:
     """The shards of one command. A shard that does not answer is reported and skipped; the others continue."""
 
+    _all_answer = False
+    """Whether every shard that is left has answered in this command."""
+
     def __init__(self, names: Sequence[str], role: str = "jobs") -> None:
         self.settings = load()
         for name in names:
@@ -32,16 +37,27 @@ class ShardCommand:
         opened = open_shards(self.settings, role=role)
         self.shards: Mapping[str, Shard] = {name: opened[name] for name in names or sorted(opened)}
         self.unanswered: list[str] = []
+        # A shard that the operator names may be slow: it is the one that the command is about.
+        self._answer_within_s = COMMAND_TIMEOUT_S if names else ANSWER_WITHIN_S
 
     def each(self, step: Callable[[Shard], T]) -> Iterator[tuple[str, T]]:
-        """Yield the result of the step on each shard that answers."""
-        for name, shard in self.shards.items():
-            if name in self.unanswered:
-                continue
+        """Yield the result of the step on each shard that answers, those that answer late at the end."""
+        for shard in self._answering():
             try:
-                yield name, step(shard)
+                yield shard.name, step(shard)
             except (RedisError, OSError) as error:
-                self.note_unanswered(name, unavailable_error(name, shard.endpoint, error))
+                self.note_unanswered(shard.name, unavailable_error(shard.name, shard.endpoint, error))
+
+    def _answering(self) -> Iterator[Shard]:
+        if self._all_answer:
+            yield from [self.shards[name] for name in self.answered]
+            return
+        for shard, error in answering([self.shards[name] for name in self.answered], self._answer_within_s):
+            if error is None:
+                yield shard
+            else:
+                self.note_unanswered(shard.name, error)
+        self._all_answer = True
 
     def note_unanswered(self, name: str, error: ShardUnavailableError) -> None:
         """Report a shard that does not answer; later steps skip it."""

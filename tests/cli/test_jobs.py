@@ -1,7 +1,9 @@
 """Test scripts/jobs limits, locks, held, paused, deferred, counters: show each policy and release its jobs."""
 
 import json
+import os
 import shutil
+import signal
 import time
 
 import pytest
@@ -408,6 +410,19 @@ def test_jobs_unreachable_shard_hides_no_other(site, redis, words):
     done = site.run(COMMAND, *words)
     assert done.returncode == 1
     assert "shard 'away' is unavailable" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_jobs_frozen_shard_costs_a_second(two_shards, redis, second_server):
+    enqueue(redis, REPORT)
+    os.kill(second_server.pid, signal.SIGSTOP)
+    try:
+        done = two_shards.run(COMMAND, "queues")
+    finally:
+        os.kill(second_server.pid, signal.SIGCONT)
+    assert (done.returncode, done.stdout.splitlines()[1].split()[:2]) == (1, ["main", "default"])
+    assert "shard 'second' is unavailable" in done.stderr
+    assert "no answer within 1 s" in done.stderr
     assert "Traceback" not in done.stderr
 
 
