@@ -23,6 +23,7 @@ FrameworkError
 │   └── UnknownBatchError     no shard has a batch of this id
 ├── WorkflowError             a workflow is declared wrongly, or cannot start
 │   └── UnknownWorkflowError  no shard has a workflow of this id
+├── UnsafeFileError           another user may have written a file on which the process would act (also an OSError)
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
@@ -362,6 +363,16 @@ class UnknownWorkflowError(WorkflowError, LookupError):
 
     def __init__(self, workflow: str) -> None:
         super().__init__(workflow, "no shard has it: it was deleted, or has expired")
+
+
+class UnsafeFileError(FrameworkError, OSError):
+    """Report a file or folder that another user may have written, or that is no regular file. It was not read, and stays as it is."""
+
+    def __init__(self, path: object, reason: str, remedy: str) -> None:
+        self.path = str(path)
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{path} is not used, because {reason}. Remedy: {remedy}")
 
 
 class QueryError(FrameworkError):

@@ -14,6 +14,7 @@ from framework.cli.options import json_option
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
+from framework.private_files import check_folder
 from framework.push.reliable.push_file import VERSION, read_file
 from framework.push.reliable.push_folder import is_locked, push_files, set_aside_files
 from framework.settings.load import load
@@ -37,9 +38,10 @@ def list_pushes(*, as_json: bool) -> None:
     A running process replays its file by itself. The file of an ended process waits for the next start of a process with the same
     folder, or for `pushes replay`.
 
-    Status 1: a file cannot be read, or is damaged.
+    Status 1: a file cannot be read, or is damaged; or other users may write into the folder, so that its files are not used.
     """
     folder = load().pushes_dir
+    check_folder(folder)
     found = [_describe(path) for path in (*push_files(folder), *set_aside_files(folder))]
     if as_json:
         echo_json({"folder": str(folder), "files": found})
@@ -59,9 +61,11 @@ def replay_pushes(*, as_json: bool) -> None:
 
     Files of running processes are left to them.
 
-    Status 1: jobs of ended processes are left, because a shard does not answer or refuses them.
+    Status 1: jobs of ended processes are left, because a shard does not answer or refuses them; or other users may write into the
+    folder, so that its files are not used.
     """
     settings = load()
+    check_folder(settings.pushes_dir)
     shards = open_shards(settings, role="pushes")
     kept = open_reliable_push(settings, shards)
     result = kept.replay()
@@ -88,7 +92,7 @@ def _describe(path: Path) -> Mapping[str, Any]:
         content = read_file(path)
         running = is_locked(path)
     except OSError as error:
-        return facts | {"problem": f"cannot be read: {error.strerror}"}
+        return facts | {"problem": f"cannot be read: {error.strerror or error}"}
     kept = [entry.kept_at for entry in content.entries]
     return facts | {
         "process": content.owner,

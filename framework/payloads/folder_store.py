@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from framework import private_files
 from framework.payloads.blob_store import StoredBlob
 
 _UNFINISHED = ".part"
@@ -24,7 +25,7 @@ class FolderStore:
 
     def put(self, name: str, data: bytes) -> None:
         """See ``BlobStore``."""
-        path = self._root / name
+        path = self._path_of(name)
         self._make_folders(path.parent)
         unfinished = path.with_name(path.name + _UNFINISHED)
         try:
@@ -39,23 +40,28 @@ class FolderStore:
     def get(self, name: str) -> bytes | None:
         """See ``BlobStore``."""
         try:
-            return (self._root / name).read_bytes()
+            return private_files.read_file(self._path_of(name))
         except FileNotFoundError:
             return None
 
     def delete(self, name: str) -> None:
         """See ``BlobStore``."""
-        (self._root / name).unlink(missing_ok=True)
+        self._path_of(name).unlink(missing_ok=True)
 
     def list(self, prefix: str) -> Iterator[StoredBlob]:
         """See ``BlobStore``."""
-        for folder, _, names in os.walk(self._root / prefix, onerror=_raise_unless_missing):
+        for folder, _, names in os.walk(self._path_of(prefix), onerror=_raise_unless_missing):
             for name in names:
                 path = Path(folder, name)
                 # Another process may delete it meanwhile.
                 with suppress(FileNotFoundError):
                     found = path.stat()
                     yield StoredBlob(path.relative_to(self._root).as_posix(), found.st_size, found.st_mtime)
+
+    def _path_of(self, name: str) -> Path:
+        """Return the path of a blob. Raises UnsafeFileError if other users may write into the root."""
+        private_files.check_folder(self._root)
+        return self._root / name
 
     def _make_folders(self, folder: Path) -> None:
         """Make a folder and those above it up to the root, each durable in its parent."""
@@ -68,7 +74,7 @@ class FolderStore:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = private_files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         view = memoryview(data)
         while view:

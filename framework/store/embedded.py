@@ -23,7 +23,8 @@ from urllib.parse import quote
 
 import redis
 
-from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.errors import ConfigurationError, ConfigurationProblem, UnsafeFileError
+from framework.private_files import make_file, make_folder, open_file, read_file
 from framework.store.connect import Endpoint, open_client
 from framework.version import install_extra
 
@@ -135,11 +136,13 @@ class EmbeddedServer:
     def running(self) -> bool:
         """Whether a server of any process holds this folder."""
         try:
-            lock = (self.data_dir / "lock").open("rb")
+            lock = open_file(self.data_dir / "lock", os.O_RDONLY)
         except FileNotFoundError:
             return False
-        with lock:
-            return not _lock(lock.fileno(), fcntl.LOCK_SH)
+        try:
+            return not _lock(lock, fcntl.LOCK_SH)
+        finally:
+            os.close(lock)
 
     def start(self) -> None:
         """Start the server, or share one that runs on this folder; return when it answers.
@@ -148,8 +151,10 @@ class EmbeddedServer:
             ConfigurationError: there is no server program, or it does not start (the message ends with its log).
         """
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.data_dir / "lock").touch(mode=0o600)
+            make_folder(self.data_dir)
+            make_file(self.data_dir / "lock")
+        except UnsafeFileError as error:
+            raise self._failure(str(error)) from None
         except OSError as error:
             raise self._failure(f"its folder cannot be written: {error.strerror} (set FRAMEWORK_VAR_DIR)") from None
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -326,7 +331,7 @@ def _quoted(path: Path) -> str:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip() or None
+        return read_file(path).decode().strip() or None
     except FileNotFoundError:
         return None
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from framework.backoff import backoff_s
 from framework.command_line import command as command_name
 from framework.errors import TaskDatabaseError, TaskTablesError
+from framework.private_files import make_file, make_folder
 from framework.tasks.model import metadata
 from framework.telemetry import logs
 
@@ -146,7 +147,10 @@ class TaskDatabase:
 
     def _make_folder(self) -> None:
         if self.is_sqlite and self._url.database:
-            Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+            path = Path(self._url.database)
+            make_folder(path.parent)
+            # SQLite gives its further files the mode of the first.
+            make_file(path)
 
 
 @contextmanager

@@ -117,3 +117,11 @@ def test_worker_replays_pushes_of_an_ended_producer(site, folder, numbers):
     assert worker.find(event_name="push.file_taken_over")
     assert push_files(folder) == []
     assert numbers() == [0, 1, 2]
+
+
+def test_folder_that_others_may_write_is_refused(site, folder):
+    folder.mkdir()
+    folder.chmod(0o777)
+    for command in ("list", "replay"):
+        done = site.run(COMMAND, command, role="producer")
+        assert (done.returncode, "chmod go-w" in done.stderr) == (1, True), done.stderr

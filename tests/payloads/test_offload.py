@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError
+from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError, UnsafeFileError
 from framework.payloads.encryption import ArgumentEncryption
 from framework.payloads.folder_store import FolderStore
 from framework.payloads.key_versions import KeyVersions
@@ -167,3 +167,23 @@ def test_store_that_fails_is_named(tmp_path, endpoint, monkeypatch):
     shutil.rmtree(folder)
     with pytest.raises(PayloadStoreError, match="payloads create"):
         offload.move_out(job())
+
+
+def test_folder_that_others_may_write_is_no_store(tmp_path):
+    store = FolderStore(tmp_path / "payloads")
+    store.put("blobs/ab/one", b"1")
+    (tmp_path / "payloads").chmod(0o777)
+    for use in (
+        lambda: store.get("blobs/ab/one"),
+        lambda: store.put("blobs/ab/one", b"2"),
+        lambda: store.delete("blobs/ab/one"),
+    ):
+        with pytest.raises(UnsafeFileError, match="other users may write into the folder"):
+            use()
+    with pytest.raises(UnsafeFileError):
+        list(store.list("blobs"))
+    (tmp_path / "payloads").chmod(0o700)
+    (tmp_path / "payloads" / "blobs" / "ab" / "one").unlink()
+    os.mkfifo(tmp_path / "payloads" / "blobs" / "ab" / "one")
+    with pytest.raises(UnsafeFileError, match="no regular file"):
+        store.get("blobs/ab/one")

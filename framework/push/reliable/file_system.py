@@ -4,17 +4,19 @@ import fcntl
 import os
 from pathlib import Path
 
+from framework import private_files
+
 
 class FileSystem:
     """Make, write and lock files. Each method raises OSError."""
 
     def create(self, path: Path) -> int:
         """Make a file that does not exist, readable for its owner alone; return its descriptor."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return private_files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def open(self, path: Path) -> int:
-        """Open a file for reading and writing; return its descriptor."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        """Open a file of this user for reading and writing; return its descriptor."""
+        return private_files.open_file(path, os.O_RDWR)
 
     def lock(self, descriptor: int) -> bool:
         """Lock a file until its descriptor is closed or its process ends; return whether no other process has it locked."""

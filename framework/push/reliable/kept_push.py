@@ -2,17 +2,19 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare.request import DueTime
 from framework.push.job_batch import JobBatch
 from framework.typeguards import is_mapping
+from framework.types import Jid
+from framework.wire import keys
 from framework.wire.job import wire_timestamp
 from framework.wire.json import dumps, loads
 from framework.wire.payload_edit import set_fields
 from framework.wire.resources import UniqueJobs
-from framework.wire.status_key import TrackedJob, tracked_job
+from framework.wire.status_key import StatusCommand, TrackedJob, tracked_job
 from framework.wire.windows import WindowJobs
 
 
@@ -76,12 +78,14 @@ class KeptPush(NamedTuple):
         try:
             payloads = [payload.encode() for payload in fields["payloads"]]
             dues = None if fields["dues"] is None else [DueTime(*due) for due in fields["dues"]]
-            statuses = [tuple(command) for command in fields["statuses"]]
+            statuses = [_status_command(command, fields["jids"]) for command in fields["statuses"]]
             unique = None
             if fields["unique"] is not None:
                 *terms, details = fields["unique"]["terms"]
                 own_details = [one.encode() for one in fields["unique"]["details"]]
-                lock_keys = fields["unique"]["lock_keys"]
+                lock_keys = [_lock_key(key) for key in fields["unique"]["lock_keys"]]
+                for one in (details.encode(), *own_details):
+                    _check_details(one)
                 kind = WindowJobs if fields["unique"]["has_window"] else UniqueJobs
                 unique = kind((*terms, details.encode()), payloads, lock_keys, fields["jids"], own_details)
             batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique)
@@ -132,6 +136,32 @@ def without_checksum(record: bytes) -> dict[str, Any]:
     if not is_mapping(fields):
         raise DamagedRecordError("it is no object")
     return fields
+
+
+def _status_command(command: Sequence[Any], jids: Sequence[Jid]) -> StatusCommand:
+    """Return the command that records a job of the push as queued. Raises ValueError for any other command: a file holds data."""
+    name, key, *state = command
+    if name != "SET" or not any(key == keys.status(jid) for jid in jids) or not _is_queued(state):
+        raise ValueError(f"{command!r} does not record a job of the push as queued")
+    return tuple(command)
+
+
+def _is_queued(state: Sequence[Any]) -> bool:
+    """Return whether these are the arguments of SET that write the state of a waiting job."""
+    word, unit, seconds = state
+    return word == "queued" and unit in ("EX", "EXAT") and str(seconds).isdecimal()
+
+
+def _lock_key(key: str) -> str:
+    if not key.startswith(keys.LOCKS):
+        raise ValueError(f"{key!r} is not the key of a lock")
+    return key
+
+
+def _check_details(details: bytes) -> None:
+    fields = _fields_of(details)
+    if "status" in fields and not _is_queued(fields["status"]):
+        raise ValueError(f"{fields['status']!r} does not record a job as queued")
 
 
 def _absolute(due: DueTime, elapsed_s: float, redis_now: float) -> DueTime:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from framework.private_files import make_folder
+from framework.private_files import read_file as read_private_file
 from framework.push.reliable.file_system import FileSystem
 from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
 
@@ -84,7 +86,7 @@ class PushFile:
     @classmethod
     def create(cls, folder: Path, files: FileSystem) -> "PushFile":
         """Make and lock a new file of this process. Raises OSError."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         host, pid = socket.gethostname(), os.getpid()
         # The names sort by the time of the first push.
         path = folder / f"{time.time_ns():020d}.{host}.{pid}{SUFFIX}"
@@ -185,7 +187,7 @@ class PushFile:
 
 def read_file(path: Path) -> FileContent:
     """Read a file of kept pushes. Raises OSError."""
-    data = path.read_bytes()
+    data = read_private_file(path)
     head, *lines = data.split(b"\n")
     # Behind the last line end is nothing, or a line that was not finished.
     unfinished = bool(lines.pop()) if lines else bool(head)

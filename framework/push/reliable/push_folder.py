@@ -5,6 +5,8 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from framework.errors import UnsafeFileError
+from framework.private_files import check_folder
 from framework.push.reliable.file_system import FileSystem
 from framework.push.reliable.push_file import DAMAGED, SUFFIX, UNFINISHED, VERSION, PushFile
 from framework.telemetry import logs
@@ -37,8 +39,13 @@ def take_over_files(folder: Path, files: FileSystem, own: Collection[Path]) -> S
     """Lock and return the files of ended processes; ``own`` are files of this process.
 
     A file without a readable header is set aside. A file of another version, or one that cannot be opened, stays as it is. Both are
-    logged.
+    logged. So is a folder into which other users may write: none of its files is read.
     """
+    try:
+        check_folder(folder)
+    except OSError as error:
+        _log_unsafe(error)
+        return []
     _delete_unfinished(folder, files)
     taken: list[PushFile] = []
     for path in push_files(folder):
@@ -51,6 +58,8 @@ def take_over_files(folder: Path, files: FileSystem, own: Collection[Path]) -> S
         except FileNotFoundError:
             # Its process has replayed it meanwhile.
             continue
+        except UnsafeFileError as error:
+            _log_unsafe(error)
         except OSError as error:
             _log_unreadable(path, "it cannot be opened. Give this user the right to read and write it", error)
     return taken
@@ -101,6 +110,10 @@ def _log_set_aside(path: Path, reason: str) -> None:
     logs.logger().error(
         f"a file of kept pushes was set aside: {reason}", event_name="push.file_set_aside", file=str(path)
     )
+
+
+def _log_unsafe(error: OSError) -> None:
+    logs.logger().error(f"kept pushes are not replayed: {error}", event_name="push.file_left", error=error)
 
 
 def _log_unreadable(path: Path, reason: str, error: OSError | None) -> None:

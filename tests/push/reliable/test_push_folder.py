@@ -2,8 +2,14 @@
 
 import os
 
+import pytest
+
+from framework.errors import ShardUnavailableError
+from framework.push.job_batch import JobBatch
+from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
 from framework.push.reliable.push_file import read_file
 from framework.push.reliable.push_folder import set_aside_files
+from framework.wire.status_key import TrackedJob
 from tests.harness import until
 from tests.push.conftest import worker
 from tests.push.reliable.conftest import DOWN, Producer
@@ -132,3 +138,53 @@ def test_file_of_an_unknown_shard_is_kept(producer, lines):
     assert result.refused == {("main", "default")}
     assert path.exists()
     assert events(lines)[-1] == "push.replay_refused"
+
+
+def test_folder_that_others_may_write_is_neither_read_nor_used(producer, jobs, lines):
+    path = keep(producer, 1)
+    path.parent.chmod(0o777)
+    shop = replayed(producer)
+    assert jobs() == []
+    assert "other users may write into the folder" in lines()[-1]["message"]
+    down = producer(url=DOWN)
+    with pytest.raises(ShardUnavailableError, match="chmod go-w"):
+        worker(queue="default").perform_async(2)
+    down.end()
+    path.parent.chmod(0o700)
+    shop.reliable.replay()
+    assert [one["args"] for one in jobs()] == [[1]]
+
+
+def test_fifo_and_link_in_the_folder_block_nothing(producer, jobs, lines):
+    path = keep(producer, 1)
+    os.mkfifo(path.with_name("0.fifo.1.pushes"))
+    os.mkfifo(path.with_name("0.fifo.1.new"))
+    os.utime(path.with_name("0.fifo.1.new"), (0, 0))
+    path.with_name("0.link.1.pushes").symlink_to("/dev/zero")
+    shop = replayed(producer)
+    assert [one["args"] for one in jobs()] == [[1]]
+    refused = [line["message"] for line in lines() if line["event_name"] == "push.file_left"]
+    assert ["no regular file" in message for message in refused] == [True, True]
+    assert len(shop.files) == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["FLUSHALL"],
+        ["SET", "aw:status:another", "queued", "EX", 60],
+        ["SET", "aw:status:JID", "completed", "EX", 60],
+        ["SET", "aw:status:JID", "queued", "EX", "60", "GET"],
+        ["SET", "aw:status:JID", "queued", "KEEPTTL", 60],
+        "FLUSHALL",
+    ],
+)
+def test_record_with_another_command_is_damaged(command):
+    status = TrackedJob("JID", 60).queued_command(None)
+    push = KeptPush("main", JobBatch("default", [b"{}"], ["JID"], statuses=[status]), "t", 1.0, False, False)
+    record = push.encode()
+    assert KeptPush.decode(record) == push
+    fields = without_checksum(record)
+    fields["statuses"] = [command]
+    with pytest.raises(DamagedRecordError):
+        KeptPush.decode(with_checksum(fields))
