@@ -3,6 +3,10 @@
 import gzip
 import json
 import shutil
+import subprocess
+import threading
+from html import unescape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,7 +25,10 @@ from framework.shard.profile_store import (
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests import profiled_jobs as jobs
+from tests.chromium import browser, browser_command
 from tests.harness import Site, until
+
+__all__ = ["browser"]
 
 
 @pytest.fixture
@@ -47,13 +54,20 @@ def test_pages_of_profiled_jobs_are_written_by_the_command(site, redis):
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"{jid}.html: {kind.__name__} {jid} on main, 0."), done.stdout
         page = (site.folder / f"{jid}.html").read_text()
+        page = unescape(page)
         assert "<script>" in page
         assert "add_numbers_slowly" in page
         assert ("wait_for_a_page" in page) == issubclass(kind, jobs.AsyncSlowWorker)
         assert f"{kind.__name__} {jid}" in page
         assert "a secret" not in page
         kept = admin.profile(jid)
-        assert (kept.cls, kept.shard, kept.error, kept.page_bytes, kept.html) == (kind.__name__, "main", "", size, page)
+        assert (kept.cls, kept.shard, kept.error, kept.page_bytes, unescape(kept.html)) == (
+            kind.__name__,
+            "main",
+            "",
+            size,
+            page,
+        )
         assert PROFILE_TTL_S - 60 < redis.ttl(keys.profile(jid)) <= PROFILE_TTL_S
     assert jids[jobs.SlowWorker] in site.run("-m", "framework", "jobs", "profile").stdout
     listed = json.loads(site.run("-m", "framework", "jobs", "profile", "--json").stdout)["profiles"]
@@ -106,3 +120,53 @@ def test_a_shard_keeps_the_newest_profiles(redis):
     # A profile expires before its name.
     redis.delete(keys.profile("j5"))
     assert [one.jid for one in read_profiles(redis, "main")] == newest[1:]
+
+
+FORGED = """<html><body><script>
+top.document.title = "changed"
+</script><script>
+fetch("ADDRESS/fetch")
+</script><img src="ADDRESS/image"><link rel="stylesheet" href="ADDRESS/style"><iframe src="ADDRESS/frame"></iframe><script>
+window.open("ADDRESS/window"); new Worker("ADDRESS/worker"); location = "ADDRESS/top"
+</script></body></html>"""
+"""A page that a client with write access to Redis put in place of a profile."""
+
+
+@pytest.fixture
+def requests():
+    """An HTTP server, and the list of the paths that were asked for."""
+    paths = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            paths.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *arguments): ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+        thread.join()
+
+
+def test_forged_page_of_a_profile_reaches_nothing(browser, short_path, requests):
+    address, paths = requests
+
+    def dom(text):
+        paths.clear()
+        (short_path / "page.html").write_text(text)
+        flags = ("--dump-dom", (short_path / "page.html").as_uri())
+        command = browser_command(browser, short_path, *flags)
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+    forged = FORGED.replace("ADDRESS", address)
+    dom(forged)
+    assert {"/fetch", "/image"} <= set(paths)
+    profile = JobProfile("j1", "<C>", 1.0, "", 4, gzip.compress(forged.encode()))
+    assert "<title>&lt;C&gt; j1</title>" in dom(profile.html)
+    assert not paths

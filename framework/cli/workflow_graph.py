@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from framework.declare.workflow_port import StepStatus, WorkflowStatus
+from framework.telemetry.visible import visible
 
 _COLOURS = {
     "waiting": "fill:#eeeeee,stroke:#999999,color:#333333",
@@ -14,6 +15,9 @@ _COLOURS = {
     "skipped": "fill:#ffffff,stroke:#cccccc,color:#999999,stroke-dasharray:4",
 }
 
+_PLAIN = frozenset(" _-.,:/()")
+"""Characters that have no meaning in Mermaid's texts and in HTML. All others are written as their numbers."""
+
 
 def mermaid(status: WorkflowStatus) -> Iterator[str]:
     """Yield the lines of a flowchart: a node for each step, whose class is its state; a dashed line leads to a branch."""
@@ -21,15 +25,26 @@ def mermaid(status: WorkflowStatus) -> Iterator[str]:
     nodes = {one.name: f"s{number}" for number, one in enumerate(status.steps, 1)}
     yield "flowchart LR"
     for one in status.steps:
-        yield f'    {nodes[one.name]}["{one.name}<br>{counts(one)}"]:::{one.state}'
+        yield f'    {nodes[one.name]}["{mermaid_text(one.name)}<br>{counts(one)}"]:::{_class_of(one)}'
     for one in status.steps:
-        if one.on == "success":
+        # A definition that was changed in Redis may name steps that it does not have.
+        if one.on == "success" and one.after in nodes:
             yield f"    {nodes[one.after]} --> {nodes[one.name]}"
         elif one.on == "failure":
-            for failed in [one.after] if one.after else _without_branch(status):
+            for failed in [one.after] if one.after in nodes else _without_branch(status):
                 yield f"    {nodes[failed]} -. failure .-> {nodes[one.name]}"
-    for state in sorted({one.state for one in status.steps}):
+    for state in sorted({_class_of(one) for one in status.steps}):
         yield f"    classDef {state} {_COLOURS[state]}"
+
+
+def _class_of(step: StepStatus) -> str:
+    """Return the state of a step; ``waiting`` for a word in Redis that is no state."""
+    return step.state if step.state in _COLOURS else "waiting"
+
+
+def mermaid_text(text: str) -> str:
+    """Return a text as Mermaid shows it inside of quotes: no character of it can end the text, or become markup of the page."""
+    return "".join([char if char.isalnum() or char in _PLAIN else f"#{ord(char)};" for char in visible(text)])
 
 
 def counts(step: StepStatus) -> str:

@@ -6,6 +6,7 @@ replaces.
 """
 
 import zlib
+from html import escape
 from typing import Any, NamedTuple, cast
 
 import redis
@@ -29,6 +30,27 @@ _MAX_HTML_BYTES = 64 << 20
 _GZIP = 31
 """The number (``wbits``) by which zlib knows the format of gzip."""
 
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; font-src data:"
+"""Scripts and styles of the page itself; nothing is loaded or sent."""
+
+_SANDBOX = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<style>html, body, iframe {{ margin: 0; border: 0; width: 100%; height: 100%; display: block }}</style>
+</head>
+<body><iframe sandbox="allow-scripts" title="{title}" srcdoc="{page}"></iframe></body>
+</html>
+"""
+"""A frame of an origin of its own: its scripts reach no file, cookie or window of the page around it. It inherits the policy."""
+
+_STORAGE = """<!DOCTYPE html><script>Object.defineProperty(window, "localStorage", {value: {
+getItem() { return null }, setItem() {}, removeItem() {}, clear() {}}})</script>
+"""
+"""Stands before the page in the frame: pyinstrument's page ends with an error where a frame has no storage for its view options."""
+
 _FACTS = ("class", "at", "duration_s", "error", "bytes")
 
 
@@ -49,7 +71,9 @@ class JobProfile(NamedTuple):
 
     @property
     def html(self) -> str:
-        """The page. It needs no other file and no network. Empty in a listing.
+        """The page. It needs no other file and no network, and a browser lets it reach neither. Empty in a listing.
+
+        A client that may write to Redis may have changed it, so it stands in a frame without rights.
 
         Raises:
             ValueError: the stored bytes are no page in gzip, or it is too large.
@@ -63,7 +87,9 @@ class JobProfile(NamedTuple):
             raise ValueError(f"it is no page in gzip: {error}") from error
         if not unpacker.eof:
             raise ValueError("the page is cut off, or too large")
-        return page.decode()
+        return _SANDBOX.format(
+            title=escape(f"{self.cls} {self.jid}"), policy=_POLICY, page=escape(_STORAGE + page.decode())
+        )
 
 
 def keep_profile(client: "redis.Redis", profile: JobProfile) -> None:

@@ -97,3 +97,21 @@ def test_workflows_are_listed_cancelled_and_deleted(run, two, redis):
     for words in (("workflow",), ("cancel", "--yes"), ("delete", "--yes")):
         assert "no shard has the workflow wf-x" in run(words[0], "wf-x", *words[1:], status=1)
         assert "is no id of a workflow" in run(words[0], "x", *words[1:], status=2)
+
+
+def test_names_in_the_graph_are_text_and_no_markup(run, two, redis):
+    name = 'a"]:::x;click s1 "javascript:alert(1)"<img/src=x>&`#'
+    forged = WorkflowDefinition(
+        (
+            WorkflowStep(name, "start", "", ROW),
+            WorkflowStep("b", "success", "none", ROW),
+            WorkflowStep("c", "failure", "none", ROW),
+        )
+    )
+    redis.hset(keys.workflow("wf-new"), mapping={"definition": forged.encode(), f"{name}:state": "x; click"})
+    graph = run("workflow", "wf-new").splitlines()[1:]
+    assert graph[1] == (
+        '    s1["a#34;#93;:::x#59;click s1 #34;javascript:alert(1)#34;#60;img/src#61;x#62;#38;#96;#35;'
+        '<br>jobs not computed yet"]:::waiting'
+    )
+    assert [line for line in graph if "click" in line] == [graph[1]]
