@@ -3,6 +3,7 @@
 The handlers do nothing, because a handler that interrupts the fetch path can lose a job.
 """
 
+import atexit
 import contextlib
 import os
 import select
@@ -59,6 +60,12 @@ class SignalQueue:
                 signal.signal(number, _no_operation)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_reset_in_child)
+        # Also keeps the sockets open until then: Python writes to the descriptor at each signal.
+        atexit.register(self.uninstall)
+
+    def uninstall(self) -> None:
+        """Ignore later signals: the process ends. Main thread only."""
+        signal.set_wakeup_fd(-1)
 
     def put(self, number: int) -> None:
         """Queue a signal number; safe from any thread."""

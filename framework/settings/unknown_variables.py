@@ -12,9 +12,9 @@ FOLDER_VARIABLES = ("config_dir", "var_dir")
 CASE_SENSITIVE_KEYS = ("retired_workers",)
 """Keys whose inner keys have capitals, which the name of a variable cannot have."""
 INTERNAL_VARIABLES = frozenset(
-    {"from_checkout", "shared_state", "process_nonce", "supervisor_pid", "worker_id"},
+    {"from_checkout", "isolation_mark", "shared_state", "process_nonce", "supervisor_pid", "worker_id"},
 )
-"""Variables by which a supervisor talks to its children."""
+"""Variables by which processes of the framework talk to their children."""
 
 _KUBERNETES = re.compile(r"(^|_)(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)$")
 """Variables that Kubernetes makes for a service called ``framework-...``, a dozen for each: a warning would not help."""

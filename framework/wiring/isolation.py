@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from framework.declare import registry
 from framework.errors import JobProcessError
 from framework.execute.isolation.job_process import JobTools, run_job
 from framework.execute.isolation.server import JobServer
-from framework.execute.isolation.server_process import READY, SERVER_MODULE
+from framework.execute.isolation.server_process import SERVER_MODULE
 from framework.middleware.chain import Call
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.settings.load import load
@@ -37,9 +36,6 @@ def main(role: str, descriptor: int, options: str) -> None:
     tools()
     # The memory of what is loaded stays shared with the processes of jobs.
     gc.freeze()
-    # The worker process has ended.
-    with suppress(OSError):
-        connection.send(READY)
     JobServer(connection, partial(run_job, load=tools), partial(start_interpreter, options)).run()
 
 

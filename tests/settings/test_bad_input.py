@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.execute.isolation.server_process import MARK_VARIABLE
 from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
@@ -995,7 +996,8 @@ def test_variable_of_another_program_is_not_listed(tmp_path, name):
 
 
 def test_variables_between_processes_are_known(tmp_path):
-    names = (NONCE_VARIABLE, SHARED_STATE_VARIABLE, SUPERVISOR_VARIABLE, "FRAMEWORK_WORKER_ID", *from_checkout())
+    own = (MARK_VARIABLE, NONCE_VARIABLE, SHARED_STATE_VARIABLE, SUPERVISOR_VARIABLE)
+    names = (*own, "FRAMEWORK_WORKER_ID", *from_checkout())
     assert {name.removeprefix("FRAMEWORK_").lower() for name in names} == INTERNAL_VARIABLES
 
 

@@ -23,6 +23,7 @@ from framework.execute.forked_child import exit_forked_child
 from framework.execute.isolation.channel import MessageReader, encoded_object
 from framework.execute.isolation.remote_error import described
 from framework.execute.isolation.system import (
+    adopt_orphans,
     end_with_parent,
     limit_memory,
     use_reserve,
@@ -174,6 +175,7 @@ class _Context:
 def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn:
     """Run the job that comes over ``connection``, and end this process. ``load`` returns the tools, and raises nothing."""
     end_with_parent(signal.SIGKILL)
+    adopt_orphans()
     # A group of its own: the processes that the job starts end with it.
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)

@@ -22,7 +22,7 @@ from framework.execute.early_end import cancelled_jid
 from framework.execute.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object
 from framework.execute.isolation.remote_error import rebuilt
 from framework.execute.isolation.server_process import ServerProcess, wait_until_ready
-from framework.execute.isolation.system import kill_group
+from framework.execute.isolation.system import kill_group, kill_marked
 from framework.execute.job_log import JobLog
 from framework.execute.profiling import keep_sent
 from framework.execute.stats import RunningJobs
@@ -145,7 +145,7 @@ class IsolatedRuns:
             self._runs.add(run)
             for last in (False, True):
                 try:
-                    run.send_sockets(self._server.open())
+                    run.send_sockets(self._server.open(), self._server.mark)
                 except OSError as error:
                     # The process has ended since the last job.
                     self._server.forget()
@@ -173,6 +173,7 @@ class _Run:
         (self._job, self._job_end), (self._status, self._status_end) = socket.socketpair(), socket.socketpair()
         self._messages = MessageReader(self._job, MAX_REPORT_BYTES)
         self._reports = MessageReader(self._status, MAX_REPORT_BYTES)
+        self._mark = ""
         self._pid: int | None = None
         self._began_at: float | None = None
         self._cancelled_at: float | None = None
@@ -183,8 +184,9 @@ class _Run:
         self._exit: dict[str, Any] | None = None
         """The report of the end of its process."""
 
-    def send_sockets(self, control: socket.socket) -> None:
-        """Have the process of the job started. Raises OSError."""
+    def send_sockets(self, control: socket.socket, mark: str) -> None:
+        """Have the process of the job started by the process with ``mark`` in its environment. Raises OSError."""
+        self._mark = mark
         socket.send_fds(control, [b"J"], [self._job_end.fileno(), self._status_end.fileno()])
 
     def close(self) -> None:
@@ -290,9 +292,10 @@ class _Run:
         self._exit = {
             "failed": "the process that starts the processes of jobs has ended. The next isolated job starts it again"
         }
-        # The system ends the job's process then, and this call those that it has started.
+        # The system ends the job's process then. No process has adopted those that it has started: their environment tells them.
         if self._pid is not None:
             kill_group(self._pid)
+            kill_marked(self._mark)
 
     def _check_limits(self, started: float) -> None:
         now = time.monotonic()

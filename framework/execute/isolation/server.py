@@ -7,6 +7,9 @@ imported (some libraries in C do), each job gets a new interpreter instead, whic
 Each job has two sockets. The first connects its process with the worker process. The second is between the worker process and
 this one: a byte, or its end, kills the job's process and all that it has started; the answer says how it ended. The end of the
 socket over which jobs come (the worker process has ended) kills all of them.
+
+A job may start daemons in sessions of their own, which are in no group of it. The job's process adopts them while it lives, and this
+process after its end (both are subreapers). So a child of this process that is no job's process belongs to a job that has ended.
 """
 
 import contextlib
@@ -15,12 +18,20 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 from framework.execute.isolation.channel import encoded_object
-from framework.execute.isolation.system import adopt_orphans, end_with_parent, kill_group, thread_count
+from framework.execute.isolation.server_process import READY
+from framework.execute.isolation.system import (
+    adopt_orphans,
+    end_with_parent,
+    kill_group,
+    own_children,
+    thread_count,
+)
 
 StartProcess: TypeAlias = Callable[[socket.socket], int]
 
@@ -29,6 +40,11 @@ _IGNORED = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGHUP, signal.SIGURG),
 )
 """The signals of a worker process, which the system sends to its whole group: it decides when its jobs end."""
+
+
+_LEFT_LIMIT_S = 2.0
+"""The longest wait for the ends of the processes that a job has left. A process of another user, or in the kernel, survives it."""
+_LEFT_PERIOD_MS = 10
 
 
 # Decision 225: one forked process for each job.
@@ -43,22 +59,25 @@ class JobServer:
         self._exec_job = exec_job
         self._running: dict[int, socket.socket] = {}
         """The socket of each job, by the id of its process."""
+        self._spared = own_children()
+        """Children that no job has left: those of the workers' modules, and those that could not be killed."""
         self._parent = os.getppid()
         self._wakeup, self._wakeup_writer = socket.socketpair()
 
-    def run(self) -> None:
-        """Serve until the worker process ends."""
+    def run(self) -> NoReturn:
+        """Report that the modules are loaded, and serve until the worker process ends; end this process."""
         self._install_signals()
         adopt_orphans()
         end_with_parent(signal.SIGTERM)
+        # The worker process has ended.
+        with contextlib.suppress(OSError):
+            self._control.send(READY)
         while os.getppid() == self._parent:
             poll = select.poll()
             for one in (self._control, self._wakeup, *self._running.values()):
                 poll.register(one, select.POLLIN)
             ready = {number for number, _ in poll.poll()}
-            if self._wakeup.fileno() in ready:
-                with contextlib.suppress(BlockingIOError):
-                    self._wakeup.recv(4_096)
+            self._clear_wakeup()
             self._reap()
             for pid, one in list(self._running.items()):
                 if one.fileno() in ready:
@@ -70,6 +89,8 @@ class JobServer:
             kill_group(pid)
         while self._running and self._reap(wait=True):
             pass
+        # Not by a return: a signal during the end of the interpreter meets a closed wake-up descriptor, or no handler any more.
+        os._exit(0)
 
     def _install_signals(self) -> None:
         for one in (self._wakeup, self._wakeup_writer):
@@ -78,6 +99,10 @@ class JobServer:
             # A handler and not SIG_IGN, which the processes that a job starts would inherit.
             signal.signal(number, _ignore)
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+
+    def _clear_wakeup(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup.recv(4_096)
 
     def _accept(self) -> bool:
         """Start the process of one job; return false if the worker process has ended."""
@@ -138,7 +163,9 @@ class JobServer:
             if found.si_pid in self._running:
                 # Before it is reaped: until then its id, and so that of its group, cannot be another's.
                 kill_group(found.si_pid)
+                self._end_left_processes()
             pid, status, usage = os.wait4(found.si_pid, 0)
+            self._spared.discard(pid)
             connection = self._running.pop(pid, None)
             if connection is not None:
                 scale = 1 if sys.platform == "darwin" else 1_024
@@ -152,6 +179,22 @@ class JobServer:
                 connection.close()
             if wait:
                 return True
+
+    def _end_left_processes(self) -> None:
+        """Kill the processes that ended jobs have left, and wait for their ends: their own children then are children of this one."""
+        poll, deadline = select.poll(), time.monotonic() + _LEFT_LIMIT_S
+        poll.register(self._wakeup, select.POLLIN)
+        while left := own_children() - self._running.keys() - self._spared:
+            if time.monotonic() > deadline:
+                self._spared |= left
+                return
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                os.waitpid(pid, os.WNOHANG)
+            poll.poll(_LEFT_PERIOD_MS)
+            self._clear_wakeup()
 
 
 def _tell(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import select
 import socket
 import subprocess
@@ -20,6 +21,8 @@ SERVER_MODULE = "framework.wiring.isolation"
 READY = b"R"
 """The byte that it sends once it has loaded the modules of the workers. It stays in the socket: a later look finds it too."""
 
+MARK_VARIABLE = "FRAMEWORK_ISOLATION_MARK"
+
 _END_LIMIT_S = 30.0
 _LOOK_PERIOD_S = 0.25
 
@@ -30,6 +33,8 @@ class ServerProcess:
     def __init__(self) -> None:
         self._control: socket.socket | None = None
         self.popen: subprocess.Popen[bytes] | None = None
+        self.mark = ""
+        """The variable (``NAME=value``) in the environment of the process, of those of its jobs, and of those that they start."""
 
     def open(self) -> socket.socket:
         """Return the socket over which jobs are sent; start the process if there is none. Raises OSError."""
@@ -38,15 +43,19 @@ class ServerProcess:
         ours, theirs = socket.socketpair()
         options = {"modules": sorted(registry.loaded()), "path": [str(one) for one in sys.path]}
         command = [sys.executable, "-P", "-m", SERVER_MODULE, "server", str(theirs.fileno()), json.dumps(options)]
+        value = secrets.token_hex(16)
+        environment = {**os.environ, MARK_VARIABLE: value}
         started: Future[subprocess.Popen[bytes]] = Future()
         # A thread of its own, which lives as long: the system ends that process with the thread that started it.
-        threading.Thread(target=_keep, args=(command, theirs, started), name="isolation", daemon=True).start()
+        threading.Thread(
+            target=_keep, args=(command, environment, theirs, started), name="isolation", daemon=True
+        ).start()
         try:
             self.popen = started.result()
         except BaseException:
             ours.close()
             raise
-        self._control = ours
+        self._control, self.mark = ours, f"{MARK_VARIABLE}={value}"
         return ours
 
     def forget(self) -> "subprocess.Popen[bytes] | None":
@@ -84,12 +93,16 @@ def wait_until_ready(control: int, limit_s: float, stops: Callable[[], bool]) ->
         os.close(control)
 
 
-def _keep(command: list[str], theirs: socket.socket, started: "Future[subprocess.Popen[bytes]]") -> None:
+def _keep(
+    command: list[str], environment: dict[str, str], theirs: socket.socket, started: "Future[subprocess.Popen[bytes]]"
+) -> None:
     """Start the process, and wait for its end, so that it does not stay a zombie."""
     try:
         with theirs:
             # A group of its own: a supervisor kills that of a dead worker process, and this one ends the processes of its jobs.
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0
+            )
     except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
         started.set_exception(error)
         return

@@ -21,7 +21,7 @@ def end_with_parent(number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes whose parent ends below this one, so that they can be reaped."""
+    """Become the parent of processes whose parent ends below this one: daemons in sessions of their own cannot get away."""
     _control(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -31,11 +31,28 @@ def _control(option: int, value: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a job's process, and the processes that it has started."""
+    """Kill a job's process, and the processes of its group."""
     # It may have no group of its own yet.
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def own_children() -> set[int]:
+    """Return the processes that this process has started or adopted; empty where the system does not tell."""
+    try:
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    except OSError:
+        return set()
+
+
+def kill_marked(variable: str) -> None:
+    """Kill each process that was started with ``variable`` (``NAME=value``) in its environment. Does nothing without ``/proc``."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        # It has ended, or belongs to another user.
+        with suppress(OSError):
+            if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def thread_count() -> int:

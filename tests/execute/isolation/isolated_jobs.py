@@ -1,5 +1,6 @@
 """The classes of these tests, which a job's process imports too. They report through files whose names they are given."""
 
+import atexit
 import ctypes
 import os
 import signal
@@ -122,14 +123,33 @@ class TinyWorker(Base):
         pass
 
 
+def start_processes() -> list[int]:
+    """Start a process in the job's group, one in a session of its own, and a daemon with a child; return the ids of all."""
+    beside = subprocess.Popen(["sleep", "600"])
+    away = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    command = ["setsid", "--fork", "sh", "-c", "setsid sleep 600 >/dev/null & echo $$ $!; exec >/dev/null; wait"]
+    daemon = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return [beside.pid, away.pid, *map(int, daemon.stdout.split())]
+
+
 class HangWorker(Base):
-    """Hangs in C code, with a process beside it; the file has the ids of both."""
+    """Hangs in C code, with processes beside it; the file has the ids of all."""
 
     def perform(self, file: str) -> None:
-        beside = subprocess.Popen(["sleep", "600"])
-        Path(f"{file}.new").write_text(f"{os.getpid()} {beside.pid}")
+        pids = [os.getpid(), *start_processes()]
+        Path(f"{file}.new").write_text(" ".join(map(str, pids)))
         Path(f"{file}.new").rename(file)
         time.sleep(600)
+
+
+class LeaveWorker(Base):
+    """Ends in the way that its argument names, and leaves processes behind; the file has their ids."""
+
+    def perform(self, how: str, file: str) -> None:
+        atexit.register(Path(f"{file}.atexit").touch)
+        Path(file).write_text(" ".join(map(str, start_processes())))
+        if how == "exit":
+            os._exit(0)
 
 
 class PatientWorker(Base):

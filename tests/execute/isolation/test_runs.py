@@ -20,7 +20,7 @@ from tests.harness import IDENTITY, enqueue, opened, until
 
 CLASSES = (
     *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
-    *(jobs.HangWorker, jobs.PatientWorker, jobs.ForkWorker, jobs.LimitedWorker),
+    *(jobs.HangWorker, jobs.LeaveWorker, jobs.PatientWorker, jobs.ForkWorker, jobs.LimitedWorker),
 )
 
 
@@ -182,13 +182,13 @@ def test_cancelled_batch_asks_its_isolated_jobs_and_kills_them(bench, redis, tmp
     assert end_line(bench, "asks")["job_status"] == end_line(bench, "hangs")["job_status"] == "cancelled"
 
 
-def test_cancelled_batch_asks_its_jobs_and_then_kills_them(bench, redis, tmp_path):
-    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs", bid="aw-batch")
-    push(redis, jobs.PatientWorker, str(tmp_path / "runs"), jid="asks", bid="aw-batch")
-    until(lambda: (tmp_path / "pids").exists() and (tmp_path / "runs").exists())
-    redis.zadd(keys.CANCELLED, {"aw-batch": 1})
-    bench.cancellations.refresh()
-    assert end_line(bench, "asks")["job_status"] == end_line(bench, "hangs")["job_status"] == "cancelled"
+@pytest.mark.parametrize("how", ["return", "exit"])
+def test_processes_that_a_job_leaves_behind_end_with_it(bench, redis, tmp_path, how):
+    push(redis, jobs.LeaveWorker, how, str(tmp_path / "pids"), jid=how)
+    assert end_line(bench, how)["job_status"] == ("done" if how == "return" else "fail")
+    left = (tmp_path / "pids").read_text().split()
+    assert [pid for pid in left if alive(pid)] == [], "a daemon has survived its job"
+    assert not (tmp_path / "pids.atexit").exists(), "the guide says that exit handlers do not run"
 
 
 def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path):
