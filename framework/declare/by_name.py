@@ -8,6 +8,7 @@ from typing import Any, Unpack, cast
 from framework.declare import registry, validators
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import NOT_OWNED, Declaration
+from framework.declare.misuse import declared_value
 from framework.declare.options import Moment, PushOptions, check_options
 from framework.declare.setter import Setter
 from framework.declare.signature import JobSignature, build_signature
@@ -104,7 +105,7 @@ def _setter_for(name: str, options: Mapping[str, Any]) -> Setter[...]:
 def _foreign_declaration(name: str) -> Declaration:
     """Return the declaration of a class about which only its name is known: any JSON arguments, and Sidekiq's defaults."""
     facts = {
-        attribute: vars(ApplicationWorker)[attribute]
+        attribute: declared_value(ApplicationWorker, attribute)
         for attribute, one in ATTRIBUTES.items()
         if one.group != "application"
     }

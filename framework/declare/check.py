@@ -7,13 +7,13 @@ from typing import Any
 
 from typing_extensions import Format, get_annotations
 
-from framework.declare import names, versions
+from framework.declare import foreign_names, names, versions
 from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
 from framework.declare.constraints import ATTRIBUTES_OF_KINDS, check_constraints, check_cron_arguments, check_window
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
-from framework.declare.misuse import unwrap_perform
+from framework.declare.misuse import declared_value
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature, build_signature, check_method
 from framework.declare.validators import validate_value
@@ -55,10 +55,10 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
     attributes: dict[str, Any] = {}
     wrong: set[str] = set()
     for name, attribute in ATTRIBUTES.items():
-        attributes[name] = vars(base)[name]
+        attributes[name] = declared_value(base, name)
         noted = len(faults.errors)
         with faults.collect():
-            value = vars(owners[name])[name]
+            value = declared_value(owners[name], name)
             attributes[name] = validate_value(faults.worker, name, value, attribute.validator, places.get(name, ""))
         if len(faults.errors) > noted:
             wrong.add(name)
@@ -78,7 +78,7 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
         faults.add("cron belongs to a CronWorker: subclass that, or put an entry into config/schedule.yml.", "cron")
     for name, (flag, kind) in ATTRIBUTES_OF_KINDS.items():
         given = not getattr(cls, flag) and name not in wrong
-        if given and attributes[name] != ATTRIBUTES[name].validator(vars(base)[name]):
+        if given and attributes[name] != ATTRIBUTES[name].validator(declared_value(base, name)):
             faults.add(f"{name} belongs to {kind}: subclass that, or leave it out.", name)
     if attributes["idempotent"] and not _is_declared(cls, base, "deduplicate"):
         attributes["deduplicate"] = Deduplicate("until_executing")
@@ -148,7 +148,9 @@ def check_class_keywords(faults: ErrorCollector, abstract: object, others: Mappi
     for name, value in others.items():
         known = ("abstract", *ATTRIBUTES)
         advice = f" Write attributes in the class body: {name} = {short_repr(value)}." if name in ATTRIBUTES else ""
-        message = f"{name} is no keyword of a worker class{'' if advice else did_you_mean(name, known)}. Allowed: abstract.{advice}"
+        word = foreign_names.advice(name, "attribute")
+        hint = f". {word}" if word else "" if advice else did_you_mean(name, known)
+        message = f"{name} is no keyword of a worker class{hint}. Allowed: abstract.{advice}"
         faults.add(message, name)
 
 
@@ -228,21 +230,32 @@ def _check_body(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None
     for name, value in _attribute_like_values(cls):
         if name not in ATTRIBUTES and name not in _CALLABLE_NAMES:
             faults.add(
-                f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{did_you_mean(name, ATTRIBUTES)}. "
-                f"Constants of your own: {name.upper()} or _{name}. An option of your own: declare_option(...) before the class. "
-                f"Attributes: {', '.join(sorted(ATTRIBUTES))}.",
-                name,
+                f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{_attribute_advice(name)}", name
             )
     _check_annotations(faults, cls)
     for name, value in vars(cls).items():
         if name.startswith("_") or name in vars(base) or not _is_descriptor(value):
             continue
         match = closest_name(name, _CALLABLE_NAMES) or _closest_hook(name)
+        word = None if match else foreign_names.advice(name, "hook")
+        if word is not None:
+            faults.add(f"{name!r} is not called by the framework. {word}. A helper of your own: _{name}.", name)
         if match is not None:
             faults.add(
                 f"{name!r} is not called by the framework (did you mean {match!r}?). A helper of your own: _{name}.",
                 name,
             )
+
+
+def _attribute_advice(name: str) -> str:
+    """Return the end of the message for an unknown attribute. All attributes are listed only if no name is near."""
+    own = f"Constants of your own: {name.upper()} or _{name}."
+    word = foreign_names.advice(name, "attribute")
+    if word is not None:
+        return f". {word}. {own}"
+    own += " An option of your own: declare_option(...) before the class."
+    hint = did_you_mean(name, ATTRIBUTES)
+    return f"{hint}. {own}" if hint else f". {own} Attributes: {', '.join(sorted(ATTRIBUTES))}."
 
 
 def _check_annotations(faults: ErrorCollector, cls: type[Any]) -> None:
@@ -342,7 +355,7 @@ def _find_perform(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Ca
         if not any(fault.attribute and closest_name(fault.attribute, ("perform",)) for fault in faults.errors):
             faults.add("perform is missing: write def perform(self, ...) -> None.", "perform")
         return None
-    perform: Callable[..., Any] = unwrap_perform(vars(owner)["perform"])
+    perform: Callable[..., Any] = declared_value(owner, "perform")
     noted = len(faults.errors)
     with faults.collect():
         check_method(faults.worker, "perform", perform)

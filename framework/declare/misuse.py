@@ -5,13 +5,14 @@ Type checkers see none of this. Nothing has been pushed when it raises.
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import update_wrapper
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from opcode import opmap
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Never, Self, cast
 
+from framework.declare import foreign_names
 from framework.declare.declaration import Declaration
 from framework.declare.names import class_name_of
 from framework.errors import MisuseError, NoSuchMethodError
@@ -29,30 +30,12 @@ _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__kwdefaults__", "__globals
 _CACHE_OPCODE, _GET_AWAITABLE_OPCODE = opmap.get("CACHE", -1), opmap.get("GET_AWAITABLE", -1)
 """-1 on a Python without the opcode: awaited pushes are then not detected."""
 _PUSH_NOW_CALL = "{0}.perform_async(...)"
-_PUSH_LATER_CALL = "{0}.perform_in(delay, ...) or {0}.perform_at(time, ...)"
 _INLINE_CALL = "{0}.perform_inline(...)"
-
-FOREIGN_METHODS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("delay", "send", "enqueue", "defer", "kiq", "perform_later"), f"to push a job, write {_PUSH_NOW_CALL}"
-    ),
-    **dict.fromkeys(
-        ("apply_async", "send_task"), f"to push a job, write {_PUSH_NOW_CALL}; with a delay, {_PUSH_LATER_CALL}"
-    ),
-    **dict.fromkeys(
-        ("schedule", "later", "enqueue_in", "enqueue_at", "send_with_options"),
-        f"to push a job that is due later, write {_PUSH_LATER_CALL}; now, {_PUSH_NOW_CALL}",
-    ),
-    **dict.fromkeys(
-        ("apply", "perform_now"), f"to run a job here and now, write {_INLINE_CALL}; to push one, {_PUSH_NOW_CALL}"
-    ),
-}
-"""The methods by which Celery, RQ, Dramatiq, Huey, Procrastinate, Taskiq and Active Job push -> the call to write here."""
 
 
 # A descriptor and not a metaclass, which would forbid `class W(ApplicationWorker, SomeProtocol)`.
 class ForeignMethod:
-    """One of those names on a class: an AttributeError that names the right call, so ``hasattr`` stays false.
+    """One name of another library (``foreign_names``): an AttributeError that names the word of ours, so ``hasattr`` stays false.
 
     A class of the application that has the name, also a mixin behind ``base``, is used as if this descriptor were not there.
     """
@@ -69,16 +52,68 @@ class ForeignMethod:
             return getattr(super(self._base, asked), self._name)  # pyright: ignore[reportUnknownArgumentType]
         # The worker of a Setter.
         worker = getattr(instance, "_worker", owner)
-        called = worker.__qualname__
-        raise NoSuchMethodError(
-            qualified_name(worker), f"there is no {self._name}: {FOREIGN_METHODS[self._name].format(called)}"
+        raise NoSuchMethodError(qualified_name(worker), _advice_for(self._name, worker.__qualname__))
+
+
+def _advice_for(name: str, worker: str) -> str:
+    """Return the reason of the error for a method of another library. A use that may mean a push names the push."""
+    found = str(foreign_names.advice(name, "method", "self", worker=worker))
+    push = _PUSH_NOW_CALL.format(worker)
+    named = name in foreign_names.NAMES["self"] or "perform_" in found
+    return f"there is no {name}. {found}" + ("" if named else f"; to push a job, `{push}`")
+
+
+def add_foreign_methods(base: type[Any], *places: foreign_names.Place) -> None:
+    """Put the names of these places on ``base``. Not in its body, where a type checker would see them."""
+    for place in places:
+        for name in foreign_names.NAMES[place]:
+            if name not in vars(base):
+                setattr(base, name, ForeignMethod(base, name))
+
+
+class RetryAttribute:
+    """The attribute ``retry`` of a class: its value on the class, and on a job's instance a value that cannot be called.
+
+    In Celery ``self.retry(...)`` asks for another run.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        return self.value if instance is None or type(self.value) not in (int, bool) else _RetryCount(self.value, owner)
+
+
+class _RetryCount(int):
+    """The value of ``retry`` as a job reads it: a call raises an error that names the ways to run the job again."""
+
+    def __new__(cls, value: int, owner: type[Any]) -> Self:
+        made = super().__new__(cls, value)
+        made._shown, made._owner = repr(value), owner
+        return made
+
+    _shown: str
+    _owner: type[Any]
+
+    def __repr__(self) -> str:
+        return self._shown
+
+    def __call__(self, *given: object, **named: object) -> Never:
+        """Raise MisuseError."""
+        del given, named
+        advice = foreign_names.advice("retry", "self")
+        raise MisuseError(
+            qualified_name(self._owner), f"self.retry is the attribute of the class, and no method. {advice}"
         )
 
 
-def add_foreign_methods(base: type[Any]) -> None:
-    """Put every such name on ``base``. Not in its body, where a type checker would see them."""
-    for name in FOREIGN_METHODS:
-        setattr(base, name, ForeignMethod(base, name))
+def install_retry_attribute(cls: type[Any]) -> None:
+    """Wrap the class's own ``retry``, so that a call of ``self.retry`` names what to do."""
+    value = vars(cls).get("retry")
+    if type(value) in (int, bool):
+        setattr(cls, "retry", RetryAttribute(value))  # noqa: B010 - to a type checker it stays what it is
 
 
 class _FunctionProxy:
@@ -129,9 +164,16 @@ class UnboundPerform(_FunctionProxy):
         return self.function(*args, **kwargs)
 
 
-def unwrap_perform(method: Any) -> Any:
-    """Return the value that the class body gave a name; a ``PerformDescriptor`` now wraps it."""
-    return method.function if type(method) is PerformDescriptor else method
+def unwrap(value: Any) -> Any:
+    """Return a value as a class body gave it; a descriptor of this module may wrap it now."""
+    if type(value) is PerformDescriptor:
+        return value.function
+    return value.value if type(value) is RetryAttribute else value
+
+
+def declared_value(owner: type[Any], name: str) -> Any:
+    """Return the value that the body of a class gave a name."""
+    return unwrap(vars(owner)[name])
 
 
 def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, cast
 
-from framework.declare import validators
+from framework.declare import foreign_names, validators
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.job_option import OPTIONS, PRIORITIES, TRACKED
 from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
@@ -90,13 +90,6 @@ _VALIDATORS: Mapping[str, Validator] = {
     "context": Validator(_CONTEXT_ALLOWED, check_context),
     "sync": validators.boolean,
 }
-_USE_PERFORM_IN = "Use perform_in or perform_at"
-_USE_SHARD_OPTION = "Name a configured shard: set(shard=...)"
-_ADVICE: Mapping[str, str] = {
-    **dict.fromkeys(("wait", "wait_until", "at", "delay"), _USE_PERFORM_IN),
-    **dict.fromkeys(("pool", "store"), _USE_SHARD_OPTION),
-    "log_level": "The level is the process's: setting logging.level",
-}
 
 
 def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,21 +100,24 @@ def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _check_option(worker: str, name: str, value: Any) -> Any:
     validator = _VALIDATORS.get(name) or (OPTIONS[name].validator if name in OPTIONS else None)
     if validator is None:
-        raise ArgumentsError(worker, f"set() has no option {name!r}{_advice(name)}")
+        raise ArgumentsError(worker, f"set() has no option {name!r}{_advice(worker, name)}")
     try:
         return validator(value)
     except InvalidValue as error:
         raise ArgumentsError(worker, f"set({name}={short_repr(value)}) is not allowed. Allowed: {error}.") from None
 
 
-def _advice(name: str) -> str:
-    if name in _ADVICE:
-        return f". {_ADVICE[name]}."
+def _advice(worker: str, name: str) -> str:
+    """Return the end of the message for an unknown option. All options are listed only if no name is near."""
+    word = foreign_names.advice(name, "option", "attribute", worker=worker.rpartition(".")[2])
+    if word is not None:
+        return f". {word}."
     known = dict.fromkeys((*_VALIDATORS, *OPTIONS))
     options = f"Options: {', '.join(known)}."
     if name in ATTRIBUTES:
         return f": it belongs to the class, and is the same for all its jobs. {options}"
-    return f"{did_you_mean(name, known)}. {options}"
+    hint = did_you_mean(name, known)
+    return f"{hint}." if hint else f". {options}"
 
 
 def due_at(worker: str, when: object, clock: Callable[[], float]) -> DueTime | None:

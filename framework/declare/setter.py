@@ -381,7 +381,7 @@ class Setter(Generic[P]):
             raise ArgumentsError(self._declaration.qualified_name, reason)
 
 
-add_foreign_methods(Setter)
+add_foreign_methods(Setter, "method")
 
 
 def setter_of(worker: type[Performs[P]]) -> Setter[P]:

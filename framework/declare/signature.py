@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_json
 
+from framework.declare import foreign_names
 from framework.declare.annotations import check_json_annotation, resolve_annotations
 from framework.declare.argument_validators import ArgumentValidators, Validate
 from framework.declare.error_collector import ErrorCollector
@@ -216,9 +217,10 @@ class JobSignature:
         places: dict[int, Any] = {}
         for name, value in kwargs.items():
             if name not in self.names:
-                raise ArgumentsError(
-                    self.worker, f"is not a parameter of {self.method}{did_you_mean(name, self.names)}", argument=name
-                )
+                hint = did_you_mean(name, self.names)
+                if not hint and (word := foreign_names.advice(name, "option")):
+                    hint = f". {word}; other options go into `set(...)` before the push"
+                raise ArgumentsError(self.worker, f"is not a parameter of {self.method}{hint}", argument=name)
             index = self.names.index(name)
             if index < self.positional_only:
                 reason = f"is positional-only in {self.method}; give it by position"

@@ -11,7 +11,7 @@ from inspect import Parameter, Signature
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
-from framework.declare.misuse import unwrap_perform
+from framework.declare.misuse import unwrap
 
 _PERFORM_ARGUMENTS = "P.args"
 
@@ -26,7 +26,7 @@ class _PushMethod(NamedTuple):
 
 def show_signatures(cls: type[Any], method: str) -> None:
     """Give each push method of ``cls`` the parameters of ``method``, unless the application has overridden it."""
-    signature = inspect.signature(unwrap_perform(inspect.getattr_static(cls, method)))
+    signature = inspect.signature(unwrap(inspect.getattr_static(cls, method)))
     _, *parameters = signature.parameters.values()
     for name, push in _push_methods(cls.__mro__[1:]):
         overridden = _override(cls, name, push)

@@ -127,6 +127,7 @@ class ApplicationWorker(AwaitablePushes):
         faults = ErrorCollector(qualified_name(cls))
         check.check_class_keywords(faults, abstract, others)
         attributes = check.read_attributes(faults, cls, ApplicationWorker)
+        misuse.install_retry_attribute(cls)
         cls.job_version = attributes["version"]
         cls._aw_declaration = cls._aw_setter = None
         if abstract:
@@ -396,4 +397,5 @@ class ApplicationWorker(AwaitablePushes):
         return Setter(cls, declaration, checked)
 
 
-misuse.add_foreign_methods(ApplicationWorker)
+misuse.add_foreign_methods(ApplicationWorker, "method", "self")
+misuse.install_retry_attribute(ApplicationWorker)

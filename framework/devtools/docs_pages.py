@@ -1,4 +1,4 @@
-"""Generate parts of the documentation between markers in Markdown pages: attributes, and the codes of the linter."""
+"""Generate parts of the documentation between markers in Markdown pages: attributes, lint codes, names of other libraries."""
 
 import re
 from collections.abc import Mapping
@@ -7,12 +7,14 @@ from functools import cache
 from framework.declare.attribute import GROUPS
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.constraints import CONSTRAINTS
+from framework.declare.foreign_names import SYSTEMS, ForeignName, rows_of
+from framework.declare.misuse import declared_value
 from framework.declare.worker import ApplicationWorker
 from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_of
 from framework.messages import did_you_mean
 
 _MARKER = re.compile(
-    r"^<!-- ((?P<word>attributes|lint): *(?P<name>[^ >]*)|/(?P<end>attributes|lint)) *-->$", re.MULTILINE
+    r"^<!-- ((?P<word>attributes|lint|names): *(?P<name>[^ >]*)|/(?P<end>attributes|lint|names)) *-->$", re.MULTILINE
 )
 _BASE_IMPORT = re.compile(r"((?<=\n)\n(?=.*\n\n))?^from workers\.base import TeamWorker\n", re.MULTILINE)
 """The import that examples share, with the blank line before it if no other import follows."""
@@ -24,7 +26,7 @@ class PageError(Exception):
 
 def default_text(name: str) -> str:
     """Return the default as source text, or the word ``required``."""
-    return "required" if ATTRIBUTES[name].required else repr(vars(ApplicationWorker)[name])
+    return "required" if ATTRIBUTES[name].required else repr(declared_value(ApplicationWorker, name))
 
 
 def constraint_texts(name: str) -> list[str]:
@@ -37,12 +39,13 @@ def generated_parts() -> Mapping[str, str]:
     """Return every generated text by the name in its opening marker.
 
     Attributes: each group's table, ``all`` tables, and the ``rules`` between attributes. Linter: the list of ``codes``, and
-    the codes ``explained``.
+    the codes ``explained``. Names: a table for each other library.
     """
     tables = {group: _attribute_table(group) for group in GROUPS}
     whole = "\n\n".join(f"**{group}**: {GROUPS[group]}\n\n{table}" for group, table in tables.items())
     rules = "\n".join(f"- `{rule}`: {rule.reason}. {rule.remedy}" for rule in CONSTRAINTS)
-    return {**tables, "all": whole, "rules": rules, "codes": _code_lists(), "explained": _code_sections()}
+    names = {system.lower(): _name_table(system) for system in SYSTEMS}
+    return {**tables, **names, "all": whole, "rules": rules, "codes": _code_lists(), "explained": _code_sections()}
 
 
 def fill_page(page: str) -> str:
@@ -79,6 +82,26 @@ def _attribute_table(group: str) -> str:
             cells = (f"`{name}`", one.allowed, shown, one.meaning, one.effect, one.trap)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _name_table(system: str) -> str:
+    """Return the names of a library. Names with the same answer share a row."""
+    answers: dict[tuple[str, str], list[str]] = {}
+    for one in rows_of(system):
+        answers.setdefault((one.text(), one.page), []).extend(shown_name(one))
+    lines = [f"| {system} | Here | Guide |", "|---|---|---|"]
+    for (text, page), names in answers.items():
+        guide = page.removeprefix("guides/").removesuffix(".md").replace("_", " ")
+        lines.append(f"| {', '.join(names)} | {text} | [{guide}](../{page}) |")
+    return "\n".join(lines)
+
+
+def shown_name(one: ForeignName) -> list[str]:
+    """Return the name as a program of the library has it, in each of its forms."""
+    forms = {"attribute": "{0}", "option": "{0}=", "method": ".{0}(...)", "self": "self.{0}", "hook": "def {0}"}
+    # An attribute that is also an option has its plain name.
+    places = [place for place in one.places if not (place == "option" and "attribute" in one.places)]
+    return [f"`{forms[place].format(one.name)}`" for place in places]
 
 
 def _code_lists() -> str:

@@ -8,6 +8,7 @@ import yaml
 from framework.cli.project import Project
 from framework.declare import check, queue_facts
 from framework.declare.declaration import Declaration
+from framework.declare.misuse import declared_value
 from framework.declare.worker import ApplicationWorker
 from framework.typeguards import qualified_name
 
@@ -25,7 +26,7 @@ def explain_entry(project: Project, name: str, lines: Mapping[str, int]) -> str:
     shown = {field: _yaml(value) for field, value in entry.items()}
     for attribute in sorted(owners.keys() - entry.keys() - {"wire_name"}):
         owner = owners[attribute]
-        shown[attribute], origins[attribute] = repr(vars(owner)[attribute]), _declared_by(owner)
+        shown[attribute], origins[attribute] = repr(declared_value(owner, attribute)), _declared_by(owner)
     widths = max(map(len, shown)), max(map(len, shown.values()))
     table = [f"  {field:{widths[0]}}  {shown[field]:{widths[1]}}  {origins[field]}" for field in shown]
     places = [f"  {text}" for text in _queue_lines(project, declaration, lines)]

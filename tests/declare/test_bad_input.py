@@ -330,7 +330,7 @@ def test_constraint_holds_in_one_class_and_over_classes(rule: Any, forbidden: An
 
 @each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
 def test_constraint_broken_by_parent_may_be_mended_by_child(rule: Any, forbidden: Any):
-    default = vars(ApplicationWorker)[rule.other_attribute]
+    default = getattr(ApplicationWorker, rule.other_attribute)
     parent = type("ParentWorker", (ApplicationWorker,), body(**{rule.other_attribute: forbidden}))
     child: Any = type("SampleWorker", (parent,), body(**{rule.attribute: rule.value, rule.other_attribute: default}))
     assert getattr(child.declaration(), rule.other_attribute) == default

@@ -100,7 +100,7 @@ def abstract(name: str, *bases: type[Any], **body: Any) -> Any:
 
 def test_inheritance_table_has_every_attribute():
     assert set(POOL) == set(ATTRIBUTES)
-    falsy_by_default = {name for name in ATTRIBUTES if not vars(ApplicationWorker)[name]}
+    falsy_by_default = {name for name in ATTRIBUTES if not getattr(ApplicationWorker, name)}
     assert {name for name, _ in FALSY} >= falsy_by_default - NOT_HERE - {"feature_category"}
 
 
@@ -200,7 +200,7 @@ class Defaults:
 
 
 for _name in ATTRIBUTES:
-    setattr(Defaults, _name, vars(ApplicationWorker)[_name])
+    setattr(Defaults, _name, getattr(ApplicationWorker, _name))
 
 
 def bases_of(node: Node, made: list[type[Any]], root: type[Any]) -> tuple[type[Any], ...]:

@@ -8,9 +8,8 @@ from unittest import mock
 
 import pytest
 
-from framework.declare import registry
+from framework.declare.foreign_names import NAMES
 from framework.declare.limited_capacity import LimitedCapacityWorker
-from framework.declare.misuse import FOREIGN_METHODS
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
 from tests.declare.conftest import Recorder
@@ -31,27 +30,46 @@ def receipts() -> Any:
 NAME = "receipts.<locals>.ReceiptWorker"
 
 
-@each_row("name", FOREIGN_METHODS)
-def test_foreign_method_is_no_attribute_and_names_perform_async(name: str, recorder: Recorder) -> None:
+@each_row("name", NAMES["method"])
+def test_foreign_method_is_no_attribute_and_names_our_word(name: str, recorder: Recorder) -> None:
     worker = receipts()
     for asked in (worker, worker(), worker.set(queue="urgent")):
         assert not hasattr(asked, name)
         with pytest.raises(AttributeError) as caught:
             getattr(asked, name)
         assert isinstance(caught.value, NoSuchMethodError)
-        assert f"{NAME}.perform_" in str(caught.value)
-        assert f"there is no {name}:" in str(caught.value)
+        assert NAMES["method"][name].text(NAME) in str(caught.value)
+        assert f"there is no {name}. " in str(caught.value)
     assert not recorder.pushed
 
 
-@each_row(
-    "name",
-    ["delay", "apply_async", "send", "send_task", "enqueue", "defer", "schedule", "perform_later"],
-    around=registry.isolated,
-)
-def test_foreign_name_of_a_push_names_perform_async(name: str) -> None:
+@each_row("name", ["delay", "apply_async", "send", "enqueue", "s", "revoke", "defer", "schedule", "perform_later"])
+def test_foreign_method_names_perform_async(name: str, recorder: Recorder) -> None:
     with pytest.raises(NoSuchMethodError, match=r"ReceiptWorker\.perform_async\(\.\.\.\)"):
         getattr(receipts(), name)
+    assert not recorder.pushed
+
+
+@each_row("name", NAMES["self"])
+def test_foreign_name_on_self_names_our_word(name: str) -> None:
+    instance = receipts()()
+    with pytest.raises(MisuseError) as caught:
+        getattr(instance, name)()
+    assert NAMES["self"][name].text(NAME) in str(caught.value)
+
+
+def test_retry_is_a_number_on_the_class_and_on_self() -> None:
+    class OftenWorker(ApplicationWorker):
+        feature_category = "not_owned"
+        retry = 7
+
+        def perform(self) -> None: ...
+
+    class ChildWorker(OftenWorker): ...
+
+    assert (OftenWorker.retry, ChildWorker.retry, receipts().retry) == (7, 7, True)
+    assert (OftenWorker().retry, repr(ChildWorker().retry), repr(receipts()().retry)) == (7, "7", "True")
+    assert (ChildWorker.declaration().retry, receipts().declaration().retry) == (7, True)
 
 
 def test_foreign_name_of_the_application_is_its_own() -> None:
