@@ -2,15 +2,17 @@
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import partial, update_wrapper
 from types import FunctionType, MethodType, new_class
 from typing import Any, Concatenate, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from framework.declare.annotations import resolve_annotations
+from framework.declare.calls import JobCall
 from framework.declare.limiter import Limiter
 from framework.declare.names import class_name_of
+from framework.declare.options import PushOptions, check_options
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Route
 from framework.declare.setter import Setter
@@ -24,6 +26,7 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_
 
 K = TypeVar("K")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -74,18 +77,49 @@ class WorkerAttributes(TypedDict, total=False):
     loggable_arguments: tuple[str, ...]
 
 
-class BackgroundFunction(Setter[P], Generic[P, R]):
+class FunctionSetter(Setter[P], Generic[P, R_co]):
+    """The push methods of a registered function. The result of ``call`` has the type that the function returns."""
+
+    @overload
+    def call(self: "FunctionSetter[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs) -> JobCall[T]: ...
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R_co]: ...
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push the job; ``result()`` of the returned object waits for what the function returns."""
+        return super().call(*args, **kwargs)
+
+    @overload
+    async def acall(
+        self: "FunctionSetter[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> JobCall[T]: ...
+    @overload
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R_co]: ...
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push as ``call``, while the event loop goes on."""
+        return await super().acall(*args, **kwargs)
+
+    def set(self, **options: Unpack[PushOptions]) -> "FunctionSetter[P, R_co]":
+        """Return an object with the same push methods and these options in addition.
+
+        Raises:
+            ArgumentsError: an option is unknown or invalid.
+        """
+        checked = check_options(self._declaration.qualified_name, options)
+        return FunctionSetter(self._worker, self._declaration, {**self._options, **checked})
+
+
+class BackgroundFunction(FunctionSetter[P, R_co]):
     """A registered function. A call runs it here; ``perform_async`` and the other push methods of a worker class push a job.
 
     ``set`` takes options of one push. ``worker`` is the class that runs the jobs.
     """
 
-    def __init__(self, function: Callable[P, R], worker: type[ApplicationWorker]) -> None:
+    def __init__(self, function: Callable[P, R_co], worker: type[ApplicationWorker]) -> None:
         super().__init__(worker, worker.declaration(), NO_OPTIONS)
         self._function = function
         self.worker = worker
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function here and now, without a job."""
         return self._function(*args, **kwargs)
 

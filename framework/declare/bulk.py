@@ -17,6 +17,9 @@ CHUNK_SIZE = 1_000
 Coerce: TypeAlias = Callable[[list[Any]], list[Any]]
 """Turn a job's arguments that are not strict into their JSON form. Raises ArgumentsError for arguments that have none."""
 
+_TYPED_FORM = (
+    ". Type checkers see such an error in perform_bulk_for(objects, arguments=lambda one: Worker.arguments(...))"
+)
 _SEQUENCE_TYPES = frozenset({tuple, list})
 _JOB_SEPARATOR, _LINE_SEPARATOR = b'],"",[', b"]\n["
 
@@ -82,7 +85,7 @@ def _fast_chunk(signature: JobSignature, jobs: list[Any]) -> BulkChunk | None:
 
 def _checked_chunk(signature: JobSignature, jobs: list[Any], start: int, coerce: Coerce | None) -> BulkChunk:
     lines: list[bytes] = []
-    for index, bound in enumerate(_bind_each(signature, jobs, start, coerce), start):
+    for index, bound in enumerate(_bind_each(signature, jobs, start, coerce, _TYPED_FORM), start):
         try:
             lines.append(dumps_exact(bound, outer_levels=1))
         except PayloadError as error:
@@ -90,11 +93,13 @@ def _checked_chunk(signature: JobSignature, jobs: list[Any], start: int, coerce:
     return BulkChunk(b"\n".join(lines), max(map(len, lines)))
 
 
-def _bind_each(signature: JobSignature, jobs: list[Any], start: int, coerce: Coerce | None) -> Iterator[list[Any]]:
+def _bind_each(
+    signature: JobSignature, jobs: list[Any], start: int, coerce: Coerce | None, hint: str = ""
+) -> Iterator[list[Any]]:
     for index, args in enumerate(jobs, start):
         if not _is_sequence(args):
             reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
-            raise ArgumentsError(signature.worker, reason)
+            raise ArgumentsError(signature.worker, f"{reason}{hint}")
         try:
             bound = signature.bind(args, {})
             try:
@@ -105,7 +110,7 @@ def _bind_each(signature: JobSignature, jobs: list[Any], start: int, coerce: Coe
                 bound = coerce(bound)
         except ArgumentsError as error:
             raise ArgumentsError(
-                error.worker, f"(job {index} of the bulk) {error.reason}", argument=error.argument
+                error.worker, f"(job {index} of the bulk) {error.reason}{hint}", argument=error.argument
             ) from None
         yield bound
 

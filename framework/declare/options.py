@@ -27,30 +27,42 @@ Moment: TypeAlias = datetime | timedelta | float
 
 
 class PushOptions(TypedDict, total=False):
-    """The options of ``set``. Each replaces the attribute of the same name for this push only.
-
-    Five are no attributes. ``profile`` profiles the runs of the job (``framework.admin.profile``). ``result_ttl`` is for how long the
-    result of a ``call`` is kept (an hour). ``context`` adds facts to the ``meta.*`` fields. ``sync`` runs the job here instead of
-    pushing it (Sidekiq). ``shard`` binds this one job, its retries too, to a shard, whatever the rules say when it is due.
-    """
+    """The options of ``set``. An option with the name of an attribute replaces the attribute for this push only."""
 
     queue: str
+    """The queue of the job, whatever the routing rules say."""
     shard: str
+    """The shard of this one job, its retries too, whatever the rules say when it is due."""
     retry: bool | int
+    """How often the job is retried after a failure; ``0`` moves it to the dead set, ``False`` deletes it."""
     retry_for: timedelta | float
+    """Retry until this time after the first failure, instead of a number of retries."""
     retry_queue: str
+    """The queue for the retries of the job."""
     dead: bool
+    """``False``: after its last retry the job is deleted instead of moved to the dead set."""
     backtrace: bool | int
+    """Keep the traceback of a failure in the payload: all lines, or so many innermost lines."""
     tags: tuple[str, ...]
+    """Labels of the job for log lines and filters. Routing rules match those of the class."""
     status_expiration: timedelta | float
+    """How long the state of the job is kept after its last change (``framework.status``)."""
     expires_in: timedelta | float
+    """The most time between the push, or the due time, and the start of the job."""
     timeout: timedelta | float
+    """The maximum time of one run."""
     track: bool
+    """Whether the life of the job is recorded in the database of tasks."""
     priority: Priority
+    """The level of the job in its queue, for a class with ``priority``."""
     profile: bool
+    """Profile the runs of the job (``framework.admin.profile``)."""
     result_ttl: timedelta | float
+    """For how long the result of a ``call`` is kept: an hour by default."""
     context: Mapping[str, Json]
+    """Facts for the ``meta.*`` fields of the job and its log lines."""
     sync: bool
+    """Run the job here and now instead of pushing it (Sidekiq)."""
 
 
 _CONTEXT_ALLOWED = "a mapping of names to JSON values"

@@ -46,60 +46,122 @@ class ApplicationWorker(AwaitablePushes):
     """
 
     feature_category: ClassVar[str | None] = None
+    """The feature team that owns the job. ``not_owned`` is for shared infrastructure code."""
     urgency: ClassVar[Urgency] = "low"
+    """The targets for start and run time: ``high`` 10 s and 10 s, ``low`` 60 s and 300 s, ``throttled`` no target and 300 s."""
     resource_boundary: ClassVar[ResourceBoundary] = "unknown"
+    """The resource that the job uses most: ``cpu`` if more than a third of its run time is processor time, ``memory``, or
+    ``unknown``."""
     has_external_dependencies: ClassVar[bool] = False
+    """The job calls services outside of your own platform: another company's API, a mail server, a webhook."""
     data_consistency: ClassVar[DataConsistency] = "always"
+    """The database server that the job reads from: ``always`` the primary, ``sticky`` an up-to-date replica or else the primary,
+    ``delayed`` the same, after one retry if no replica is up to date."""
     data_consistency_overrides: ClassVar[Mapping[str, DataConsistency] | None] = None
+    """``data_consistency`` of single databases, for a class that uses several."""
 
     queue_namespace: ClassVar[str | None] = None
+    """The prefix of the generated queue name: ``ns:name``."""
     queue: ClassVar[str | None] = None
+    """The queue of the class, whatever the routing rules say."""
     shard: ClassVar[str | None] = None
+    """The shard of the class, whatever the routing rules say."""
     weight: ClassVar[int | None] = None
+    """How often a process checks this queue, relative to its other queues: 1 low, 2 medium, 3 high, 5 very high (GitLab's values).
+    ``None``: the setting ``namespace_weights``, else 3 for high urgency and 1 for the others."""
     tags: ClassVar[tuple[str, ...]] = ()
+    """Labels for routing rules, log lines and dashboards."""
     version: ClassVar[int] = 0
+    """The version of the arguments that this code pushes."""
     wire_name: ClassVar[str | None] = None
+    """The name of the class in payloads. Without it, the name is made from module and class."""
     aliases: ClassVar[tuple[str, ...]] = ()
+    """Former wire names whose jobs this class runs."""
 
     retry: ClassVar[bool | int] = True
+    """How often a failed job is retried. ``True`` is the setting ``max_retries``: 25 retries, over about three weeks."""
     retry_for: ClassVar[timedelta | float | None] = None
+    """Retry until this time after the first failure, instead of a number of retries."""
     retry_queue: ClassVar[str | None] = None
+    """The queue for retries of the class, which keeps them apart from first runs."""
     dead: ClassVar[bool] = True
+    """``False``: a job whose retries are used up is deleted instead of moved to the dead set."""
     backtrace: ClassVar[bool | int] = False
+    """Keep the traceback in the payload of a failed job: ``True`` all lines, a number only that many innermost lines."""
     max_retries_after_interruption: ClassVar[int | None] = None
+    """After so many forced stops (the job still ran at the deadline of its process), or so many deaths of its process, a job ends.
+    ``-1`` is no limit; ``None`` is the setting of the same name (3)."""
     ack: ClassVar[Ack] = "batch"
+    """When an ended job leaves Redis: ``batch`` together with others, ``sync`` before its slot takes another job."""
     timeout: ClassVar[timedelta | float | None] = None
+    """The maximum time of one run."""
     isolation: ClassVar[Isolation | None] = None
+    """``process``: each job runs in a process of its own, which ends with it. ``None``: in a thread, or as a task."""
     memory_limit: ClassVar[int | None] = None
+    """The most memory, in bytes, of the process of a job with ``isolation = 'process'``."""
     expires_in: ClassVar[timedelta | float | None] = None
+    """The most time between the push of a job, or the due time of a scheduled one, and its start."""
     status_expiration: ClassVar[timedelta | float | None] = None
+    """How long the state of a job is kept after its last change. ``None``: the state is not tracked."""
     track: ClassVar[bool] = False
+    """Whether the life of each job is recorded in the database of tasks."""
 
     idempotent: ClassVar[bool] = False
+    """Two runs of the job have the same effect as one. Without ``deduplicate`` it means ``Deduplicate('until_executing')`` for 10
+    minutes."""
     deduplicate: ClassVar[Deduplicate | None] = None
+    """How equal jobs are deduplicated. ``None`` turns off the default of ``idempotent``."""
     concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = None
+    """The maximum number of jobs of the class that run at a time, over all processes. ``0`` and ``None`` are no limit; a negative
+    number pauses the class."""
     max_concurrency_limit_percentage: ClassVar[float | None] = None
+    """The concurrency limit as a share of all slots of the shard."""
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
+    """The maximum number of jobs of a ``LimitedCapacityWorker`` that run at a time, over all processes. ``0`` stops the class."""
     cron: ClassVar[str | None] = None
+    """When a schedule pushes a job of a ``CronWorker``: minute, hour, day of month, month, day of week, with an optional field for
+    seconds in front, or ``@hourly``, ``@daily`` and the like."""
     time_zone: ClassVar[str] = "UTC"
+    """The time zone of ``cron``."""
     spread: ClassVar[timedelta | float | None] = None
+    """The seconds over which the jobs of the ticks of ``cron`` are spread, so that not all entries push theirs in the same
+    second."""
     flush_interval: ClassVar[timedelta | float] = 5.0
+    """How often an ``IterableWorker`` saves its cursor, while its items are shorter."""
     max_iteration_runtime: ClassVar[timedelta | float | None] = None
+    """For how long an ``IterableWorker`` iterates before its job goes back behind the other jobs of its queue."""
     lease_timeout: ClassVar[timedelta | float | None] = None
+    """The most time that one run of a ``ReenqueuerWorker`` may take: its lease ends by itself after it."""
     minimum_duration: ClassVar[timedelta | float] = 5.0
+    """For how long a run of a ``ReenqueuerWorker`` lasts at least."""
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
+    """The scope of a job, for example its tenant, and the number of slots of the class's limit that one scope may use."""
     fair_by: ClassVar[str | Callable[[tuple[Any, ...]], str | int | None] | None] = None
+    """The key of a job, for example its tenant: the name of a fact in its context (``"user"`` is ``meta.user``), or a function of
+    its arguments."""
     priority: ClassVar[Priority | None] = None
+    """The level of the class's jobs, unless a push sets another one."""
     limiter: ClassVar[Limiter | None] = None
+    """The rate limiter of the class: each run takes one call, or one lock, of it. ``.by(...)`` gives each key of the jobs a limit
+    of its own."""
     defer_on_health: ClassVar[DeferOnHealth | None] = None
+    """Defer jobs while a database is unhealthy."""
     pause_control: ClassVar[str | None] = None
+    """The name of the strategy that pauses and resumes the class."""
     strict_arguments: ClassVar[StrictArguments | None] = None
+    """The treatment of arguments that do not fit the annotations of ``perform``, or that JSON changes: ``raise``, ``warn`` or
+    ``off``. ``None`` is the setting ``strict_arguments``."""
     big_payload: ClassVar[bool] = False
+    """The class may push arguments above ``size_limit.limit`` (5,000,000 bytes after compression)."""
     compress: ClassVar[bool] = True
+    """Whether arguments of ``size_limit.compression_threshold`` (100,000) or more bytes are compressed."""
     encrypt: ClassVar[bool] = False
+    """The arguments are stored encrypted."""
     loggable_arguments: ClassVar[tuple[str, ...]] = ()
+    """The parameters of ``perform`` whose values may appear in logs."""
 
     jid: str = ""
+    """The id of the job that runs; empty without a job."""
     job_version: int = 0
     """The version of the job; without a job, the version of the class (GitLab)."""
     _aw_class_name: ClassVar[str | None] = None

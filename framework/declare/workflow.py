@@ -22,7 +22,7 @@ from framework.messages import did_you_mean
 from framework.typeguards import is_class, short_repr
 from framework.wire.workflow_fields import StepCondition, is_step_name, is_workflow_id
 
-StepWorker: TypeAlias = type[Any] | Setter[Any] | str
+StepWorker: TypeAlias = type[Any] | Setter[...] | str
 """A worker class, ``Worker.set(...)``, or the name of a class on the wire."""
 
 

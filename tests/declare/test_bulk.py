@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.declare import bulk, registry
-from framework.declare.bulk import CHUNK_SIZE, bind_all, json_chunks
+from framework.declare.bulk import _TYPED_FORM, CHUNK_SIZE, bind_all, json_chunks
 from framework.declare.signature import build_signature
 from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS
 from framework.errors import ArgumentsError
@@ -71,11 +71,11 @@ def test_chunk_check_agrees_with_checks_of_single_jobs(signature, jobs):
         assert [json.loads(line) for line in lines(signature, jobs)] == [list(args) for args in jobs] if jobs else True
         assert bind_all(signature, jobs) == [list(args) for args in jobs]
         return
-    for way in (lines, bind_all):
+    for way, hint in ((lines, _TYPED_FORM), (bind_all, "")):
         with pytest.raises(ArgumentsError) as caught:
             way(signature, jobs)
         error = caught.value
-        assert error.reason == f"(job {wrong} of the bulk) {verdicts[wrong].reason}"
+        assert error.reason == f"(job {wrong} of the bulk) {verdicts[wrong].reason}{hint}"
         assert (error.worker, error.argument) == ("W", verdicts[wrong].argument)
 
 

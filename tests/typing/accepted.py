@@ -24,6 +24,7 @@ from framework.declare.request import JobRequest, Route
 from framework.job_options import declare_option
 from framework.testing import FakeClock, FakeJobs, assert_enqueued, enqueued, fake, json_type, real
 from framework.types import Jid, JobState, Json, Payload, Urgency
+from framework.workflows import Workflow
 
 
 class RebuildIndexWorker(ApplicationWorker):
@@ -300,11 +301,48 @@ assert_type(WaitingWorker.call("u").result(), int)
 assert_type(WaitingWorker.set(tags=("a",)).call("u"), JobCall[Any])
 
 
+@background(feature_category="onboarding")
+def count_mails() -> int:
+    """Take nothing, and return a number."""
+    return 0
+
+
+@background(feature_category="onboarding")
+def name_of(user_id: int) -> str:
+    """Take one argument."""
+    return str(user_id)
+
+
+@background(feature_category="onboarding")
+async def names_of(user_id: int, most: int, prefix: str = "") -> list[str]:
+    """Take three arguments, on the event loop."""
+    return [prefix][:most]
+
+
+assert_type(count_mails.call().result(), int)
+assert_type(names_of.call(1, 2).result(), list[str])
+assert_type(name_of.set(queue="names").call(1), JobCall[str])
+assert_type(names_of.set(tags=("a",)).set(queue="names").call(1, most=3), JobCall[list[str]])
+
+WORKFLOW = (
+    Workflow("mails")
+    .step("count", count_mails)
+    .then("name", name_of, [(1,)])
+    .then("names", names_of, [(1, 2), (2, 3, "a")])
+    .also(RebuildIndexWorker, [(7, "fast")])
+    .then("wait", WaitingWorker.set(queue="slow"), [("u",)])
+    .on_failure("report", names_of.set(queue="slow"), [(1, 2)])
+)
+assert_type(WORKFLOW, Workflow)
+
+
 async def call_jobs() -> None:
     """Await calls of both kinds."""
     assert_type(await WaitingWorker.acall("u", 3), JobCall[int])
     assert_type(await (await WaitingWorker.acall("u")), int)
     assert_type(await (await RebuildIndexWorker.acall(7)).aresult(timeout=5), None)
+    assert_type(await (await name_of.acall(1)), str)
+    assert_type(await names_of.acall(1, 2), JobCall[list[str]])
 
 
 class PruneWorker(IterableWorker):
