@@ -29,9 +29,10 @@ def _change_order(name: str, modules: Sequence[str], change: Callable[[CronEntry
     """Write another order for the entry, with the operator and the time, and print the effect."""
 
     def step(states: CronStates, configured: CronEntry) -> None:
-        snapshot = states.read()
-        before = snapshot.orders.get(name) or Order()
-        states.set_order(name, replace(change(configured, before), set_by=operator_name(), set_at=snapshot.now))
+        def changed(before: Order, now: float) -> Order:
+            return replace(change(configured, before), set_by=operator_name(), set_at=now)
+
+        states.change_order(name, changed)
 
     for shard, _ in load_schedule(modules).each(name, step):
         echo(f"{shard}: {name} {effect}")

@@ -1,12 +1,12 @@
 """Read and write the states of cron entries, the operators' orders and the last ticks, on one shard."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis
 
 from framework.cron.entries import CronEntry, Overlap
-from framework.cron.orders import Order, decode_order
+from framework.cron.orders import NO_ORDER, Order, decode_order
 from framework.push.prepared_job import PreparedJob
 from framework.store.clock import epoch_s
 from framework.store.script import CRON_PUSH
@@ -172,12 +172,21 @@ class CronStates:
         lines: Any = self._client.lrange(keys.cron_ticks(self._application, name), 0, count - 1)
         return [tick for tick in map(_decode_tick, lines) if tick is not None]
 
-    def set_order(self, name: str, order: Order) -> None:
-        """Write the operators' order for an entry; an empty order removes it."""
-        if order.is_empty:
-            self._client.hdel(self._orders, name)
-        else:
-            self._client.hset(self._orders, name, order.encode())
+    def change_order(self, name: str, change: Callable[[Order, float], Order]) -> None:
+        """Write what ``change`` returns for the operators' order for an entry, and the time; an empty order removes it.
+
+        One transaction, so that of two operators none undoes what the other has ordered: ``change`` is then called again.
+        """
+
+        def write(pipeline: Any) -> None:
+            order = change(decode_order(pipeline.hget(self._orders, name)) or NO_ORDER, epoch_s(pipeline.time()))
+            pipeline.multi()
+            if order.is_empty:
+                pipeline.hdel(self._orders, name)
+            else:
+                pipeline.hset(self._orders, name, order.encode())
+
+        self._client.transaction(write, self._orders)
 
     def forget(self, name: str) -> bool:
         """Remove the state, the order and the last ticks of an entry; return whether there were any."""

@@ -16,7 +16,7 @@ from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Status
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
-from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, events, messages, tasks
+from framework.tasks.model import OPEN_STATUSES, tasks
 from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
 
@@ -119,7 +119,6 @@ def _is_unavailable(error: Exception) -> bool:
 def apply_changes(connection: Connection, changes: Sequence[EventChange], *, late: bool = False) -> None:
     """Write changes in their order. ``late``: they come from the spool, so newer ones may be written already."""
     statements = STATEMENTS[connection.dialect.name]
-    _replace_jids(connection, [one for one in changes if one.replaces is not None])
     jids = {one.jid for one in changes}
     rows = {stored[1]: _row(stored) for stored in statements.lock(connection, list(jids))}
     if len(rows) < len(jids):
@@ -140,16 +139,6 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
     said = [(one.key, change.jid, one.at, one.text, one.fields) for change in changes for one in change.messages]
     if said:
         statements.add_messages(connection, said)
-
-
-def _replace_jids(connection: Connection, changes: Sequence[EventChange]) -> None:
-    """Give the events of failed jobs, which are pushed again, the ids of the new jobs."""
-    for one in changes:
-        failed = (events.c.id == one.replaces) & events.c.status.in_(FAILED_STATUSES)
-        old = connection.execute(select(events.c.jid).where(failed).with_for_update()).scalar()
-        if old is not None:
-            connection.execute(update(events).where(events.c.id == one.replaces).values(jid=one.jid))
-            connection.execute(update(messages).where(messages.c.jid == old).values(jid=one.jid))
 
 
 def _row(stored: Sequence[Any]) -> _Row:
@@ -207,6 +196,9 @@ def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
         row.runs += 1
         # A job may run on another shard than that of its push.
         row.started_at, row.shard = at, change.shard
+    elif kind == "mend" and change.shard:
+        # So may a failed job that is pushed again.
+        row.shard = change.shard
     if change.payload is not None and row.status is not None:
         row.set_payload(change.payload)
     elif row.has_payload and status not in OPEN_STATUSES and change.state != LOST.state:
@@ -230,7 +222,7 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         # even end it: the record then says less than the event.
         return row.current == "enqueue"
     if change.kind == "push":
-        return row.state in _PUSHED_AGAIN or change.replaces is not None
+        return row.state in _PUSHED_AGAIN
     # For the same reason an interruption reopens no event, whatever the clocks say.
     if change.state == INTERRUPTED.state and not row.is_open:
         return False

@@ -57,8 +57,6 @@ class EventChange:
     """Returns ``params`` and ``whole``, if they are not known yet: see ``fill_params``."""
     due_at: float | None = None
     """When a scheduled job is due."""
-    replaces: int | None = None
-    """The event of a failed job that this push runs again: it gets the new job id."""
     messages: list[Message] = field(default_factory=list[Message])
 
     def fill_params(self) -> None:

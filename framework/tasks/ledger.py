@@ -121,7 +121,7 @@ class Ledger:
         """
         after = 0
         while page := self._page(shard, after, given_up_s):
-            yield from self._missing([one for one in page if among is None or one.jid in among])
+            yield from self.missing([one for one in page if among is None or one.jid in among])
             after = page[-1].id
 
     def heal(self, jobs: Sequence[LostJob]) -> Healed:
@@ -153,9 +153,9 @@ class Ledger:
 
     # --- looking --------------------------------------------------------------------------------------------------
 
-    def _missing(self, page: Sequence[LostJob]) -> list[LostJob]:
-        """Return the jobs of a page that no key has, and whose events did not change during the walks."""
-        left = list(page)
+    def missing(self, jobs: Sequence[LostJob]) -> list[LostJob]:
+        """Return the jobs that no key has, and whose events did not change during the walks. Raises as ``lost``."""
+        left = list(jobs)
         for turn in (0, 1):
             if turn:
                 self._sleep(_PAUSE_S)

@@ -98,6 +98,13 @@ def open_events(connection: Connection, task_id: str, after: int) -> list[RowMap
     return _page(connection, task_id, OPEN_STATUSES, after)
 
 
+def pushed_again_rows(connection: Connection, task_id: str, reason: str, before: float) -> list[RowMapping]:
+    """Return the rows of waiting jobs whose event has had this reason since ``before``, or for longer."""
+    waiting = (events.c.task_id == task_id) & (events.c.status == "enqueue")
+    wanted = select(events).where(waiting, events.c.reason == reason, events.c.changed_at < before)
+    return list(connection.execute(wanted.order_by(events.c.id)).mappings())
+
+
 def failed_rows(connection: Connection, task_id: str, statuses: Sequence[str]) -> Iterator[list[RowMapping]]:
     """Yield pages of the rows of failed events, oldest first. Each page is read when it is wanted."""
     after = 0

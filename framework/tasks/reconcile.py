@@ -177,7 +177,8 @@ def _close_abandoned(connection: Connection, now: float) -> None:
     abandoned = (tasks.c.closed_at.is_(None)) & (tasks.c.created_at < now - ABANDONED_S)
     ids = list(connection.execute(select(tasks.c.id).where(abandoned).limit(1_000)).scalars())
     if ids:
-        connection.execute(update(tasks).where(tasks.c.id.in_(ids)).values(closed_at=now))
+        # A producer may have closed its task since it was read.
+        connection.execute(update(tasks).where(tasks.c.id.in_(ids), tasks.c.closed_at.is_(None)).values(closed_at=now))
         note_completion(connection, ids, now)
 
 

@@ -14,6 +14,7 @@ from framework.finish.retry import RetryDecision
 from framework.push.job_batch import JobBatch
 from framework.push.recording import Destination
 from framework.tasks.change import EventChange, Message, clean_text, has_valid_jid
+from framework.tasks.claim import claim_events
 from framework.tasks.job_ends import (
     DROPPED,
     DUPLICATE,
@@ -78,12 +79,13 @@ class EventRecorder:
         """See ``PushRecorder``."""
         changes = self._pushes(destination, batch)
         scope = PUSH_SCOPE.get()
+        places = range(len(changes)) if batch.indexes is None else batch.indexes
+        if scope is not None and scope.replaces:
+            claim_events(self._writer.database, [scope.replaces[place] for place in places], changes)
+        else:
+            self._writer.write([one for one in changes if has_valid_jid(one.jid)])
         if scope is not None:
-            places = range(len(changes)) if batch.indexes is None else batch.indexes
             scope.recorded.update(places)
-            for place, change in zip(places, changes, strict=True):
-                change.replaces = scope.replaces[place] if scope.replaces else None
-        self._writer.write([one for one in changes if has_valid_jid(one.jid)])
 
     def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
         """See ``PushRecorder``."""

@@ -66,7 +66,7 @@ class Retention:
         place = (0.0, "")
         while (found := self._next_task(place)) is not None:
             place = found
-            while self._is_below(most) and self._step(events.c.task_id == place[1]):
+            while self._is_below(most) and self._step(events.c.task_id == place[1], place[1]):
                 pass
             if not self._is_below(most):
                 return
@@ -93,19 +93,19 @@ class Retention:
             row = connection.execute(wanted.order_by(ended, tasks.c.id).limit(1)).first()
             return None if row is None else (row[0], row[1])
 
-    def _step(self, wanted: Any) -> bool:
+    def _step(self, wanted: Any, task_id: str | None = None) -> bool:
         """Remove some events with their messages; return whether there were any."""
-        removed, said = self._database.write(lambda connection: self._remove_events(connection, wanted))
+        removed, said = self._database.write(lambda connection: self._remove_events(connection, wanted, task_id))
         self._pruned.events += removed
         self._pruned.messages += said
         return bool(removed)
 
-    def _remove_events(self, connection: Connection, wanted: Any) -> tuple[int, int]:
-        # An operator may have retried a job since its task was chosen.
+    def _remove_events(self, connection: Connection, wanted: Any, task_id: str | None) -> tuple[int, int]:
         ended = select(events).where(wanted, events.c.status.not_in(OPEN_STATUSES)).order_by(events.c.id).limit(_STEP)
         rows = list(connection.execute(ended.with_for_update()).mappings())
         jids = [row["jid"] for row in rows]
-        if not rows:
+        # A job of the task may have been retried since the task was chosen: all of its events stay then.
+        if not rows or (task_id is not None and not self._is_old(connection, task_id)):
             return 0, 0
         if self._archive is not None:
             by_jid: dict[str, list[RowMapping]] = {}
@@ -116,6 +116,11 @@ class Retention:
         said = connection.execute(delete(messages).where(messages.c.jid.in_(jids))).rowcount
         removed = connection.execute(delete(events).where(events.c.id.in_([row["id"] for row in rows]))).rowcount
         return removed, said
+
+    def _is_old(self, connection: Connection, task_id: str) -> bool:
+        """Return whether a task is complete for long, and lock it: it stays complete until the end of the transaction."""
+        same = (tasks.c.id == task_id) & (tasks.c.completed_at < self._before)
+        return connection.execute(select(tasks.c.id).where(same).with_for_update()).first() is not None
 
     def _remove_task(self, task_id: str) -> None:
         def remove(connection: Connection) -> int:

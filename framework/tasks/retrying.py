@@ -1,44 +1,65 @@
-"""Push the failed jobs of a task again: from the dead set, or from their events."""
+"""Push the failed jobs of a task again: from the dead set, or from their events. ``claim`` has the crash story."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import chain
+from typing import Any, TypeAlias
+
+from sqlalchemy import RowMapping
 
 from framework.admin.shard_job_set import ShardJobSet
 from framework.declare import registry
 from framework.declare.options import PushOptions
 from framework.errors import TaskRetryError
+from framework.push.transactions import skipping_transaction_check
 from framework.tasks import queries
 from framework.tasks.access import TaskAccess
 from framework.tasks.change import EventChange
+from framework.tasks.claim import PUSHED_AGAIN, EventsTakenError, SeenEvent, claim_events
+from framework.tasks.database import sql_errors
+from framework.tasks.job_ends import DEAD
+from framework.tasks.ledger import Ledger, LostJob
 from framework.tasks.model import FAILED_STATUSES
 from framework.tasks.progress import load_json
 from framework.tasks.pushing import PUSH_CHUNK, push_recorded
 from framework.tasks.scope import PushScope
 
 _SHOWN = 3
+_PUSH_S = 10.0
+"""Longer than the time between the claim of an event and the write of its job, in a call that was not killed."""
+
+_Row: TypeAlias = RowMapping
 
 
 def push_failed_again(task_id: str, access: TaskAccess) -> int:
     """See ``Task.retry_failed``."""
-    store = access.recorder.store
-    with store.database.reading() as connection:
-        rows = [dict(row) for page in queries.failed_rows(connection, task_id, FAILED_STATUSES) for row in page]
-    dead = _in_dead_sets(access, [row["jid"] for row in rows if row["state"] == "dead"])
-    from_events = [row for row in rows if row["jid"] not in dead]
+    rows = _failed_rows(task_id, access)
+    dead = _in_dead_sets(access, [row["jid"] for row in rows if _may_be_dead(row)])
+    from_events = _without_job(access, [row for row in rows if row["jid"] not in dead])
     _check(from_events)
-    retried = 0
-    for row in rows:
-        if (found := dead.get(row["jid"])) is None:
-            continue
-        jobs, record = found
-        store.writer.write([_waits_again(row, record.data if access.settings.tasks.ledger != "none" else None)])
-        jobs.act_on("retry", record.data)
-        retried += 1
+    retried = sum(_retry_dead(access, row, *dead[row["jid"]]) for row in rows if row["jid"] in dead)
     for name in sorted({row["worker"] for row in from_events}):
         same = [row for row in from_events if row["worker"] == name]
-        retried += _push(task_id, name, same)
+        for start in range(0, len(same), PUSH_CHUNK):
+            retried += _push(task_id, name, same[start : start + PUSH_CHUNK])
     return retried
+
+
+def _failed_rows(task_id: str, access: TaskAccess) -> list[_Row]:
+    """Return the events of failed jobs, and those that a killed call may have claimed without pushing their jobs."""
+    database = access.recorder.store.database
+    with sql_errors(database), database.reading() as connection:
+        failed = chain.from_iterable(queries.failed_rows(connection, task_id, FAILED_STATUSES))
+        rows: list[_Row] = [*failed]
+        # The faked jobs of a test are not in Redis, and no call of it is killed.
+        if not access.recorder.is_in_memory:
+            rows += queries.pushed_again_rows(connection, task_id, PUSHED_AGAIN, time.time() - _PUSH_S)
+    return rows
+
+
+def _may_be_dead(row: _Row) -> bool:
+    return bool(row["state"] == DEAD.state or row["reason"] == PUSHED_AGAIN)
 
 
 def _in_dead_sets(access: TaskAccess, jids: Sequence[str]) -> dict[str, tuple[ShardJobSet, Any]]:
@@ -52,7 +73,27 @@ def _in_dead_sets(access: TaskAccess, jids: Sequence[str]) -> dict[str, tuple[Sh
     return found
 
 
-def _check(rows: Sequence[Mapping[str, Any]]) -> None:
+def _without_job(access: TaskAccess, rows: Sequence[_Row]) -> list[_Row]:
+    """Leave out the events whose jobs a key of Redis has: an operator has retried them from the dead set, or a killed call has.
+
+    Raises:
+        TaskError, redis errors: that is not known.
+    """
+    if access.recorder.is_in_memory:
+        return list(rows)
+    unsure = [_as_lost(row) for row in rows if _may_be_dead(row)]
+    ledger = Ledger(access.shards, access.recorder.store.database, access.settings.size_limit)
+    has_job = {one.id for one in unsure} - {one.id for one in ledger.missing(unsure)}
+    return [row for row in rows if row["id"] not in has_job]
+
+
+def _as_lost(row: _Row) -> LostJob:
+    # Every job of a task has the mark of recorded jobs, so that the walks over the keys find it.
+    facts: dict[str, Any] = {one.name: row[one.name] for one in fields(LostJob) if one.name != "has_payload"}
+    return LostJob(**facts, has_payload=True)
+
+
+def _check(rows: Sequence[_Row]) -> None:
     unloaded = sorted({row["worker"] for row in rows if registry.find(row["worker"]) is None})
     if unloaded:
         raise TaskRetryError(f"the classes {', '.join(unloaded)} are not loaded here: import them, and call it again.")
@@ -65,17 +106,38 @@ def _check(rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _waits_again(row: Mapping[str, Any], payload: bytes | None) -> EventChange:
-    change = EventChange(row["jid"], "end", time.time(), worker=row["worker"], queue=row["queue"], shard=row["shard"])
-    change.reason = "pushed again by retry_failed"
-    change.payload = None if payload is None else payload.decode(errors="replace")
-    return change
+def _retry_dead(access: TaskAccess, row: _Row, jobs: ShardJobSet, record: Any) -> bool:
+    """Move a job from the dead set to its queue; return whether this call has moved it."""
+    change = EventChange(row["jid"], "mend", time.time(), worker=row["worker"], queue=row["queue"], shard=row["shard"])
+    if access.settings.tasks.ledger != "none":
+        change.payload = record.data.decode(errors="replace")
+    try:
+        claim_events(access.recorder.store.database, [_seen(row)], [change])
+    except EventsTakenError:
+        return False
+    return jobs.act_on("retry", record.data) == "done"
 
 
-def _push(task_id: str, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+def _push(task_id: str, name: str, rows: Sequence[_Row]) -> int:
+    """Push jobs from their events, without those that another call takes; return the number of pushed jobs."""
     worker: Any = registry.find(name)
-    for start in range(0, len(rows), PUSH_CHUNK):
-        chunk = rows[start : start + PUSH_CHUNK]
-        scope = PushScope(replaces=[row["id"] for row in chunk])
-        push_recorded(scope, task_id, worker, [load_json(row["params"], []) for row in chunk], PushOptions())
-    return len(rows)
+    pushed = 0
+    left: list[_Row] = list(rows)
+    while left:
+        scope = PushScope(replaces=list(map(_seen, left)))
+        params = [load_json(row["params"], []) for row in left]
+        try:
+            # A transaction of the application says nothing about failed jobs of the past, and its rollback must not lose a claim.
+            with skipping_transaction_check():
+                jids = push_recorded(scope, task_id, worker, params, PushOptions())
+        except EventsTakenError as error:
+            pushed += len(scope.recorded)
+            done: set[int] = {left[place]["id"] for place in scope.recorded}
+            left = [row for row in left if row["id"] not in error.taken | done]
+        else:
+            return pushed + sum(jid is not None for jid in jids)
+    return pushed
+
+
+def _seen(row: _Row) -> SeenEvent:
+    return SeenEvent(row["id"], row["jid"], row["changed_at"])

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, insert, update
 
 from framework.async_twin import async_twin
 from framework.declare.options import PushOptions
-from framework.errors import TaskError, TaskNotFoundError
+from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
 from framework.messages import did_you_mean
 from framework.tasks import access, queries
 from framework.tasks.apply import note_completion
@@ -137,13 +137,13 @@ class Task:
 
         Raises:
             ArgumentsError, ExceedLimitError, BulkPushError: as ``Worker.perform_bulk``, with the jobs of earlier chunks written.
-            TaskError: the task was cancelled or is complete.
+            TaskError: the task was cancelled or is complete. If it is cancelled during the push, the written jobs are cancelled too.
         """
         self._check_open(options)
         jids: list[Jid | None] = []
         jobs = iter(args)
         while chunk := list(islice(jobs, PUSH_CHUNK)):
-            jids += push_chunk(self.id, worker, chunk, options)
+            jids += self._push(worker, chunk, options)
         return jids
 
     def perform_split(
@@ -163,9 +163,26 @@ class Task:
             whole = [(part, *more) for part in parts if len(part) == size]
             rest = [(part, *more) for part in parts if len(part) < size]
             if whole:
-                jids += push_chunk(self.id, worker, whole, options, items=size)
+                jids += self._push(worker, whole, options, items=size)
             if rest:
-                jids += push_chunk(self.id, worker, rest, options, items=len(rest[0][0]))
+                jids += self._push(worker, rest, options, items=len(rest[0][0]))
+        return jids
+
+    def _push(
+        self, worker: type[Any], jobs: Sequence[Sequence[Any]], options: PushOptions, *, items: int = 1
+    ) -> list[Jid | None]:
+        """Push one chunk. Its jobs are cancelled if the task was cancelled before ``cancel`` could see their events."""
+        jids = push_chunk(self.id, worker, jobs, options, items=items)
+        # After the push: ``cancel`` notes the cancellation, and then reads the events. So it sees these events, or this look sees it.
+        try:
+            is_cancelled = _row(self.id)["cancelled_at"] is not None
+        # The jobs are written, with their events in the spool. No task can be cancelled meanwhile.
+        except TaskDatabaseError:
+            is_cancelled = False
+        if is_cancelled:
+            for shard in access.current().shards.values():
+                shard.cancel([jid for jid in jids if jid is not None])
+            raise self._closed_error("was cancelled")
         return jids
 
     def close(self) -> None:
@@ -266,12 +283,14 @@ class Task:
             count, after = count + len(page), page[-1]["id"]
 
     def retry_failed(self) -> int:
-        """Push the jobs again that failed; return their number. Their events begin again.
+        """Push the jobs again that failed; return how many this call has pushed. Their events begin again.
 
-        Jobs in the dead set are retried from there. Others are pushed from their event, which needs all their arguments.
+        Jobs in the dead set are retried from there. Others are pushed from their event, which needs all their arguments. Of several
+        calls at a time one pushes each job. A call that was killed is continued by the next.
 
         Raises:
             TaskRetryError: the arguments of some are not known, or their class is not loaded. Nothing was pushed.
+            TaskError: a shard keeps events that are not in the database yet, so what a killed call has pushed is not known.
         """
         return push_failed_again(self.id, access.current())
 
@@ -295,7 +314,10 @@ class Task:
         row = _row(self.id)
         for name, word in (("cancelled_at", "was cancelled"), ("completed_at", "is complete")):
             if row[name] is not None:
-                raise TaskError(f"task {self.id} {word}: make another one with Task.create")
+                raise self._closed_error(word)
+
+    def _closed_error(self, word: str) -> TaskError:
+        return TaskError(f"task {self.id} {word}: make another one with Task.create")
 
     aclose = async_twin(close)
     aperform_bulk = async_twin(perform_bulk)

@@ -91,7 +91,7 @@ class EventWriter:
     """The writer of one process. Its thread starts with the first change; a forked child starts its own."""
 
     def __init__(self, database: TaskDatabase, spool: Spool, when_down: WhenDown) -> None:
-        self._database = database
+        self.database = database
         self._spool = spool
         self._when_down = when_down
         self._log = logs.logger()
@@ -241,12 +241,12 @@ class EventWriter:
         if self._down_since is not None and self._when_down == "continue" and time.monotonic() < self._next_try:
             return self._keep(entries, changes)
         try:
-            write_changes(self._database, changes)
+            write_changes(self.database, changes)
         except (SQLAlchemyError, OSError, TaskTablesError) as error:
             self._log_down(error)
             self._next_try = time.monotonic() + _RETRY_S
             if self._when_down == "wait":
-                return error if isinstance(error, TaskTablesError) else TaskDatabaseError(self._database.name, error)
+                return error if isinstance(error, TaskTablesError) else TaskDatabaseError(self.database.name, error)
             return self._keep(entries, changes)
         self._log_recovered()
         _finish(entries)
@@ -257,7 +257,7 @@ class EventWriter:
             self._spool.keep(changes)
         except Exception as error:  # noqa: BLE001 - redis errors, unavailable shards: the batch is tried again
             self._log_down(error)
-            return TaskDatabaseError(self._database.name, error)
+            return TaskDatabaseError(self.database.name, error)
         _finish(entries)
         return None
 
@@ -279,7 +279,7 @@ class EventWriter:
             "database",
             f"the database of tasks does not take events; {effect} (setting tasks.database_down). Check the database",
             "tasks.database_failed",
-            database=self._database.name,
+            database=self.database.name,
             error=error,
         )
 
@@ -301,7 +301,7 @@ class EventWriter:
         self._urgency = 0
         self._busy = self._idle = False
         self._blocked = 0
-        self._database.dispose(close=False)
+        self.database.dispose(close=False)
 
 
 # Weak: a hook of a fork cannot be unregistered.

@@ -39,7 +39,7 @@ def test_entry_is_added_listed_and_removed(report, second_redis):
     now = second_redis.time()[0]
     assert 0 <= found.offset_s < 60
     assert now < found.next_tick + found.offset_s <= now + 3_601
-    states.set_order("extra", Order(enabled=False, args=[8], reason="quiet", set_at=1.0))
+    states.change_order("extra", lambda *_: Order(enabled=False, args=[8], reason="quiet", set_at=1.0))
     (changed,) = asyncio.run(admin.acron_entries("second"))
     assert (changed.enabled, changed.args, changed.reason, changed.next_tick) == (False, (8,), "quiet", None)
     # A refused entry changes nothing.

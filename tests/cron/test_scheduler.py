@@ -1,6 +1,7 @@
 """Check the scheduler against a real server: each tick once, missed ticks by policy, overlaps, duplicates and errors."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -259,16 +260,28 @@ def test_clock_that_was_set_back_repeats_no_tick(cron):
     assert cron.states.read().states["tick"].tick == tick
 
 
+def test_two_orders_at_once_both_count(cron):
+    def slow(order, now):
+        if order.enabled is None:
+            # Another operator is faster.
+            cron.states.change_order("tick", lambda order, _: replace(order, enabled=False))
+        return replace(order, args=["fast"], set_at=now)
+
+    cron.states.change_order("tick", slow)
+    order = cron.states.read().orders["tick"]
+    assert (order.enabled, order.args, order.set_at > 1e9) == (False, ["fast"], True)
+
+
 def test_orders_disable_and_override_an_entry(cron):
     one = entry("* * * * * *", made=worker(perform=lambda self, mode="x": None))
     scheduler = cron.scheduler(one)
-    cron.states.set_order("tick", Order(enabled=False, set_at=1.0))
+    cron.states.change_order("tick", lambda *_: Order(enabled=False, set_at=1.0))
     scheduler.step()
     begun = cron.states.read().states["tick"]
     scheduler.step()
     assert cron.states.read().states["tick"] == begun
     # The ticks while it was disabled are not missed.
-    cron.states.set_order("tick", Order(args=["fast"], set_at=2.0))
+    cron.states.change_order("tick", lambda *_: Order(args=["fast"], set_at=2.0))
     cron.redis.hset(keys.cron_states("default"), "tick", begun.raw.replace(str(begun.tick).encode(), b"1700000000"))
     cron.scheduler(one).step()
     assert cron.pushed() == []

@@ -69,4 +69,5 @@ class TaskBench:
 
 
 def change(jid, kind, at, status="enqueue", state="queued", **facts):
-    return EventChange(jid, kind, at, status, state, worker="Job", queue="default", shard="main", **facts)
+    place = {"worker": "Job", "queue": "default", "shard": "main", **facts}
+    return EventChange(jid, kind, at, status, state, **place)

@@ -5,6 +5,7 @@ from sqlalchemy import insert, select, update
 
 from framework.tasks import queries
 from framework.tasks.change import Message
+from framework.tasks.claim import EventsTakenError, SeenEvent, claim_events
 from framework.tasks.model import STATUSES, events, messages, tasks
 from tests.tasks.task_bench import change
 
@@ -143,18 +144,29 @@ def test_record_of_a_held_job_yields_to_its_later_run(memory):
     assert memory.event("j2").state == "held"
 
 
-def test_retried_job_takes_the_event_of_the_failed_one(bench):
+def test_claimed_event_begins_again_for_one_call(bench):
     make_task(bench, closed_at=1.0)
     failed = change("old", "end", 2.0, "failed", "failed", task_id=TASK)
     failed.messages.append(Message("no", 2.0))
-    bench.apply(failed)
-    again = change("new", "push", 3.0, task_id=TASK)
-    again.replaces = bench.event("old").id
-    bench.apply(again)
-    bench.apply(again)
-    assert (bench.event("old"), bench.event("new").status) == (None, "enqueue")
+    bench.apply(failed, change("dead", "end", 2.0, "error", "dead", task_id=TASK))
+    seen = [SeenEvent(bench.event(jid).id, jid, 2.0) for jid in ("old", "dead")]
+
+    def claim(*jids):
+        claim_events(bench.database, seen, [change(jid, "push", 3.0, shard="other") for jid in jids])
+
+    claim("new", "dead")
+    assert (bench.event("old"), bench.event("new").status, bench.event("new").shard) == (None, "enqueue", "other")
     assert [one.text for one in bench.event("new").messages] == ["no"]
-    assert counters(bench) == {"total": 1, "enqueue": 1}
+    assert counters(bench) == {"total": 2, "enqueue": 2}
+    # The same push may be repeated; the job from the dead set has no id of its own, so any second call is another one.
+    with pytest.raises(EventsTakenError) as caught:
+        claim("new", "dead")
+    assert caught.value.taken == {seen[1].id}
+    bench.apply(change("new", "start", 4.0, "working", "working"), change("new", "end", 5.0, "finish", "completed"))
+    with pytest.raises(EventsTakenError) as caught:
+        claim("third", "dead")
+    assert caught.value.taken == {one.id for one in seen}
+    assert (bench.event("third"), bench.event("new").status) == (None, "finish")
 
 
 def test_counters_equal_the_events_after_many_batches(memory):

@@ -77,6 +77,22 @@ def test_what_ended_long_ago_goes_to_the_archive(bench, tmp_path, monkeypatch):
     assert "secret" not in str(lines)
 
 
+def test_task_that_begins_again_keeps_all_its_events(bench, monkeypatch):
+    fill(bench)
+    retention = Retention(bench.database, 30, clock=lambda: NOW)
+    original = retention._next_task
+
+    def retried(place):
+        found = original(place)
+        if found is not None and found[1] == "old":
+            bench.apply(change("o2", "end", 11 * DAY_S))
+        return found
+
+    monkeypatch.setattr(retention, "_next_task", retried)
+    assert retention.run() == Pruned(0, 1, 1)
+    assert left(bench)["events"] == STAYS["events"] | {"o1", "o2", "o3"}
+
+
 def test_rows_stay_without_their_archive(memory, tmp_path):
     fill(memory)
     before = left(memory)

@@ -105,6 +105,24 @@ def test_cancelled_task_ends_without_running_its_jobs(jobs, monkeypatch):
     assert {one.state for one in task.failures()} == {"cancelled"}
 
 
+def test_task_that_is_cancelled_during_a_push_runs_no_job(jobs, monkeypatch):
+    monkeypatch.setattr("framework.tasks.task.PUSH_CHUNK", 2)
+    worker, task = declared(), Task.create()
+
+    def rows():
+        yield from [(1,), (2,), (5,)]
+        # The next chunk is on its way, so that `cancel` cannot see the events of its jobs.
+        task.cancel()
+        yield (6,)
+        raise AssertionError("no further chunk is pushed")
+
+    with pytest.raises(TaskError, match="was cancelled"):
+        task.perform_bulk(worker, rows())
+    testing.drain()
+    assert {(one.state, one.runs) for one in task.failures()} == {("cancelled", 0)}
+    assert (task.progress().total, task.progress().is_complete) == (4, True)
+
+
 def test_items_are_split_into_jobs(jobs):
     seen = []
 

@@ -40,7 +40,7 @@ def broken(tmp_path):
 
     def make(when_down):
         one = TaskBench("sqlite://", when_down)
-        one.writer._database = one.database = BrokenDatabase(f"sqlite:///{tmp_path}/tasks.db")
+        one.writer.database = one.database = BrokenDatabase(f"sqlite:///{tmp_path}/tasks.db")
         made.append(one)
         return one
 
