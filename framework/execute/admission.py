@@ -67,6 +67,8 @@ class ClassTerms:
     has_lock: bool = False
     """Whether the locks of the jobs are released or renewed when they start."""
     keeps_lock: bool = False
+    keeps_period: bool = False
+    """Whether a lock that is kept lasts for its time whatever becomes of the job."""
     acts_after: bool = False
     """Whether a policy has more to do when a job is admitted: then its ``admit`` is called."""
     alone: bool = False

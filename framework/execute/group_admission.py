@@ -280,6 +280,8 @@ def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *,
         ttl_ms = milliseconds(lock_ttl_s)
         found |= {"keep_ms": str(ttl_ms) if terms.keeps_lock else "0", "after_ms": ttl_ms}
         found["hold_ms"] = milliseconds(HELD_LOCK_S + lock_ttl_s)
+        if terms.keeps_period:
+            found["period"] = True
     if status_s:
         found["status_s"] = str(status_s)
     if waited:

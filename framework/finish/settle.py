@@ -281,6 +281,9 @@ class Settler:
     def _yield(self, unit: UnitOfWork, outcome: Yielded, tracked: TrackedJob | None) -> SettleResult:
         """Put an iterating job back into its queue; behind the others if its turn is over."""
         place = "last" if outcome.reason == "max_runtime" else "next"
+        if unit.resources is not None and unit.resources.lock is not None:
+            # As its payload: it has begun in time.
+            unit.resources.lock = unit.resources.lock._replace(expiry=0.0)
         names = [self._working, keys.queue(queue := return_queue(unit.queue, unit.data)), keys.QUEUES]
         arguments = [unit.data, yielded_payload(unit, outcome), queue, place, unit.resources_on_requeue(ran=tracked)]
         moved = bool(self._run_tracked(unit, YIELD_JOB, names, arguments)) or unit.data in self._in_doubt

@@ -163,7 +163,7 @@ class BatchBlock:
     def _add_lock(self, plan: PushPlan, batch: JobBatch, index: int, group: BatchGroup, due: DueTime | None) -> None:
         assert plan.deduplication is not None, "the plan has made the lock keys"  # noqa: S101
         payload = loads(batch.payloads[index], None)
-        request = plan.deduplication.lock_request(payload)
+        request = plan.deduplication.lock_request(payload, None if due is None else due.at)
         tracked = tracked_job(payload)
         if tracked is not None:
             self._statuses.append(_texts(queued_status(tracked, due)))

@@ -66,9 +66,12 @@ class Deduplication:
             encoded = self._encoded = (details[0], self._terms.encode(details[0]))
         return self._kind(encoded[1], payloads, lock_keys, jids)
 
-    def lock_request(self, payload: Payload) -> LockRequest:
-        """Return the lock request of a job for a script that writes it with other things. The payload has its lock key."""
-        return self._locks.lock_request(payload, self._declaration, self._policy, None)
+    def lock_request(self, payload: Payload, due: float | None = None) -> LockRequest:
+        """Return the lock request of a job for a script that writes it with other things. The payload has its lock key.
+
+        ``due`` is when a scheduled job is due.
+        """
+        return self._locks.lock_request(payload, self._declaration, self._policy, None, due)
 
     def written(self, jobs: UniqueJobs, owners: Sequence[Jid]) -> Sequence[Jid | None]:
         """Return the ids of the jobs that are written, ``None`` for each dropped duplicate; log the duplicates.
@@ -98,9 +101,14 @@ class Deduplication:
         return jobs.carriers(found)
 
 
-def lock_details(fields: Mapping[str, Json], due: DueTime | None, status: StatusCommand) -> LockDetails:
-    """Return the details of the lock request of a job with these payload fields; ``status`` records it as queued."""
+def lock_details(
+    fields: Mapping[str, Json], due: DueTime | None, status: StatusCommand, expires_in_s: float
+) -> LockDetails:
+    """Return the details of the lock request of a job with these payload fields; ``status`` records it as queued.
+
+    ``expires_in_s`` is for how long the job may wait for its start, 0 for any time.
+    """
     delay_s = None if due is None else due.delay_s
     at = None if due is None or delay_s is not None else due.at
     # The script knows the key of the status.
-    return LockDetails(wal_positions_of(fields), at, delay_s, status[2:])
+    return LockDetails(wal_positions_of(fields), at, delay_s, expires_in_s, status[2:])

@@ -38,9 +38,14 @@ class PushLocks(Protocol):
         ...
 
     def lock_request(
-        self, payload: Payload, declaration: Declaration, policy: Deduplicate, status_command: StatusCommand | None
+        self,
+        payload: Payload,
+        declaration: Declaration,
+        policy: Deduplicate,
+        status_command: StatusCommand | None,
+        due: float | None = None,
     ) -> LockRequest:
-        """Return the request of a due job for the lock that its payload names."""
+        """Return the request of a job for the lock that its payload names. ``due`` is when a scheduled job is due."""
         ...
 
     def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:

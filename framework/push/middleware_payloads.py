@@ -21,6 +21,7 @@ from framework.shard.shard import Shard
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import generate_jid, generate_jids
+from framework.wire.job import expires_in_of
 from framework.wire.status_key import StatusCommand, tracked_job
 
 
@@ -153,7 +154,10 @@ def _batch(jobs: Mapping[int, _Job], locks: Deduplication | None) -> JobBatch:
     )
     if locks is None:
         return batch._replace(statuses=[status for status in statuses if status])
-    details = [lock_details(job.payload, job.due, status) for job, status in zip(every, statuses, strict=True)]
+    details = [
+        lock_details(job.payload, job.due, status, expires_in_of(job.payload))
+        for job, status in zip(every, statuses, strict=True)
+    ]
     lock_keys = [job.lock_key for job in every]
     return batch._replace(unique=locks.unique_jobs(batch.payloads, lock_keys, batch.jids, details))
 

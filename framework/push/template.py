@@ -14,7 +14,7 @@ from framework.declare.request import BulkRequest, DueTime
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.push.deduplication import NO_DETAILS, Deduplication, lock_details
 from framework.push.job_batch import JobBatch, queued_status
-from framework.push.normalize import class_fields, inherited_context, option_context, option_fields
+from framework.push.normalize import class_fields, inherited_context, option_context, option_fields, wire_value
 from framework.push.size_limiter import SizeLimiter
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
@@ -122,6 +122,8 @@ class TemplatePayloads:
         self._template = template
         self._context = option_context(options)
         self._status_ttl_s = status_ttl_s
+        expires_in = options.get("expires_in", declaration.expires_in)
+        self._expires_in_s = 0.0 if expires_in is None else float(wire_value(expires_in))
         self._strict_arguments = strict_arguments
         self._clock = clock
 
@@ -152,7 +154,9 @@ class TemplatePayloads:
         dues = None if due is None else (due,)
         if locks is None or lock_keys is None:
             return JobBatch(template.queue, (payload,), (jid,), dues, (status,) if status else ())
-        details = lock_details(ambient, due, status) if ambient or status or due is not None else NO_DETAILS
+        details = NO_DETAILS
+        if ambient or status or due is not None or self._expires_in_s:
+            details = lock_details(ambient, due, status, self._expires_in_s)
         unique = locks.unique_jobs((payload,), lock_keys, (jid,), (details,))
         return JobBatch(template.queue, (payload,), (jid,), dues, (), unique)
 
@@ -198,10 +202,13 @@ class TemplatePayloads:
             statuses = self._queued_statuses(jids, dues)
             return count, [JobBatch(self._template.queue, payloads, jids, dues, statuses)]
         status = self._queued_statuses(jids[:1], None) or [()]
-        details = [lock_details(ambient, None, status[0])]
+        details = [lock_details(ambient, None, status[0], self._expires_in_s)]
         if dues is not None:
             statuses = self._queued_statuses(jids, dues) or [()] * count
-            details = [lock_details(ambient, due, status) for due, status in zip(dues, statuses, strict=True)]
+            details = [
+                lock_details(ambient, due, status, self._expires_in_s)
+                for due, status in zip(dues, statuses, strict=True)
+            ]
         unique = locks.unique_jobs(payloads, lock_keys, jids, details)
         return count, [JobBatch(self._template.queue, payloads, jids, dues, (), unique)]
 

@@ -5,7 +5,7 @@ Only storage is here. Everything that decides is the code of the product, and ca
 
 import threading
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -50,12 +50,21 @@ Wanted: TypeAlias = Callable[[StoredJob], bool]
 """Whether a job is one of those that the caller looks for."""
 
 
+Begun: TypeAlias = Literal["run", "period"]
+"""Whether the job has begun with its lock, and whether that lasts for a period then (``until_expired``)."""
+
+LockTerms: TypeAlias = Mapping[str, Any]
+"""What decides whether the job of a lock will run: ``bid`` and ``expiry``, where the job has them."""
+
+
 @dataclass(slots=True)
 class StoredLock:
     """A lock of a deduplicated class."""
 
     owner: Jid
     expires_at: float
+    terms: LockTerms = field(default_factory=dict[str, Any])
+    begun: Begun | None = None
     has_duplicates: bool = False
     waiting: Any = None
     """The note on a job that waits for further pushes (``memory_windows.py``)."""
@@ -166,19 +175,29 @@ class JobMemory:
         found = self._locks.get(key)
         return found if found is not None and self._clock() < found.expires_at else None
 
-    def take_lock(self, key: str, owner: Jid, ttl_ms: float) -> None:
+    def holder(self, key: str, jid: Jid = "") -> Jid:
+        """Return the job of which an equal job is a duplicate, empty for none (``holder_of`` of ``parts/lock.lua``)."""
+        found = self.lock(key)
+        if found is None or found.owner == jid:
+            return ""
+        if found.begun != "period" and not self.cancelled.isdisjoint((found.owner, found.terms.get("bid", ""))):
+            return ""
+        expiry = found.terms.get("expiry", 0)
+        return "" if expiry and not found.begun and expiry <= self._clock() else found.owner
+
+    def take_lock(self, key: str, owner: Jid, ttl_ms: float, terms: LockTerms) -> None:
         """Give the lock to a job; notes of a lock that it owns already stay."""
         found, expires_at = self.lock(key), self._clock() + ttl_ms / 1000
         with self.step:
             if found is not None and found.owner == owner:
                 found.expires_at = expires_at
             else:
-                self._locks[key] = StoredLock(owner, expires_at)
+                self._locks[key] = StoredLock(owner, expires_at, terms)
 
-    def take_window(self, key: str, owner: Jid, ttl_ms: float, waiting: Any) -> None:
+    def take_window(self, key: str, owner: Jid, ttl_ms: float, waiting: Any, terms: LockTerms) -> None:
         """Give the lock to a job that waits for further pushes."""
         with self.step:
-            self._locks[key] = StoredLock(owner, self._clock() + ttl_ms / 1000, waiting=waiting)
+            self._locks[key] = StoredLock(owner, self._clock() + ttl_ms / 1000, terms, waiting=waiting)
 
     def note_duplicate(self, key: str) -> None:
         """Note in the lock that a duplicate of its job was dropped."""
@@ -186,7 +205,7 @@ class JobMemory:
         if found is not None:
             found.has_duplicates = True
 
-    def start_lock(self, key: str, owner: Jid, keep_ms: float) -> None:
+    def start_lock(self, key: str, owner: Jid, keep_ms: float, begun: Begun = "run") -> None:
         """Release the lock of a job that starts, or with ``keep_ms`` renew it."""
         with self.step:
             found = self.lock(key)
@@ -194,7 +213,8 @@ class JobMemory:
                 return
             if keep_ms:
                 # Without the note of earlier duplicates, which this run covers.
-                self._locks[key] = StoredLock(owner, self._clock() + keep_ms / 1000)
+                terms: LockTerms = {} if found is None else found.terms
+                self._locks[key] = StoredLock(owner, self._clock() + keep_ms / 1000, terms, begun)
             else:
                 self._locks.pop(key, None)
 
@@ -239,6 +259,8 @@ class JobMemory:
             return
         if lock["keep_ms"] > 0:
             found.expires_at = max(found.expires_at, self._clock() + lock["keep_ms"] / 1000)
+            found.begun = None
+            found.terms = {**found.terms, **{name: lock[name] for name in ("bid", "expiry") if name in lock}}
         else:
             del self._locks[lock["key"]]
 

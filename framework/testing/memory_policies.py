@@ -17,7 +17,7 @@ from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, 
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult
 from framework.policies.consistency.admission import ConsistencyPolicy
-from framework.policies.dedup.admission import DedupLock
+from framework.policies.dedup.admission import DedupLock, keeps_lock, keeps_period
 from framework.policies.defer.admission import DeferFlag, DropFlag
 from framework.policies.defer.skip_tracker import SkipTracker
 from framework.policies.health.admission import HealthEvents, HealthPolicy
@@ -29,7 +29,7 @@ from framework.policies.pause.strategies import PauseStrategies
 from framework.settings.health_indicators import POSTGRES_INDICATORS
 from framework.settings.model import Settings
 from framework.telemetry.sentry import NoTracker
-from framework.testing.memory import JobMemory
+from framework.testing.memory import Begun, JobMemory
 from framework.testing.memory_leases import MemoryLeases
 from framework.testing.stub_limiters import StubLimiters
 from framework.testing.stubs import StubFlags, StubHealth, StubLimits, StubReplicas
@@ -175,9 +175,11 @@ class _MemoryLock(DedupLock):
         super().__init__(client, clock=clock, protection=protection)
         self._memory = memory
 
-    def _start_locked(self, lock: Lock, payload: Payload, *, keep_lock: bool, unseen: str) -> list[bytes]:
-        del payload, unseen
-        self._memory.start_lock(lock.key, lock.owner, lock.ttl_ms if keep_lock else 0)
+    def _start_locked(self, lock: Lock, request: AdmissionRequest, *, unseen: str) -> list[bytes]:
+        del unseen
+        policy = request.declaration.deduplicate
+        begun: Begun = "period" if keeps_period(policy) else "run"
+        self._memory.start_lock(lock.key, lock.owner, lock.ttl_ms if keeps_lock(policy) else 0, begun)
         return []
 
 

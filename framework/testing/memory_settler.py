@@ -150,7 +150,7 @@ class MemorySettler:
 
     def _run_again(self, lock: Lock, run: NextRun) -> None:
         self._memory.start_lock(lock.key, lock.owner, 0)
-        self._memory.take_lock(lock.key, run.jid, lock.ttl_ms)
+        self._memory.take_lock(lock.key, run.jid, lock.ttl_ms, {"expiry": run.expiry})
         self._memory.add("queue", run.data, run.queue)
         if run.state is not None:
             key, state, seconds = run.state

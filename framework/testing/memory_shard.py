@@ -127,8 +127,7 @@ class MemoryShard(Shard):
         details = jobs.details or [cast("bytes", shared)] * len(jobs.jids)
         for payload, key, jid, encoded in zip(jobs.payloads, jobs.lock_keys, jobs.jids, details, strict=True):
             more: Any = loads(encoded, None) if encoded else {}
-            lock = self.memory.lock(key)
-            owner = "" if lock is None or lock.owner == jid else lock.owner
+            owner = self.memory.holder(key, jid)
             owners.append(owner)
             if owner and drops:
                 self.memory.note_duplicate(key)
@@ -136,7 +135,9 @@ class MemoryShard(Shard):
             due = self._due(more)
             if not owner:
                 wait_s = 0.0 if due is None else max(0.0, due - self.time())
-                self.memory.take_lock(key, jid, float(ttl_ms) + wait_s * 1000)
+                expires_in = float(more.get("expires_in", 0))
+                terms = {"expiry": self.time() + wait_s + expires_in} if expires_in else {}
+                self.memory.take_lock(key, jid, float(ttl_ms) + wait_s * 1000, terms)
             if more.get("status"):
                 state, mode, seconds = more["status"]
                 self.memory.set_state(keys.status(jid), state, mode, float(seconds))
@@ -181,18 +182,18 @@ class MemoryShard(Shard):
         for number, group in enumerate(write.groups):
             for index, data in enumerate(group.payloads):
                 request: Any = loads(group.lock_requests.get(index, "{}").encode())
-                lock = self.memory.lock(request["key"]) if request else None
-                if lock is not None and request["drops"]:
+                owner = self.memory.holder(request["key"], request["jid"]) if request else ""
+                if owner and request["drops"]:
                     self.memory.note_duplicate(request["key"])
                     if request.get("mark"):
                         self.write_status(request["mark"])
-                    dropped.append([number, index, lock.owner])
+                    dropped.append([number, index, owner])
                     continue
                 due = None if not group.dues else self._batch_due(group.dues[index])
-                if request and lock is None:
+                if request and not owner:
                     wait_s = 0.0 if due is None else max(0.0, due - self.time())
-                    self.memory.take_lock(request["key"], request["jid"], request["ttl_ms"] + wait_s * 1000)
-                stored = data if lock is None else marked_duplicate(data, lock.owner)
+                    self.memory.take_lock(request["key"], request["jid"], request["ttl_ms"] + wait_s * 1000, request)
+                stored = marked_duplicate(data, owner) if owner else data
                 self.memory.add("queue" if group.queue else "schedule", stored, parent_of(group.queue), due)
         return dropped
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, cast
 
-from framework.testing.memory import JobMemory, StoredJob
+from framework.testing.memory import JobMemory, LockTerms, StoredJob
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.json import loads
@@ -43,15 +43,17 @@ def _push(
         and note.end
         and note.items + count <= int(max_items)
         and len(note.job.data) + end - start <= int(max_bytes)
-        and owner not in memory.cancelled
+        and memory.holder(key)
     ):
         text = (b"," if note.items and end > start else b"") + data[start:end]
         member, due = note.job.data[: note.end] + text + note.job.data[note.end :], note.job.due
         ends = WaitingJob(memory.add("schedule", member, due=due), note.first, note.items + count, note.end + len(text))
-        memory.take_window(key, owner, float(ttl_ms) + max(0.0, due - now) * 1000, ends)
+        # A note belongs to a lock.
+        same: LockTerms = lock.terms if lock is not None else {}
+        memory.take_window(key, owner, float(ttl_ms) + max(0.0, due - now) * 1000, ends, same)
         return owner
     if note is not None and jobs.mode == "accumulate":
-        # It is full, or was cancelled: it waits on, and the next one collects.
+        # It is full, or will not run: it waits on, and the next one collects.
         memory.add("schedule", note.job.data, due=note.job.due)
         note = None
     first = now if note is None else note.first
@@ -59,7 +61,8 @@ def _push(
     if float(max_window):
         due = min(due, first + float(max_window))
     waiting = WaitingJob(memory.add("schedule", data, due=due), first, count, end)
-    memory.take_window(key, jid, float(ttl_ms) + max(0.0, due - now) * 1000, waiting)
+    terms = {"expiry": due + more["expires_in"]} if "expires_in" in more else {}
+    memory.take_window(key, jid, float(ttl_ms) + max(0.0, due - now) * 1000, waiting, terms)
     if more.get("status"):
         state, mode, seconds = more["status"]
         memory.set_state(keys.status(jid), state, mode, float(seconds))

@@ -205,8 +205,7 @@ class MemoryWorker:
             loads(lock_request if isinstance(lock_request, bytes) else lock_request.encode()) if lock_request else None
         )
         if request is not None:
-            lock = memory.lock(request["key"])
-            owner = "" if lock is None or lock.owner == request["jid"] else lock.owner
+            owner = memory.holder(request["key"], request["jid"])
             if owner and request["drops"]:
                 memory.note_duplicate(request["key"])
                 if request.get("mark"):
@@ -220,7 +219,7 @@ class MemoryWorker:
             if owner:
                 data = marked_duplicate(data, owner)
             else:
-                memory.take_lock(request["key"], request["jid"], request["ttl_ms"])
+                memory.take_lock(request["key"], request["jid"], request["ttl_ms"], request)
         memory.add("queue", data, parent_of(queue))
 
 

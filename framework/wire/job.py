@@ -202,14 +202,22 @@ def expiry_of(payload: Payload, due: float | None = None) -> float | None:
     fixed = timestamp(payload.get(EXPIRY))
     if fixed is not None:
         return fixed
-    seconds = payload.get(EXPIRES_IN)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    seconds = expires_in_of(payload)
+    if not seconds:
         return None
     # Another program's poller enqueues a scheduled job when it is due, or somewhat later.
     times = (due, timestamp(payload.get("enqueued_at")), timestamp(payload.get("created_at")))
     begin = next((time for time in times if time is not None), None)
+    return None if begin is None else begin + seconds
+
+
+def expires_in_of(payload: Payload) -> float:
+    """Return for how many seconds a job may wait for its start; 0 for any time, or if its writer gave no usable number."""
+    seconds = payload.get(EXPIRES_IN)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        return 0.0
     # An integer may exceed every float.
-    return None if begin is None else begin + float(min(seconds, _YEAR_10000))
+    return float(min(seconds, _YEAR_10000))
 
 
 def fix_expiry(payload: Payload, due: float | None = None) -> None:

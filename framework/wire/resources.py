@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BID, AwaitedJob, BatchEnd, awaited_job_of
-from framework.wire.job import BUFFERED_AT
+from framework.wire.batch_fields import BID, AwaitedJob, BatchEnd, awaited_job_of, bid_of
+from framework.wire.job import BUFFERED_AT, EXPIRES_IN, expiry_of
 from framework.wire.json import dumps, dumps_known, dumps_ordered, loads
 from framework.wire.result_fields import RESULT
 from framework.wire.status_key import StatusCommand
@@ -50,6 +50,10 @@ class Lock(NamedTuple):
     owner: str
     ttl_s: float
     worker: str = ""
+    expiry: float = 0.0
+    """When the job is too old to begin, in epoch seconds; 0 for never. Such a job, as a cancelled one, holds up no push."""
+    bid: str = ""
+    """The batch of the job, whose cancellation is one of the job; empty for none."""
 
     @property
     def ttl_ms(self) -> int:
@@ -79,6 +83,8 @@ class LockDetails(NamedTuple):
     """The due time in epoch seconds of a job for the schedule set: the lock lasts until then plus its lifetime."""
     delay_s: float | None = None
     """Instead of ``due``: the delay in seconds by Redis's clock, counted from the script that writes the job."""
+    expires_in: float = 0.0
+    """For how many seconds from its push, or from its due time, the job may wait for its start; 0 for any time."""
     status: tuple[Any, ...] = ()
     """For a tracked job: the arguments of the SET that writes its status, without the key. Executed if the job is written."""
 
@@ -91,6 +97,8 @@ class LockDetails(NamedTuple):
             fields["due"] = f"{self.due:.6f}"
         if self.delay_s is not None:
             fields["delay"] = f"{self.delay_s:.6f}"
+        if self.expires_in:
+            fields["expires_in"] = self.expires_in
         if self.status:
             fields["status"] = [str(word) for word in self.status]
         return dumps(fields) if fields else b""
@@ -124,6 +132,7 @@ class LockRequest:
             "drops": self.drop_duplicate,
             "counter": self.counter,
             "positions": dict(self.wal_positions),
+            **_terms(self.lock),
         }
         if self.status_command is not None:
             fields["mark"] = [str(word) for word in self.status_command]
@@ -192,7 +201,7 @@ class Slot(NamedTuple):
 
 # A call of the class runs a function in Python and takes twice as long. Each job with a limit or a lock makes one.
 make_slot: Callable[[tuple[str, str]], Slot] = partial(tuple.__new__, Slot)
-_make_lock: Callable[[tuple[str, str, float, str]], Lock] = partial(tuple.__new__, Lock)
+_make_lock: Callable[[tuple[str, str, float, str, float, str]], Lock] = partial(tuple.__new__, Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +215,13 @@ class NextRun:
     """The status key, the state and its lifetime in seconds, if the job is tracked."""
     on_written: Callable[[], None]
     """Called after the rerun was written."""
+    expiry: float = 0.0
+    """When the rerun is too old to begin, in epoch seconds; 0 for never."""
 
     def arguments(self, lock: Lock) -> list[Any]:
         """Return the arguments of ``finish.lua`` for a rerun that takes over the lock."""
         state = self.state or ("", "", 0)
-        return [lock.owner, self.data, self.jid, lock.worker, self.queue, lock.ttl_ms, *state]
+        return [lock.owner, self.data, self.jid, lock.worker, self.queue, lock.ttl_ms, *state, f"{self.expiry:.6f}"]
 
 
 @dataclass(slots=True)
@@ -298,7 +309,7 @@ class JobResources:
             fields["lock"] = {"key": self.lock.key, "owner": self.lock.owner, "keep_ms": keep_ms}
             fields["lock"]["after_ms"] = self.lock.ttl_ms
             if retake_lock:
-                fields["lock"]["class"] = self.lock.worker
+                fields["lock"] |= {"class": self.lock.worker, "expiry": self.lock.expiry, "bid": self.lock.bid}
             if stays_without_lock:
                 fields["lock"]["stays"] = True
         if status is not None:
@@ -306,6 +317,12 @@ class JobResources:
         if counted and self.awaited is not None:
             fields["batch"] = self.awaited.moved(self.batch_end)
         return dumps(fields).decode()
+
+
+def _terms(lock: Lock) -> dict[str, float | str]:
+    """Return what decides whether the job of a lock will run, where there is such (``parts/lock.lua``)."""
+    terms: dict[str, float | str] = {"expiry": lock.expiry} if lock.expiry else {}
+    return {**terms, "bid": lock.bid} if lock.bid else terms
 
 
 def _status_fields(status: StatusCommand) -> list[str]:
@@ -352,7 +369,9 @@ def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
     key, jid = payload.get(IDEMPOTENCY_KEY), payload.get("jid")
     if not isinstance(key, str) or not key.startswith(keys.LOCKS) or not isinstance(jid, str) or not jid:
         return None
-    return _make_lock((key, jid, LOCK_TTL_S if ttl_s is None else ttl_s, str(payload.get("class"))))
+    expiry = (expiry_of(payload) or 0.0) if EXPIRES_IN in payload else 0.0
+    bid = bid_of(payload) if BID in payload else ""
+    return _make_lock((key, jid, LOCK_TTL_S if ttl_s is None else ttl_s, str(payload.get("class")), expiry, bid))
 
 
 def wal_positions_of(payload: Mapping[str, Any]) -> dict[str, str]:

@@ -198,11 +198,13 @@ def test_start_locked_returns_newer_positions_exactly(redis, there, known):
         for name, position in there.items()
         if value(position) and (name not in known_positions or value(position) > value(known_positions[name]))
     }
-    found = [part.decode() for part in START_LOCKED(redis, [KEY], ["j", "C", 0, "1", *arguments])]
+    found = [part.decode() for part in START_LOCKED(redis, [KEY], ["j", "C", 0, "1", "", *arguments])]
     assert dict(zip(found[::2], found[1::2], strict=True)) == newer
     assert redis.exists(KEY) == bool(newer)
     owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
-    assert sorted(START_LOCKED(redis, [KEY], ["j", "C", 0, "2", *arguments])) == sorted(part.encode() for part in found)
+    assert sorted(START_LOCKED(redis, [KEY], ["j", "C", 0, "2", "", *arguments])) == sorted(
+        part.encode() for part in found
+    )
     assert redis.exists(KEY) == 0
 
 
@@ -215,8 +217,8 @@ def test_start_locked_changes_its_own_lock_only(redis, memory):
     assert redis.hget(KEY, "class") == b"C"
     owned(redis, "j", duplicates=3, **{"wal:main": "0/1"})
     with memory():
-        assert START_LOCKED(redis, [KEY], ["j", "C", 60_000, "2", "main", "0/1"]) == []
-    assert redis.hgetall(KEY) == {b"jid": b"j", b"wal:main": b"0/1"}
+        assert START_LOCKED(redis, [KEY], ["j", "C", 60_000, "2", "", "main", "0/1"]) == []
+    assert redis.hgetall(KEY) == {b"jid": b"j", b"wal:main": b"0/1", b"begun": b"run"}
     assert 50_000 < redis.pttl(KEY) <= 60_000
     with memory():
         for keep_ms in (0, 90_000):

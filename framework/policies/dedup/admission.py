@@ -16,7 +16,6 @@ from framework.finish.outcome import NotAdmitted
 from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.policies.dedup.next_run import next_run
 from framework.store.script import START_LOCKED, is_wrong_type
-from framework.types import Payload
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS, RESCHEDULED_ONCE, Lock, wal_positions_of
 
 _MAX_POSITION_CHECKS = 2
@@ -91,7 +90,7 @@ class DedupLock:
         """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
         policy = terms.declaration.deduplicate
         if policy is not None:
-            terms.has_lock, terms.keeps_lock = True, _keeps_lock(policy)
+            terms.has_lock, terms.keeps_lock, terms.keeps_period = True, keeps_lock(policy), keeps_period(policy)
             # A kept lock may ask for one more run.
             terms.acts_after |= terms.keeps_lock
 
@@ -100,20 +99,20 @@ class DedupLock:
         lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
         if lock is None or policy is None:
             return None
-        keep_lock = _keeps_lock(policy)
+        keep_lock = keeps_lock(policy)
         consistency = self._consistency if self._consistency and self._consistency.applies_to(declaration) else None
         if request.unit.admission is not None:
             # The script has started the lock with the job.
             pass
         elif consistency is None:
-            self._start_locked(lock, request.payload, keep_lock=keep_lock, unseen="0")
+            self._start_locked(lock, request, unseen="0")
         else:
             outcome = self._start_with_positions(lock, request, consistency, keep_lock=keep_lock)
             if outcome is not None:
                 return outcome
         if not keep_lock:
             request.unit.release_lock(lock)
-        elif policy.strategy == "until_expired":
+        elif keeps_period(policy):
             request.unit.leave_lock()
         elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
             assert request.unit.resources is not None, "it has a lock"  # noqa: S101
@@ -126,7 +125,7 @@ class DedupLock:
         """Release the lock once the job's replica shows every position noted in it; a renewed lock is checked once."""
         checks = [] if keep_lock else ["1"] * _MAX_POSITION_CHECKS
         for unseen in (*checks, "2"):
-            found = self._start_locked(lock, request.payload, keep_lock=keep_lock, unseen=unseen)
+            found = self._start_locked(lock, request, unseen=unseen)
             if not found:
                 return None
             _add_positions(request, found)
@@ -135,10 +134,12 @@ class DedupLock:
                 return outcome
         return None
 
-    def _start_locked(self, lock: Lock, payload: Payload, *, keep_lock: bool, unseen: str) -> list[bytes]:
-        known = [part for position in wal_positions_of(payload).items() for part in position] if unseen != "0" else []
-        keep_ms = lock.ttl_ms if keep_lock else 0
-        found: list[bytes] = START_LOCKED(self._client, [lock.key], [lock.owner, lock.worker, keep_ms, unseen, *known])
+    def _start_locked(self, lock: Lock, request: AdmissionRequest, *, unseen: str) -> list[bytes]:
+        policy, positions = request.declaration.deduplicate, wal_positions_of(request.payload)
+        known = [part for position in positions.items() for part in position] if unseen != "0" else []
+        keep_ms = lock.ttl_ms if keeps_lock(policy) else 0
+        arguments = [lock.owner, lock.worker, keep_ms, unseen, "1" if keeps_period(policy) else "", *known]
+        found: list[bytes] = START_LOCKED(self._client, [lock.key], arguments)
         return found
 
 
@@ -148,9 +149,14 @@ def _has_lock(declaration: Declaration) -> bool:
     return policy is not None and declaration.deduplicates and not policy.has_window
 
 
-def _keeps_lock(policy: Deduplicate | None) -> bool:
+def keeps_lock(policy: Deduplicate | None) -> bool:
     """Return whether a job keeps its lock while it runs."""
     return policy is not None and policy.strategy in ("until_executed", "until_expired")
+
+
+def keeps_period(policy: Deduplicate | None) -> bool:
+    """Return whether the lock of a job lasts for a time from its start on, whatever becomes of the job."""
+    return policy is not None and policy.strategy == "until_expired"
 
 
 def _lock_of(unit: UnitOfWork) -> Lock | None:

@@ -6,6 +6,7 @@ import redis
 
 from framework.text import decode_escaped, format_duration
 from framework.types import Payload
+from framework.wire import keys
 from framework.wire.resources import lock_of
 from framework.wire.windows import WAITING_PAYLOAD
 
@@ -18,11 +19,17 @@ def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
     pipeline: Any = client.pipeline()
     pipeline.hgetall(lock.key)
     pipeline.pttl(lock.key)
-    fields, left_ms = pipeline.execute()
+    pipeline.zmscore(keys.CANCELLED, [lock.owner, lock.bid])
+    pipeline.time()
+    fields, left_ms, marks, (now, _) = pipeline.execute()
     if not fields:
         return [f"no lock: {lock.key} has expired or was released; an equal job may be pushed"]
     left = f"for {format_duration(left_ms / 1_000)}" if left_ms > 0 else "without end"
     owner = None if b"jid" not in fields else decode_escaped(fields[b"jid"])
+    begun = fields.get(b"begun")
+    cancelled, expired = any(marks) and begun != b"period", begun is None and 0 < lock.expiry <= now
+    if owner == lock.owner and (cancelled or expired):
+        return [f"no lock: {lock.key} holds up no push, because its job is to end: an equal job may be pushed"]
     if owner == lock.owner and WAITING_PAYLOAD.encode() in fields:
         return [
             f"the lock {lock.key} {left}: while the job waits in the schedule set, equal pushes replace it or add to it"

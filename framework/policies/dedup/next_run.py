@@ -23,6 +23,7 @@ from framework.wire.job import (
     UNKNOWN_COUNT,
     UNKNOWN_SINCE,
     decode,
+    expiry_of,
     wire_timestamp,
 )
 from framework.wire.payload_edit import rewrite
@@ -69,7 +70,7 @@ def next_run(
         unit.keep_blob()
         _log_rescheduled(str(payload["class"]), former, jid, unit.queue, policy)
 
-    return NextRun(rewrite(unit.data, payload), unit.queue, jid, state, log)
+    return NextRun(rewrite(unit.data, payload), unit.queue, jid, state, log, expiry_of(payload) or 0.0)
 
 
 def _log_rescheduled(worker: str, previous_jid: Any, jid: Jid, queue: str, policy: Deduplicate) -> None:

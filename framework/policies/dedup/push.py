@@ -17,8 +17,8 @@ from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
-from framework.wire.batch_fields import awaited_job_of
-from framework.wire.job import version_of
+from framework.wire.batch_fields import awaited_job_of, bid_of
+from framework.wire.job import expiry_of, version_of
 from framework.wire.json import dumps, loads
 from framework.wire.resources import (
     IDEMPOTENCY_KEY,
@@ -110,11 +110,17 @@ class Deduplicator:
         return WindowTerms(worker, ttl_s, mode, longest_s, *bounds, series)
 
     def lock_request(
-        self, payload: Payload, declaration: Declaration, policy: Deduplicate, status_command: StatusCommand | None
+        self,
+        payload: Payload,
+        declaration: Declaration,
+        policy: Deduplicate,
+        status_command: StatusCommand | None,
+        due: float | None = None,
     ) -> LockRequest:
-        """Return the request of a due job for its lock."""
+        """Return the request of a job for its lock."""
         terms = self.lock_terms(declaration, policy)
-        lock = Lock(payload[IDEMPOTENCY_KEY], str(payload["jid"]), terms.ttl_s, terms.worker)
+        key, jid, expiry = payload[IDEMPOTENCY_KEY], str(payload["jid"]), expiry_of(payload, due)
+        lock = Lock(key, jid, terms.ttl_s, terms.worker, expiry or 0.0, bid_of(payload))
         positions, awaited = wal_positions_of(payload), awaited_job_of(payload)
         return LockRequest(lock, terms.drop_duplicate, terms.counter, positions, status_command, awaited)
 

@@ -4,7 +4,7 @@
 -- ARGV    1 JSON: { what the jobs of each class share, the class of each job as its position in that list, from 1 }; of a class:
 --         queue, class (its name); of one with a limit: limit and share, the most slots of one scope (both as text), ttl_s of a
 --         slot, owner of the working list, refuses (true: a job without a slot does not wait); of one whose jobs have a lock:
---         keep_ms (as text; '0' releases it), hold_ms and after_ms (parts/lock_ticket.lua) while a job is held; of a tracked one:
+--         keep_ms (as text; '0' releases it), period (true: until_expired), hold_ms and after_ms (parts/lock_ticket.lua) while a job is held; of a tracked one:
 --         status_s, the seconds that a state is kept; waited: each of its jobs has two arguments more
 --         then per job: payload as fetched, jid; and where `waited` says so, since when it has waited ('' when it has not yet), scope
 -- RETURN  1 if every job may start; else per job 1, or { state, slots taken, limit, jobs of its scope that wait, error of its state }:
@@ -41,7 +41,7 @@ local function admit(class, lock, status, payload, jid, since, scope)
     found = { redis.call('LPOS', KEYS[1], payload) and 1 or -1, 0, 0, 0 }
     if found[1] == -1 then return found end
   end
-  if lock then start_lock(lock, jid, class.class, class.keep_ms, '0') end
+  if lock then start_lock(lock, jid, class.class, class.keep_ms, '0', nil, class.period) end
   if status then
     local written = redis.pcall('SET', status, 'running', 'EX', class.status_s)
     if written.err then

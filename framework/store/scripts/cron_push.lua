@@ -27,7 +27,8 @@ local last, waits = string.match(old, '^%d+ %S+ (%S*)(.*)$')
 last, waits = last or '', waits == ' +'
 if outcome == '' and ARGV[10] ~= '' and last ~= '' then
   local state = redis.pcall('GET', 'aw:status:' .. last)
-  if state == 'queued' or state == 'running' or state == 'retrying' then
+  -- A job that was cancelled before its start will not run.
+  if state == 'running' or ((state == 'queued' or state == 'retrying') and not is_cancelled(last)) then
     other = last
     -- Later ticks join the run that waits. A caller that asks again with its tick changes nothing.
     if ARGV[10] == 'queue' and waits and tick == string.match(old, '^%d+') then return { 'waits', other, old } end

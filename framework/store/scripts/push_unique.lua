@@ -3,7 +3,7 @@
 -- ARGV    1 number of jobs n (1,000 at most)  2 queue name, or NAME~KEY of a sub-queue (parts/turns.lua), '' for the schedule set
 --         3 key that notes that this step was done, '' for none  4 for how many milliseconds
 --         of all locks: 5 class  6 for how many milliseconds  7 '1' to drop duplicates, '' to write them with the owner's jid
---         8 counter of dropped duplicates  9 positions, due time, delay and status of all jobs (JSON), '' for none of these
+--         8 counter of dropped duplicates  9 positions, due time, delay, status, seconds until the expiry and batch of all jobs (JSON), '' for none of these
 --         10 n lock keys, then n jids (JSON): as arguments they would cost both sides more  then n payloads
 --         then, where jobs differ in their positions, due time, delay or status, n of these (JSON), in place of those of all jobs
 -- RETURN  per job: '' it is in, with its lock; else the jid of the job whose duplicate it is: it is nowhere, or, where the terms
@@ -24,7 +24,7 @@ local names, now = cjson.decode(ARGV[10]), redis_now()
 local shared = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil
 local any_details = shared or ARGV[11 + n]
 
--- Return the positions, due time, delay and status of a job, nil for none.
+-- Return what differs between jobs, nil for nothing.
 local function details_of(i)
   local own = ARGV[10 + n + i]
   return own and cjson.decode(own) or shared
@@ -34,6 +34,11 @@ end
 local function due_of(details)
   if details.delay then return now + tonumber(details.delay) end
   return details.due and tonumber(details.due)
+end
+
+-- Return when a job is too old to begin, nil for never.
+local function expiry_of(details)
+  return details.expires_in and { expiry = (due_of(details) or now) + tonumber(details.expires_in) }
 end
 
 -- Return for how many milliseconds a lock lasts: until its job is due and for its ttl.
@@ -47,7 +52,7 @@ local all_free = redis.call('EXISTS', unpack(names, 1, n)) == 0
 local found, given, added, dropped, unchanged, write = {}, {}, {}, {}, queue ~= '', {}
 for i = 1, n do
   local key, jid, data = names[i], names[n + i], ARGV[10 + i]
-  local owner = given[key] or not all_free and owner_of(key) or nil
+  local owner = given[key] or not all_free and holder_of(key, jid) or nil
   found[i] = ''
   if owner then
     unchanged = false
@@ -81,7 +86,7 @@ for _, i in ipairs(added) do
   local details = any_details and details_of(i)
   if found[i] == '' then
     if not all_free then redis.call('DEL', key) end
-    write_lock(key, jid, class, details and lock_ms(details) or ttl_ms, since)
+    write_lock(key, jid, class, details and lock_ms(details) or ttl_ms, since, details and expiry_of(details))
   end
   if details and details.status then redis.pcall('SET', 'aw:status:' .. jid, unpack(details.status)) end
 end

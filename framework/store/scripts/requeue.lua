@@ -13,7 +13,7 @@ local returned, staying = 0, {}
 
 local function has_lost_its_lock(holds)
   local lock = holds and holds ~= '' and cjson.decode(holds).lock
-  local owner = lock and lock.stays and owner_of(lock.key)
+  local owner = lock and lock.stays and holder_of(lock.key, lock.owner)
   return owner and owner ~= lock.owner
 end
 

@@ -86,7 +86,7 @@ def test_dedup_expired_lock_is_taken_again_if_free(bench, held):
     bench.redis.delete(bench.locks()[first])
     slots = bench.start(2)
     assert held.began.acquire(timeout=30)
-    assert bench.lock(first).keys() == {"v", "jid", "class", "since"}
+    assert bench.lock(first).keys() == {"v", "jid", "class", "since", "begun"}
     assert job.perform_async(1) is None
     late = job.perform_async(2)
     assert held.began.acquire(timeout=30)

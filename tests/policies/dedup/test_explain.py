@@ -29,6 +29,17 @@ def test_describe_lock_tells_the_lock_of_its_owner(granted, redis, ttl_s, left):
     assert describe_lock(granted, JOB) == [f"the lock {KEY} {left}: {waits}"]
 
 
+def test_describe_lock_of_a_job_that_will_not_run_holds_up_no_push(granted, redis):
+    redis.hset(KEY, "jid", JOB["jid"])
+    expired = {**JOB, "expires_in": 60, "expiry": 1.0}
+    none = [f"no lock: {KEY} holds up no push, because its job is to end: an equal job may be pushed"]
+    assert describe_lock(granted, expired) == none
+    redis.zadd(keys.CANCELLED, {JOB["jid"]: 1.0})
+    assert describe_lock(granted, JOB) == none
+    redis.hset(KEY, "begun", "period")
+    assert describe_lock(granted, JOB) != none
+
+
 def test_describe_lock_tells_another_owner(granted, redis):
     redis.hset(KEY, "jid", b"\xff")
     assert describe_lock(granted, JOB) == [rf"no lock: {KEY} now belongs to the job \xff, without end"]

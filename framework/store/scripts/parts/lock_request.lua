@@ -1,5 +1,5 @@
 -- read_lock_request(text): decode a lock request (wire/resources.py: LockRequest), nil for '' and nil.
--- rival(claim): the jid of another job that owns the lock, nil when it is free or the job's own.
+-- rival(claim): the jid of another job that owns the lock and will run, nil when it is free or the job's own.
 -- obtain(claim): give the lock to the job for its ttl; the notes of a lock that it already owns stay.
 -- CRASH   as the step that they belong to. The keys are in the claim, as a shard is one server.
 local function read_lock_request(text)
@@ -8,7 +8,7 @@ local function read_lock_request(text)
 end
 
 local function rival(claim)
-  local jid = owner_of(claim.key)
+  local jid = holder_of(claim.key, claim.jid)
   return jid ~= claim.jid and jid or nil
 end
 
@@ -17,7 +17,7 @@ local function obtain(claim)
   if owner_of(claim.key) == claim.jid then
     redis.call('PEXPIRE', claim.key, keep_ms)
   else
-    take_lock(claim.key, claim.jid, claim.class, keep_ms)
+    take_lock(claim.key, claim.jid, claim.class, keep_ms, claim)
   end
 end
 

@@ -1,8 +1,9 @@
 -- release(holds): release a job's resources, in the same step that removes the job from its place. Returns the error of the status
 --         or of the batch.
 -- holds   JSON, '' or nil for nothing:
---           lock   {key, owner, keep_ms, class}: deleted when `owner` still owns it; with keep_ms above 0 it stays for this time
---                  instead, and with a class it is taken again if it is free: the job goes back to its queue
+--           lock   {key, owner, keep_ms, class, bid, expiry}: deleted when `owner` still owns it; with keep_ms above 0 it stays for
+--                  this time instead, and with a class it is taken again if it is free: the job goes back to its queue. An `expiry`
+--                  replaces that of the lock, 0: the job does not expire any more
 --           slots  [[base, member], ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
 --           iteration  jid of an iterating job that does not run again: its cursor is removed
@@ -23,11 +24,13 @@ local function release_resources(held)
         -- Never shorter than it is: a process that does not know the class does not know for how long its jobs keep a lock.
         local keep_ms = math.max(lock.keep_ms, redis.call('PTTL', lock.key))
         redis.call('PEXPIRE', lock.key, string.format('%.0f', keep_ms))
+        redis.call('HDEL', lock.key, 'begun', lock.expiry == 0 and 'expiry' or 'begun')
+        note_terms(lock.key, lock)
       else
         redis.call('DEL', lock.key)
       end
-    elseif lock.class and redis.call('EXISTS', lock.key) == 0 then
-      take_lock(lock.key, lock.owner, lock.class, string.format('%.0f', lock.keep_ms))
+    elseif lock.class and (owner or redis.call('EXISTS', lock.key) == 0) and not holder_of(lock.key, lock.owner) then
+      take_lock(lock.key, lock.owner, lock.class, string.format('%.0f', lock.keep_ms), lock)
     end
   end
   for _, slot in ipairs(held.slots) do

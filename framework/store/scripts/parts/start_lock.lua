@@ -1,4 +1,4 @@
--- start_lock(key, jid, class, keep_ms, unseen, known): release or renew the lock of a job that is about to start, unless it must see
+-- start_lock(key, jid, class, keep_ms, unseen, known, is_period): release or renew the lock of a job that is about to start, unless it must see
 --         newer WAL positions of duplicates first; start_locked.lua names the arguments. `known` is database -> position.
 --         Returns the newer positions: { database, position, ... }
 -- CRASH   as the step that it belongs to. The job stays where it is.
@@ -16,7 +16,7 @@ local function unseen_positions(key, known)
   return unseen
 end
 
-local function start_lock(key, jid, class, keep_ms, unseen, known)
+local function start_lock(key, jid, class, keep_ms, unseen, known, is_period)
   local owner = owner_of(key)
   if owner and owner ~= jid then return {} end
   local found = owner and unseen ~= '0' and unseen_positions(key, known) or {}
@@ -28,6 +28,7 @@ local function start_lock(key, jid, class, keep_ms, unseen, known)
     else
       take_lock(key, jid, class, keep_ms)
     end
+    redis.call('HSET', key, 'begun', is_period and 'period' or 'run')
   elseif owner then
     redis.call('DEL', key)
   end
