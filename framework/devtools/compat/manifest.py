@@ -6,10 +6,11 @@ Only ``check-compat`` writes the file, from the workers (``snapshot``, ``next_ma
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
 from framework.command_line import command
@@ -67,6 +68,17 @@ _JsonSchemaForm = TypedDict(
 )
 
 
+class _DaySchema:
+    """Give pydantic the schema of a day. It would compare classes, and finds none where a test has frozen the time (freezegun)."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> CoreSchema:
+        return core_schema.date_schema()
+
+
+Day: TypeAlias = Annotated[date, _DaySchema]
+
+
 class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -99,10 +111,10 @@ class ReleasedWorker(_FrozenModel):
     shard: str
     retry_queue: str | None = None
     queue_namespace: str | None = None
-    aliases: dict[str, date] = {}
+    aliases: dict[str, Day] = {}
     perform: Parameters = ()
     handlers: dict[int, Parameters] = {}
-    former_versions: dict[int, date] = {}
+    former_versions: dict[int, Day] = {}
 
     def handler_of_version(self, version: int) -> tuple[str, Parameters]:
         """Return the method that runs jobs of a version, and its parameters."""
@@ -124,10 +136,10 @@ class Manifest(_FrozenModel):
     """
 
     release: str
-    day: date
+    day: Day
     workers: dict[str, ReleasedWorker] = {}
-    retired: dict[str, date] = {}
-    former_queues: dict[str, date] = {}
+    retired: dict[str, Day] = {}
+    former_queues: dict[str, Day] = {}
     accepted: dict[str, str] = {}
 
     @property
