@@ -1,10 +1,15 @@
 """Compare arguments as JSON does: by type and value. Matchers stand for any value of a type."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.errors import PayloadError
+from framework.messages import did_you_mean, join_names
 from framework.typeguards import is_list, is_mapping
+from framework.wire.json import dumps_exact
 
 JsonTypeName: TypeAlias = Literal["string", "integer", "number", "boolean", "null", "array", "object"]
+_NAMES: tuple[str, ...] = get_args(JsonTypeName)
 
 
 class JsonType:
@@ -13,10 +18,14 @@ class JsonType:
     __slots__ = ("names",)
 
     def __init__(self, *names: JsonTypeName) -> None:
+        for name in names:
+            if name not in _NAMES:
+                hint = did_you_mean(name, _NAMES)
+                raise ValueError(f"json_type({name!r}): there is no such JSON type{hint}. Types: {join_names(_NAMES)}.")
         self.names = frozenset(names)
 
     def __eq__(self, other: object) -> bool:
-        return bool(json_types_of(other) & self.names) if self.names else is_json(other)
+        return is_json(other) and not (self.names and self.names.isdisjoint(json_types_of(other)))
 
     def __hash__(self) -> int:
         return hash(self.names)
@@ -26,7 +35,11 @@ class JsonType:
 
 
 def json_type(*names: JsonTypeName) -> Any:
-    """Return a matcher that equals every value of these JSON types; without names, every value that JSON can carry."""
+    """Return a matcher that equals every value of these JSON types; without names, every value that JSON can carry.
+
+    Raises:
+        ValueError: there is no type of this name.
+    """
     return JsonType(*names)
 
 
@@ -46,12 +59,14 @@ def json_types_of(value: object) -> frozenset[str]:
 
 
 def is_json(value: object) -> bool:
-    """Return whether a value is made of native JSON types only: no tuple, no date, no key that is not text."""
-    if is_list(value):
-        return type(value) is list and all(is_json(item) for item in value)
-    if is_mapping(value):
-        return type(value) is dict and all(type(key) is str and is_json(item) for key, item in value.items())
-    return bool(json_types_of(value))
+    """Return whether a push takes the value as an argument: native JSON types only, and no number or text that JSON cannot carry."""
+    try:
+        check_strict_json(value)
+        # The nesting counts from the payload on.
+        dumps_exact([value], outer_levels=1)
+    except (NotJsonError, PayloadError):
+        return False
+    return True
 
 
 def same_json(expected: object, found: object) -> bool:

@@ -1,11 +1,13 @@
 """Check the assertions and matchers for tests, with their messages."""
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from framework import ApplicationWorker, Discard
+from framework.errors import ArgumentsError
 from framework.testing import FakeClock, assert_enqueued, assert_idempotent, fake, is_json, json_type
 from framework.testing.json_values import same_json
 from tests.tables import each_row
@@ -92,6 +94,47 @@ def test_json_type_equals_values_of_the_type(value, names):
     assert {name for name in every if json_type(name) == value} == names
     assert (json_type() == value) == bool(names)
     assert repr(json_type("string", "null")) == "json_type('null', 'string')"
+
+
+def nested(levels):
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_matchers_accept_what_a_push_accepts(application):
+    class Anything(Base):
+        def perform(self, value: Any): ...
+
+    accepted = ({"a": [None, 1.5, "x", True]}, nested(62), 10**3_000)
+    refused = (
+        {"a": math.nan},
+        [math.inf],
+        {1: 2},
+        10**5_000,
+        "\ud800",
+        {"\ud800": 1},
+        nested(63),
+        nested(65),
+        START,
+        b"x",
+        [(1,)],
+    )
+    every = json_type("object", "array", "number", "string")
+    with fake():
+        for value in accepted:
+            assert Anything.perform_async(value)
+            assert (is_json(value), json_type() == value, every == value) == (True, True, True)
+        for value in refused:
+            with pytest.raises(ArgumentsError):
+                Anything.perform_async(value)
+            assert (is_json(value), json_type() == value, every == value) == (False, False, False)
+
+
+def test_unknown_json_type_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match=r"no such JSON type \(did you mean 'string'\?\). Types: string, integer"):
+        json_type("string", "strin")
 
 
 def test_json_values_are_compared_by_type():
