@@ -19,7 +19,7 @@ from framework.wire import keys
 from framework.wiring import client as wiring
 
 
-class RowWorker(ApplicationWorker):
+class ImportedRowWorker(ApplicationWorker):
     feature_category = "not_owned"
     queue = "default"
 
@@ -41,8 +41,8 @@ def task(request, tmp_path, monkeypatch, redis_url, redis):
     monkeypatch.setenv("FRAMEWORK_TASKS__URL", url)
     client = wiring.ProcessClient(load())
     wiring.bind(client)
-    with Task.create(RowWorker) as found:
-        jids = found.perform_bulk(RowWorker, [(row,) for row in range(6)])
+    with Task.create(ImportedRowWorker) as found:
+        jids = found.perform_bulk(ImportedRowWorker, [(row,) for row in range(6)])
     payloads = {job["jid"]: data for data in redis.lrange("queue:default", 0, -1) if (job := json.loads(data))}
     redis.delete("queue:default")
     redis.zadd(keys.DEAD, {payloads[jid]: time.time() for jid in jids[1::2]})
