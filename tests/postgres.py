@@ -97,6 +97,22 @@ class Postgres:
             self._process.wait(TIMEOUT_S)
             self._process = None
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Suspend every process of the server: connections stay open, and nothing is answered."""
+        assert self._process is not None
+        main = self._process.pid
+        os.kill(main, signal.SIGSTOP)  # first: it starts no further process
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        pids = [main, *map(int, children)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+
     def url(self, database: str = "postgres") -> str:
         """Return the URL of a database, for the settings and for SQLAlchemy."""
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"

@@ -188,12 +188,14 @@ def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
     kind, at = change.kind, change.at
     if kind == "note" or not _accepts(row, change, late=late):
         return
+    # A start is written again if it is not known whether its transaction was committed: it counts once.
+    is_first = row.changed_at != at or row.state != change.state
     row.new_status = row.current = status = change.status
     row.state, row.changed_at = change.state, at
     row.reason, row.error_class, row.stands_for = change.reason, change.error_class, change.stands_for
     row.ended_at = None if status in OPEN_STATUSES else at
     if kind == "start":
-        row.runs += 1
+        row.runs += is_first
         # A job may run on another shard than that of its push.
         row.started_at, row.shard = at, change.shard
     elif kind == "mend" and change.shard:

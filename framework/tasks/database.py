@@ -5,7 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextvars import ContextVar
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from framework.backoff import backoff_s
 from framework.command_line import command as command_name
 from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.private_files import make_file, make_folder
+from framework.store.postgres import bounded_connection
 from framework.tasks.model import metadata
 from framework.telemetry import logs
 
@@ -29,10 +31,16 @@ REVISION = "0002"
 _VERSION_TABLE = "aw_tasks_version"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_S = 10.0
+_CONNECT_S = 5
 _WRITES = "aw_writes"
 _TRIES = 6
 _CONFLICTS = ("40001", "40P01")
 """The SQLSTATE of a transaction that cannot be serialised, and of a deadlock."""
+
+STATEMENT_S, WRITE_S, PROBE_S = 10.0, 5.0, 2.0
+"""How long a statement waits for PostgreSQL; one of the writer, for which jobs wait; and one that only asks whether it answers."""
+
+_limit_s: ContextVar[float] = ContextVar("aw_statement_limit", default=STATEMENT_S)
 
 T = TypeVar("T")
 _USED_AT = "aw_used_at"
@@ -101,12 +109,20 @@ class TaskDatabase:
         with self.writing() as connection:
             return change(connection)
 
+    def ping(self) -> None:
+        """Ask whether the database answers. Raises as ``reading``, after ``PROBE_S`` at most if it hangs."""
+        with limited(PROBE_S), self.reading() as connection:
+            connection.execute(text("SELECT 1"))
+
     def migrate(self) -> tuple[str | None, str]:
         """Run the missing migrations; return the revisions before and after. Raises SQLAlchemyError."""
         self._make_folder()
-        with self._engine.connect() as connection:
+        # An index of a large table takes minutes.
+        with limited(math.inf), self._engine.connect() as connection:
             writer = connection.execution_options(**{_WRITES: True})
             with writer.begin():
+                if not self.is_sqlite:
+                    writer.execute(text("SET LOCAL statement_timeout = 0"))
                 before = _revision(writer)
                 if before != REVISION:
                     _upgrade(writer)
@@ -118,7 +134,10 @@ class TaskDatabase:
 
     def _make_engine(self) -> Engine:
         if not self.is_sqlite:
-            engine = create_engine(self._url, pool_size=5, connect_args=_postgres_arguments(self._url))
+            engine = create_engine(
+                self._url, pool_size=5, pool_timeout=WRITE_S, connect_args=_postgres_arguments(self._url)
+            )
+            event.listen(engine, "do_connect", _connect)
             event.listen(engine, "checkin", _note_use)
             event.listen(engine, "checkout", partial(_check_if_idle, engine))
             return engine
@@ -133,17 +152,19 @@ class TaskDatabase:
     def _check_tables(self) -> None:
         if self._checked:
             return
-        with self._lock:
-            if self._is_in_memory:
-                metadata.create_all(self._engine)
-            elif self.is_sqlite:
-                self.migrate()
-            else:
-                with self._engine.connect() as connection:
-                    found = _revision(connection)
-                if found is None or found < REVISION:
-                    raise TaskTablesError(self.name, found, REVISION, command_name("tasks migrate"))
-            self._checked = True
+        if not self.is_sqlite:
+            # Without the lock: while the server hangs, each thread would wait for those before it.
+            with self._engine.connect() as connection:
+                found = _revision(connection)
+            if found is None or found < REVISION:
+                raise TaskTablesError(self.name, found, REVISION, command_name("tasks migrate"))
+        else:
+            with self._lock:
+                if self._is_in_memory:
+                    metadata.create_all(self._engine)
+                else:
+                    self.migrate()
+        self._checked = True
 
     def _make_folder(self) -> None:
         if self.is_sqlite and self._url.database:
@@ -151,6 +172,16 @@ class TaskDatabase:
             make_folder(path.parent)
             # SQLite gives its further files the mode of the first.
             make_file(path)
+
+
+@contextmanager
+def limited(seconds: float) -> Generator[None]:
+    """Let each statement of this thread in the block wait at most so long for PostgreSQL. Beyond it the connection is closed."""
+    token = _limit_s.set(seconds)
+    try:
+        yield
+    finally:
+        _limit_s.reset(token)
 
 
 @contextmanager
@@ -209,10 +240,36 @@ def _check_if_idle(engine: Engine, connection: Any, record: Any, _proxy: Any) ->
 
 def _answers(engine: Engine, connection: Any) -> bool:
     try:
-        engine.dialect.do_ping(connection)
+        with limited(min(PROBE_S, _limit_s.get())):
+            engine.dialect.do_ping(connection)
     except engine.dialect.loaded_dbapi.Error:
         return False
     return True
+
+
+def _connect(_dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
+    """Open a connection to PostgreSQL with a deadline for each statement."""
+    # The driver takes whole seconds, and two at least.
+    longest = min(int(options.get("connect_timeout") or _CONNECT_S), _limit_s.get())
+    return _bounded_connection().connect(*arguments, **{**options, "connect_timeout": max(2, math.ceil(longest))})
+
+
+@cache
+def _bounded_connection() -> Any:
+    import psycopg  # noqa: PLC0415 - not loaded for SQLite
+
+    class TaskConnection(bounded_connection()):  # type: ignore[misc]
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+            limit_s = _limit_s.get()
+            self.deadline = time.monotonic() + limit_s
+            try:
+                return super().wait(gen, interval, timeout)
+            except TimeoutError:
+                # The answer may still come, to the next statement: no statement may use this connection again.
+                self.close()
+                raise psycopg.OperationalError(f"the database did not answer within {limit_s:g} s") from None
+
+    return TaskConnection
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -221,7 +278,12 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _postgres_arguments(url: URL) -> dict[str, Any]:
     """Return the deadlines of a connection; the URL may set others."""
-    usual: dict[str, Any] = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "application-worker"}
+    usual: dict[str, Any] = {
+        "connect_timeout": _CONNECT_S,
+        "tcp_user_timeout": 10_000,
+        "application_name": "application-worker",
+    }
     if "options" not in url.query:
-        usual["options"] = "-c statement_timeout=30000 -c lock_timeout=10000"
+        # Shorter than the deadlines of this process: an error of the server is more precise, and leaves the connection usable.
+        usual["options"] = "-c statement_timeout=9500 -c lock_timeout=4000"
     return {name: value for name, value in usual.items() if name not in url.query}

@@ -19,7 +19,7 @@ from framework.backoff import backoff_s
 from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange
-from framework.tasks.database import TaskDatabase
+from framework.tasks.database import WRITE_S, TaskDatabase, limited
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
@@ -35,8 +35,10 @@ _LINGER_ROUNDS = 5
 _SOON, _WAITED_FOR, _AT_ONCE = 1, 2, 3
 _MAX_QUEUED = 10_000
 _MAX_BACKOFF_S = 2.0
-_RETRY_S = 2.0
+_RETRY_S, _LONGEST_RETRY_S = 2.0, 30.0
 """The time after which a database that failed is asked again while the spool takes its changes."""
+_PAUSE_FACTOR = 5.0
+"""The pause after a try at a database that hangs, by the duration of the try: changes wait during the try."""
 _LOG_PERIOD_S = 30.0
 
 
@@ -237,14 +239,19 @@ class EventWriter:
     def _try(self, entries: "Sequence[EventChange | Ticket]") -> Exception | None:
         """Write one batch to the database, else to the spool; return the error if neither took it."""
         changes = [one.change if isinstance(one, Ticket) else one for one in entries]
+        began = time.monotonic()
         # A connection that does not answer costs seconds: while the spool serves, it is not asked for each batch.
-        if self._down_since is not None and self._when_down == "continue" and time.monotonic() < self._next_try:
+        if self._down_since is not None and self._when_down == "continue" and began < self._next_try:
             return self._keep(entries, changes)
         try:
-            write_changes(self.database, changes)
+            if self._down_since is not None:
+                self.database.ping()
+            with limited(WRITE_S):
+                write_changes(self.database, changes)
         except (SQLAlchemyError, OSError, TaskTablesError) as error:
             self._log_down(error)
-            self._next_try = time.monotonic() + _RETRY_S
+            now = time.monotonic()
+            self._next_try = now + min(max(_RETRY_S, _PAUSE_FACTOR * (now - began)), _LONGEST_RETRY_S)
             if self._when_down == "wait":
                 return error if isinstance(error, TaskTablesError) else TaskDatabaseError(self.database.name, error)
             return self._keep(entries, changes)

@@ -250,3 +250,29 @@ def test_jobs_go_on_while_the_database_is_down(site, redis):
         assert counts(one, task_id) == (3, 1, 0, True)
         assert (one.event(jid).status, one.event(jid).params) == ("finish", [7])
         one.close()
+
+
+@pytest.mark.proves("F24")
+def test_jobs_go_on_while_the_database_hangs(site, redis):
+    """Its host acknowledges, and nothing answers: pushes go on, ends are kept, and a stop returns no job that has run."""
+    with running() as server:
+        one = TaskBench(server.url())
+        one.database.migrate()
+        site.write("application.yml", {"tasks": {"url": server.url()}})
+        (site.folder / "jobs.py").write_text(f"{JOBS}\nfrom framework.tasks import writer\nwriter.WRITE_S = 0.5\n")
+        task_id = push(site, "1,5,13")
+        process = site.worker("-q", "default", "-c", "2").ready()
+        until(lambda: one.task(task_id)["working"] == 1, "row 13 runs, the others have ended")
+        with server.frozen():
+            jid = site.run("-c", "import jobs; print(jobs.ImportWorker.perform_async(7))").stdout.strip()
+            redis.lpush("release:thirteen", 1)
+            # The push of row 7, and its start, its message and its end with those of row 13.
+            until(lambda: redis.zcard(keys.TASK_EVENTS) >= 5 and not redis.llen(keys.working(process.identity)))
+            assert process.find(event_name="tasks.database_failed")
+            assert process.end(signal.SIGTERM) == 0
+            assert process.line(event_name="process.stopped")["returned"] == 0
+        assert redis.llen("queue:default") == 0
+        drain(redis, one.database, one.recorder)
+        assert counts(one, task_id) == (4, 1, 0, True)
+        assert (one.event(jid).status, one.event(jid).runs) == ("finish", 1)
+        one.close()

@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections.abc import Generator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from framework.policies.health.indicator import Rows
+from framework.store.postgres import bounded_connection
 
 if TYPE_CHECKING:
     import psycopg
@@ -18,11 +18,8 @@ _CONNECTION = {
     "keepalives_count": 2,
     "tcp_user_timeout": 5_000,
 }
-# How often a wait for the server checks its deadline.
-_POLL_S = 0.1
 # The server gets this much longer to cancel the statement itself: its error is more precise than ours.
 _CANCEL_GRACE_S = 0.5
-_NO_DEADLINE = float("inf")
 
 
 class HealthConnection:
@@ -36,7 +33,7 @@ class HealthConnection:
 
         parsed = make_url(url)
         arguments, named = parsed.get_dialect()().create_connect_args(parsed)
-        self._driver = _driver()
+        self._driver = bounded_connection()
         self._arguments: tuple[Any, ...] = tuple(arguments)
         # libpq and psycopg accept no connection timeout below two seconds.
         limits = {"connect_timeout": max(2, round(timeout_s))}
@@ -98,32 +95,3 @@ class HealthConnection:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-@cache
-def _driver() -> "type[psycopg.Connection[Any]]":
-    """Return a connection class with a deadline for each wait: a frozen server would ignore its statement_timeout."""
-    import psycopg  # noqa: PLC0415 - as above
-
-    class Bounded(psycopg.Connection[Any]):
-        deadline = _NO_DEADLINE
-
-        def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
-            # The driver has a timeout of its own since 3.3.
-            del timeout
-            return super().wait(_run_until(gen, self.deadline), min(interval, _POLL_S))
-
-    return Bounded
-
-
-def _run_until(work: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
-    """Run the driver's generator, which is resumed every ``_POLL_S``, until the deadline."""
-    try:
-        wanted = next(work)
-        while True:
-            ready = yield wanted
-            if time.monotonic() > deadline:
-                raise TimeoutError("the database did not answer in time")
-            wanted = work.send(ready)
-    except StopIteration as end:
-        return end.value
