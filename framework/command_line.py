@@ -28,6 +28,11 @@ def use_checkout_commands() -> None:
     _Invocation.from_checkout = True
 
 
+def started_from_checkout() -> bool:
+    """Return whether this process was started as a command of a checkout, ``scripts/NAME``."""
+    return _Invocation.from_checkout
+
+
 def inherit_command_form() -> None:
     """Name commands as the supervisor of this process does, if there is one. The variable is not passed on."""
     if os.environ.pop(_FROM_CHECKOUT_VARIABLE, ""):

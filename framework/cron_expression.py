@@ -3,9 +3,11 @@
 A tick depends only on the expression, the zone and the time, so all processes agree. The library is cronsim: Debian's rules, with
 an optional field for seconds in front. An expression of five fields that names hours and minutes has one tick for each of its wall
 clock times: a time that does not exist (the clock goes forward) is the first second after the gap, a time that exists twice is the
-first of both. Any other expression follows the clock: its ticks in a repeated hour occur twice.
+first of both. Wall clock times that fall on the same second are one tick. Any other expression follows the clock: its ticks in a
+repeated hour occur twice.
 """
 
+import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 
 from framework.messages import did_you_mean, join_names
+from framework.text import format_count
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -41,6 +44,16 @@ _LAST_TIME = 221_845_392_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock without a zone
 # No zone changes its clock twice within it.
 _CHANGE_STEP_S = 43_200
+
+_FIELDS = (("minute", 60), ("hour", 24), ("day of month", 31), ("month", 12), ("day of week", 7))
+"""The fields of an expression, each with the number of its values."""
+_SECOND = ("second", 60)
+_STEP = re.compile(r"/([0-9]+)")
+_ORDINAL = re.compile(r"\b([0-9]+)th\b")
+_ENDINGS = {"1": "st", "2": "nd", "3": "rd"}
+# These differ between hosts or exist on some hosts only (``right/`` counts leap seconds), and all processes must agree on a tick.
+_LOCAL_ZONES = frozenset(("localtime", "posixrules", "Factory"))
+_LOCAL_FOLDERS = ("posix/", "right/")
 
 
 class CronExpression:
@@ -129,7 +142,9 @@ class CronExpression:
 
     def explain(self) -> str:
         """Return the expression in words."""
-        return CronSim(self._fields, datetime.fromtimestamp(0, UTC)).explain()
+        text = CronSim(self._fields, datetime.fromtimestamp(0, UTC)).explain()
+        # The library writes 31th.
+        return _ORDINAL.sub(lambda found: _ordinal(found[1]), text)
 
 
 def check_cron(text: object) -> str:
@@ -151,12 +166,14 @@ def check_cron(text: object) -> str:
         raise ValueError(f"{allowed}; its fields cannot be combined so") from None
     if found is None:
         raise ValueError(f"{allowed}; it has no tick within 50 years")
+    if wide := _wide_step(shown):
+        raise ValueError(f"{allowed}; {wide}")
     return shown
 
 
 def check_time_zone(name: object) -> str:
     """Return the name of a time zone. Raises ValueError with what is allowed."""
-    if isinstance(name, str):
+    if isinstance(name, str) and name not in _LOCAL_ZONES and not name.startswith(_LOCAL_FOLDERS):
         try:
             _zone(name)
         # A folder of the database of zones, such as Europe, is no zone either.
@@ -164,7 +181,7 @@ def check_time_zone(name: object) -> str:
             pass
         else:
             return name
-    raise ValueError(f"must be {TIME_ZONE_FORMAT}{did_you_mean(name, available_timezones())}")
+    raise ValueError(f"must be {TIME_ZONE_FORMAT}{did_you_mean(name, available_timezones() - _LOCAL_ZONES)}")
 
 
 @lru_cache(maxsize=1_000)
@@ -174,7 +191,32 @@ def _zone(name: str) -> tzinfo:
 
 def _reason(error: CronSimError, text: str) -> str:
     """Return the library's reason in the words of the messages: which field is wrong."""
-    words = str(error)
+    words, count = str(error), len(text.split())
+    if words == "Bad day-of-month" and _are_days(text.split()[count - 3]):
+        return "it never occurs: its months have no such day"
     if words.startswith("Bad "):
         return f"the field {words.removeprefix('Bad ').replace('-', ' ')} is not valid"
-    return f"it has {len(text.split())} fields, and 5, or 6 with seconds in front, are allowed"
+    return f"it has {format_count(count, 'field')}, and 5, or 6 with seconds in front, are allowed"
+
+
+def _are_days(field: str) -> bool:
+    """Return whether the library accepts the days of a field: then the months are too short for them."""
+    try:
+        CronSim(f"0 0 {field} * *", _EPOCH)
+    except CronSimError:
+        return False
+    return True
+
+
+def _wide_step(text: str) -> str:
+    """Return why a step has no effect: it exceeds the values of its field, which Debian's cron accepts; empty for none."""
+    fields = text.split()
+    for field, (name, count) in zip(fields, _FIELDS if len(fields) == 5 else (_SECOND, *_FIELDS), strict=True):
+        for step in _STEP.findall(field):
+            if int(step) > count:
+                return f"the step {step} of the field {name} is greater than {count}, the number of its values"
+    return ""
+
+
+def _ordinal(number: str) -> str:
+    return number + ("th" if number[-2:-1] == "1" else _ENDINGS.get(number[-1], "th"))

@@ -78,7 +78,7 @@ from datetime import timedelta
 from typing import ClassVar, Literal, NamedTuple
 
 from framework.command_line import command
-from framework.text import format_duration
+from framework.text import format_count, format_duration
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
@@ -139,7 +139,7 @@ class ConfigurationError(FrameworkError):
 
     def __init__(self, problems: Sequence[ConfigurationProblem]) -> None:
         self.problems = tuple(problems)
-        heading = f"{len(problems)} problem{'s' * (len(problems) != 1)} in the configuration:"
+        heading = f"{format_count(len(problems), 'problem')} in the configuration:"
         super().__init__("\n".join([heading, *(f"  - {problem}" for problem in self.problems)]))
 
 
@@ -238,12 +238,14 @@ class BulkPushError(PushError):
     ) -> None:
         self.jids, self.failed_from, self._resume = list(jids), failed_from, resume
         self.maybe_written, self.in_doubt = maybe_written, list(in_doubt)
-        before = f"The {failed_from:,} jobs before it are written{' (their ids are in `jids`)' if jids else ''}"
+        verb = "is" if failed_from == 1 else "are"
+        ids = " (the ids are in `jids`)" if jids else ""
+        before = f"The {format_count(failed_from, 'job')} before it {verb} written{ids}"
         if maybe_written:
             advice = (
-                f"{before}, and the {len(self.in_doubt):,} jobs of its chunk (`in_doubt`) may be written, too. If they are "
-                f"pushed again from index {failed_from}, they may run twice. Call `resume()` on this error, in this process and "
-                "within 9 minutes: it writes the missing jobs of that chunk, then pushes the rest."
+                f"{before}, and its chunk (`in_doubt`: {format_count(len(self.in_doubt), 'job')}) may be written, too. A push from "
+                f"index {failed_from} may run those jobs twice. Call `resume()` on this error, in this process and within 9 minutes: "
+                "it writes the missing jobs of that chunk, then pushes the rest."
             )
         else:
             retry = "call `resume()` on this error, or push" if resume else "push"

@@ -53,7 +53,8 @@ Interval: TypeAlias = Literal["second", "minute", "hour", "day"] | timedelta | f
 Backoff: TypeAlias = Callable[[int], timedelta | float]
 
 _INTERVALS = {"second": 1.0, "minute": 60.0, "hour": 3_600.0, "day": 86_400.0}
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# Not with a dash in front: a command would read it as an option.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _WAIT_S = 5.0
 _LOCK_S = 30.0
 _MAX_LIMIT = 10**9
@@ -236,7 +237,7 @@ _INTERVAL = Validator(
     "'second', 'minute', 'hour', 'day', or a timedelta or a number of seconds, from 10 ms to 366 days", _check_interval
 )
 _WAIT = Validator("0, a positive timedelta, or a positive number of seconds", _check_wait)
-_NAMED = Validator("a name of at most 100 letters, digits, _ and -", _check_name)
+_NAMED = Validator("a name of at most 100 letters, digits, _ and -, without a - in front", _check_name)
 _LIMIT = Validator(f"a whole number from 1 to {_MAX_LIMIT:,}", _check_limit)
 _REFILL = Validator(f"a number of points per second from 0.000001 to {_MAX_LIMIT:,}", _check_refill)
 _BACKOFF = Validator(

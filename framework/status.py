@@ -29,6 +29,7 @@ Raises:
 from collections.abc import Iterable
 
 from framework.declare import port
+from framework.text import with_article
 from framework.typeguards import is_text, short_repr
 from framework.types import Jid, JobState
 
@@ -123,7 +124,9 @@ def check_jid(jid: object, index: int = 0) -> Jid:
     if jid is None:
         raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
     if not isinstance(jid, str):
-        raise TypeError(f"id {index} is {short_repr(jid)}, a {type(jid).__name__}; use the id that the push returned")
+        raise TypeError(
+            f"id {index} is {short_repr(jid)}, {with_article(type(jid).__name__)}; use the id that the push returned"
+        )
     if not jid:
         raise ValueError(f"id {index} is empty; use the id that the push returned")
     if not is_text(jid):

@@ -4,6 +4,7 @@ import time
 
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_PLURAL_VERBS = {"is": "are", "was": "were", "has": "have", "waits": "wait", "belongs": "belong", "stays": "stay"}
 
 
 def format_duration(seconds: float) -> str:
@@ -29,6 +30,20 @@ def format_time(epoch_s: float) -> str:
 def format_clock_time(epoch_s: float) -> str:
     """Return a time in UTC without its date: ``09:15:00Z``."""
     return time.strftime("%H:%M:%SZ", time.gmtime(epoch_s))
+
+
+def format_count(count: int, noun: str, verb: str = "") -> str:
+    """Return a count with its noun, and with a verb: ``1 job is``, ``2,000 held jobs are``, ``3 batches``."""
+    number = f"{count:,}"
+    if count != 1:
+        noun = f"{noun}{'es' if noun.endswith(('s', 'ch', 'sh', 'x')) else 's'}"
+        verb = _PLURAL_VERBS.get(verb, verb)
+    return f"{number} {noun} {verb}".rstrip()
+
+
+def with_article(noun: str) -> str:
+    """Return a noun with its article: ``an int``, ``a UUID``. The names of types that begin with U are spoken as ``you``."""
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
 
 
 def format_times(count: int) -> str:

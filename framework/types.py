@@ -18,10 +18,10 @@ WIRE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
 
 WIRE_NAME_FORMAT = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"
 
-QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*")
 """Name of a queue, safe on a command line and in a Redis key."""
 
-QUEUE_NAME_FORMAT = "a queue name is made of letters, digits and _ . : -"
+QUEUE_NAME_FORMAT = "a queue name is made of letters, digits and _ . : -, without a - in front"
 
 Urgency: TypeAlias = Literal["high", "low", "throttled"]
 ResourceBoundary: TypeAlias = Literal["cpu", "memory", "unknown"]

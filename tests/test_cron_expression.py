@@ -97,6 +97,8 @@ def test_ticks_equal_a_search_of_every_minute(minutes, hours, day, change, offse
         # From 3:00 back to 2:00 at 1:00 UTC: 2:30 exists twice.
         ("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00Z", ["2026-10-25T00:30Z", "2026-10-26T01:30Z"]),
         ("30 2 * * *", "Europe/Berlin", "2026-10-25T01:10Z", ["2026-10-26T01:30Z"]),
+        # 2:00, 2:30 and 3:00 are the same second once: one tick.
+        ("0,30 2,3 * * *", "Europe/Berlin", "2026-03-28T12:00Z", ["2026-03-29T01:00Z", "2026-03-29T01:30Z"]),
         ("*/30 2 * * *", "Europe/Berlin", "2026-10-25T00:20Z", ["2026-10-25T00:30Z", "2026-10-25T01:00Z"]),
         ("@daily", "Asia/Tokyo", "2026-01-01T00:00Z", ["2026-01-01T15:00Z", "2026-01-02T15:00Z"]),
         ("*/20 * * * * *", "UTC", "2026-01-01T00:00:19Z", ["2026-01-01T00:00:20Z", "2026-01-01T00:00:40Z"]),
@@ -125,7 +127,12 @@ def test_latest_ticks_of_a_long_time_are_counted_from_its_end():
         ("x" * 201, "must be a cron expression"),
         ("* * * *", "it has 4 fields, and 5, or 6"),
         ("60 * * * *", "the field minute is not valid"),
-        ("0 0 30 2 *", "the field day of month is not valid"),
+        ("0 0 30 2 *", "it never occurs: its months have no such day"),
+        ("0 0 31 4,JUN *", "it never occurs: its months have no such day"),
+        ("0 0 32 2 *", "the field day of month is not valid"),
+        ("*/100 * * * *", "the step 100 of the field minute is greater than 60, the number of its values"),
+        ("0 1-5,2/25 * * *", "the step 25 of the field hour is greater than 24"),
+        ("0/61 * * * * *", "the step 61 of the field second is greater than 60"),
         ("* * * * MON#1/2", "the field day of week is not valid"),
         ("1/L * L/2 * *", "is not valid"),
         ("@dayly", "did you mean '@daily'?"),
@@ -138,7 +145,22 @@ def test_wrong_expression_is_refused_with_the_field(text, reason):
     assert reason in str(caught.value)
 
 
-@each_row("name", ["Europ/Berlin", "Europe", "", "../etc", None, "UTC\0"])
+# The last ones are files that tzdata or the host has: another zone on each host, or none.
+@each_row(
+    "name",
+    [
+        "Europ/Berlin",
+        "Europe",
+        "",
+        "../etc",
+        None,
+        "UTC\0",
+        "localtime",
+        "posixrules",
+        "Factory",
+        "right/Europe/Berlin",
+    ],
+)
 def test_wrong_time_zone_is_refused(name):
     with pytest.raises(ValueError, match="must be the name of a time zone"):
         check_time_zone(name)
@@ -146,3 +168,5 @@ def test_wrong_time_zone_is_refused(name):
 
 def test_expression_is_explained_in_words():
     assert CronExpression("@daily").explain() == "At 00:00 every day"
+    assert CronExpression("0 0 31 * *").explain() == "At 00:00 on the 31st day of every month"
+    assert CronExpression("0 0 11,22,23 * *").explain() == "At 00:00 on the 11th, the 22nd, and the 23rd day of month"

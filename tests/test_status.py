@@ -112,7 +112,7 @@ def test_look_up_accepts_odd_ids(say):
     [
         ("abc", TypeError, r"look_up\('abc'\): give an iterable of ids, such as \[jid\]"),
         (["a", None], TypeError, "id 1 is None: that job was dropped"),
-        ([7], TypeError, "id 0 is 7, a int"),
+        ([7], TypeError, "id 0 is 7, an int"),
         ([b"a"], TypeError, "a bytes"),
         (["a", "b", ""], ValueError, "id 2 is empty"),
         (["\ud800"], ValueError, "not Unicode text"),

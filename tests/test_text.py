@@ -2,7 +2,8 @@
 
 import pytest
 
-from framework.text import decode_escaped, format_age, format_duration, format_times
+from framework.text import decode_escaped, format_age, format_count, format_duration, format_times, with_article
+from tests.tables import each_row
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,22 @@ def test_format_age_of_an_unknown_time_is_a_dash():
 )
 def test_decode_escaped_shows_each_invalid_byte(raw, text):
     assert decode_escaped(raw) == text
+
+
+@each_row(
+    ("count", "noun", "verb", "text"),
+    [
+        (1, "held job", "is", "1 held job is"),
+        (0, "job", "", "0 jobs"),
+        (2_000, "process", "has", "2,000 processes have"),
+        (3, "batch", "", "3 batches"),
+    ],
+)
+def test_format_count_agrees_with_its_noun(count, noun, verb, text):
+    assert format_count(count, noun, verb) == text
+
+
+def test_with_article_fits_the_names_of_types():
+    assert [with_article(name) for name in ("int", "object", "str", "UUID", "OrderedDict")] == [
+        *("an int", "an object", "a str", "a UUID", "an OrderedDict")
+    ]

@@ -19,7 +19,7 @@ from framework.policies.consistency.explain import replica_blockers
 from framework.policies.dedup.explain import describe_lock
 from framework.policies.health.explain import describe_deferral
 from framework.policies.pause.explain import PauseBlockers
-from framework.text import format_duration, format_times
+from framework.text import format_count, format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.iteration_state import SavedIteration
@@ -174,13 +174,15 @@ class Explainer:
         queue = parent_of(name)
         reasons = self._queue_blockers(queue)
         if not reasons and queue != name:
-            level, before = level_of(name), f"{location.position - 1:,} jobs of its key"
+            level, before = level_of(name), format_count(location.position - 1, "job")
             others = f"each other key of {queue} has its turn" if level == NORMAL else f"its priority is {level}"
             reasons.append(
-                Blocker("queue_position", f"{before} are before it, and {others}", "the fetch of the jobs before it")
+                Blocker(
+                    "queue_position", f"{before} of its key before it, and {others}", "the fetch of the jobs before it"
+                )
             )
         elif not reasons and location.position > 1:
-            ahead = f"{location.position - 1:,} {'job is' if location.position == 2 else 'jobs are'} before it"
+            ahead = f"{format_count(location.position - 1, 'job', 'is')} before it"
             reasons.append(Blocker("queue_position", ahead, "the fetch of the jobs before it"))
         reasons += self._admission_blockers(payload)
         if not reasons:
@@ -269,19 +271,23 @@ class Explainer:
             )
         elif not serving:
             quiet = sum(seen.quiet for seen in facts.processes)
-            note = f" ({quiet} of {len(facts.processes)} are quiet and fetch no more)" if quiet else ""
+            note = (
+                f" (quiet, and fetching no more: {quiet} of {format_count(len(facts.processes), 'process')})"
+                if quiet
+                else ""
+            )
             why = f"no running process of {facts.shard} serves the queue {name}{note}"
             reasons.append(Blocker("queue_unserved", why, f"one that does: {start}"))
         if name in facts.paused_queues:
             remedy = command(f"jobs unpause-queue {name}")
-            reasons.append(Blocker("queue_paused", f"the queue {name} is paused (Sidekiq's set `paused`)", remedy))
+            pause = facts.queue_pauses.get(name)
+            by = "" if pause is None else f" by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
+            reasons.append(Blocker("queue_paused", f"the queue {name} is paused{by} (Sidekiq's set `paused`)", remedy))
         if serving and all(seen.busy >= seen.slots for seen in serving):
             threads = sum(seen.slots for seen in serving)
-            many = f"{len(serving)} {'process' if len(serving) == 1 else 'processes'}"
+            busy = f"{format_count(threads, 'thread')} in {format_count(len(serving), 'process')}"
             reasons.append(
-                Blocker(
-                    "busy", f"all {threads} threads of the {many} that serve {name} are busy", "the first job that ends"
-                )
+                Blocker("busy", f"each thread that serves {name} is busy: {busy}", "the first job that ends")
             )
         return reasons
 

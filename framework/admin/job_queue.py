@@ -153,20 +153,21 @@ class Queue:
             (QueuedJob(name, job[1], sizes, job[0]) for name, job in found.by_shard.items() if job is not None), None
         )
 
-    def pause(self, for_s: float | None = None) -> None:
+    def pause(self, for_s: float | None = None, reason: str = "") -> None:
         """Let no process of this framework fetch from it, until ``unpause``; pushes go on. Ruby's open Sidekiq ignores it.
 
-        After ``for_s`` seconds the pause ends by itself, as soon as a worker process of the shard runs.
+        After ``for_s`` seconds the pause ends by itself, as soon as a worker process of the shard runs. ``jobs paused`` and
+        ``jobs explain`` show the operator, which is the user of this process, and the reason.
 
         Raises:
             ValueError: ``for_s`` is not above 0, or longer than a year.
         """
         check_pause_time(for_s)
-        self._act("pause", lambda one: pause_queue(one.client, self.name, for_s))
+        self._act("pause", lambda one: pause_queue(one.client, self.name, for_s, reason.strip()))
 
-    def unpause(self) -> None:
-        """End the pause."""
-        self._act("unpause", lambda one: unpause_queue(one.client, self.name))
+    def unpause(self, reason: str = "") -> None:
+        """End the pause. ``jobs paused --history`` shows the operator and the reason."""
+        self._act("unpause", lambda one: unpause_queue(one.client, self.name, reason.strip()))
 
     def clear(self, on_progress: OnDropped | None = None) -> int:
         """Drop the jobs that are in it now; return their number. They never run.

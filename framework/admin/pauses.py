@@ -6,6 +6,7 @@ from typing import Any, Literal
 import redis
 
 from framework.admin.held_jobs import held_keys, measure_held
+from framework.admin.pause_log import PauseRecord, pauses_of_queues, read_pause_log
 from framework.admin.queue_pause import pause_ends
 from framework.feature_flags.flag import pause_flag
 from framework.feature_flags.redis_flags import read_flags
@@ -44,11 +45,25 @@ def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
     for name in names:
         pipeline.llen(keys.queue(name))
     lengths: list[Any] = pipeline.execute(raise_on_error=False)
+    notes = pauses_of_queues(read_pause_log(client)) if names else {}
     found = [
-        PauseSummary("queue", name, True, "", "", ends.get(name), length if isinstance(length, int) else 0, None)
+        PauseSummary(
+            "queue",
+            name,
+            True,
+            *_cause_of(notes.get(name)),
+            ends.get(name),
+            length if isinstance(length, int) else 0,
+            None,
+        )
         for name, length in zip(names, lengths, strict=True)
     ]
     return [*found, *_read_class_pauses(client)]
+
+
+def _cause_of(record: PauseRecord | None) -> tuple[str, str]:
+    """Return the operator and the reason of a pause; empty if another program paused the queue."""
+    return ("", "") if record is None else (record.by, record.reason)
 
 
 def _read_class_pauses(client: "redis.Redis") -> list[PauseSummary]:

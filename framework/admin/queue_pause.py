@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import redis
 
+from framework.admin.pause_log import queue_record
 from framework.store.clock import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
@@ -15,10 +16,10 @@ MAX_PAUSE_S = 366 * 86_400.0
 """The longest time of a pause with an end."""
 
 
-def pause_queue(client: "redis.Redis", queue: str, for_s: float | None) -> bool:
+def pause_queue(client: "redis.Redis", queue: str, for_s: float | None, reason: str = "") -> bool:
     """Pause a queue, without an end if ``for_s`` is ``None``; return whether it was not paused. Raises redis errors.
 
-    The last pause counts: it replaces the end of an earlier one.
+    The last pause counts: it replaces the end of an earlier one. The log of pauses has the operator and the reason.
     """
     until = None if for_s is None else server_time(client) + for_s
     # One transaction: a pause must never have the end of an earlier one.
@@ -28,14 +29,16 @@ def pause_queue(client: "redis.Redis", queue: str, for_s: float | None) -> bool:
         pipeline.hdel(keys.PAUSE_ENDS, queue)
     else:
         pipeline.hset(keys.PAUSE_ENDS, queue, f"{until:.3f}")
+    queue_record(pipeline, client, "pause-queue", queue, reason)
     return bool(pipeline.execute()[0])
 
 
-def unpause_queue(client: "redis.Redis", queue: str) -> bool:
+def unpause_queue(client: "redis.Redis", queue: str, reason: str = "") -> bool:
     """End the pause of a queue; return whether it was paused. Raises redis errors."""
     pipeline: Any = client.pipeline()
     pipeline.srem(keys.PAUSED, queue)
     pipeline.hdel(keys.PAUSE_ENDS, queue)
+    queue_record(pipeline, client, "unpause-queue", queue, reason)
     return bool(pipeline.execute()[0])
 
 

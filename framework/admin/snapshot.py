@@ -9,6 +9,7 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework.admin.pause_log import PauseRecord, pauses_of_queues, read_pause_log
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import read_flags
 from framework.process.record import ProcessInfo, read_processes, recorded_payload
@@ -59,6 +60,11 @@ class ShardSnapshot:
     def paused_queues(self) -> frozenset[str]:
         """The paused queues (Sidekiq Pro's set)."""
         return frozenset(decode_escaped(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
+
+    @cached_property
+    def queue_pauses(self) -> Mapping[str, PauseRecord]:
+        """The pauses of queues that an operator of this framework ordered, by queue."""
+        return pauses_of_queues(read_pause_log(self.client))
 
     @cached_property
     def flags(self) -> Mapping[str, Flag]:

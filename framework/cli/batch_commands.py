@@ -17,7 +17,7 @@ from framework.cli.terminal import echo_lines
 from framework.declare.batch_port import BatchStatus
 from framework.shard.batch_reader import scan_members
 from framework.shard.shard import Shard
-from framework.text import format_time
+from framework.text import format_count, format_time
 from framework.wire.batch_fields import BatchAction, is_bid
 
 _HEADINGS = ("SHARD", "BATCH", "STATE", "TOTAL", "PENDING", "FAILURES", "DEAD", "REMOVED", "DESCRIPTION")
@@ -109,7 +109,7 @@ def _change(bid: str, action: BatchAction, names: Sequence[str], *, yes: bool, q
         names,
         lambda shard, one: change_batch(shard, one.bid, action),
         yes=yes,
-        question=lambda one: f"{question} the batch {bid} with {one.pending:,} pending jobs?",
+        question=lambda one: f"{question} the batch {bid} with {format_count(one.pending, 'pending job')}?",
         done=done,
     )
 
@@ -140,7 +140,7 @@ def _lines(one: BatchStatus, failed: list[str], dead: list[str]) -> Iterator[str
     if one.parent:
         yield f"  nested in {one.parent}"
     if one.children:
-        yield f"  nested    {one.children:,} batches"
+        yield f"  nested    {format_count(one.children, 'batch')}"
     for name in _TIMES:
         at = getattr(one, f"{name}_at")
         if at is not None:

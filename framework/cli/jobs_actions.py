@@ -21,6 +21,7 @@ from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import join_names
 from framework.shard.shard import Shard
+from framework.text import format_count
 
 _HEADINGS = ("SHARD", "MATCHING", "DONE", "GONE", "LEFT", "COMPLETED")
 
@@ -195,7 +196,7 @@ class _Bulk:
 
     def _question(self, total: int) -> str:
         criteria = f" with {self._wanted}" if self._wanted else ""
-        return f"{self._verb.name.capitalize()} {total:,} job{'s' * (total != 1)} in {self._kind}{criteria}?"
+        return f"{self._verb.name.capitalize()} {format_count(total, 'job')} in {self._kind}{criteria}?"
 
     def _step(self, deadline: float) -> Callable[[Shard], ShardResult]:
         action = self._verb.actions[self._kind]

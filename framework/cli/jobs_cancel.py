@@ -18,6 +18,7 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.text import format_count
 
 _HEADINGS = ("SHARD", "MATCHING", "ENDED", "MARKED", "LEFT", "COMPLETED")
 _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
@@ -61,7 +62,7 @@ def cancel(
     if wanted and not (dry_run or yes):
         total = sum(one.matched for one in _cancel(on, chosen, budget_s, dry_run=True).values())
         if total:
-            confirm(f"Cancel {total:,} job{'s' * (total != 1)} with {wanted}?", yes=yes)
+            confirm(f"Cancel {format_count(total, 'job')} with {wanted}?", yes=yes)
     _report(on, _cancel(on, chosen, budget_s, dry_run=dry_run), len(chosen.jids) or 1, as_json=as_json)
 
 

@@ -14,7 +14,7 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.text import format_age, format_duration
+from framework.text import format_age, format_count, format_duration, format_times
 
 _HEADINGS = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
 _DEFAULT_RATE = 100.0
@@ -96,7 +96,8 @@ def run_deferred_now(
     else:
         for shard, (moved, there) in done:
             last = f", the last in {format_duration(moved / rate)}" if moved else ""
-            echo(f"{shard}: {moved:,} of {there:,} deferred jobs of {worker} become due{last}")
+            verb = "becomes" if moved == 1 else "become"
+            echo(f"{shard}: {moved:,} of {format_count(there, 'deferred job')} of {worker} {verb} due{last}")
     on.exit_if_unanswered()
     if not any(there for _, (_, there) in done):
         refuse_unknown_class(worker, modules)
@@ -104,4 +105,4 @@ def run_deferred_now(
 
 def _deferred_row(shard: str, now: float, one: Deferral) -> Sequence[str]:
     due = format_duration(one.next_due - now) if one.next_due > now else "due"
-    return shard, one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), f"{one.max_deferrals:,} times", due
+    return shard, one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), format_times(one.max_deferrals), due

@@ -19,15 +19,15 @@ from framework.cli.project import Project, load_project, print_load_error
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
 from framework.command_line import command
-from framework.cron.jobs import PushedTick, tick_of
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
-from framework.text import decode_escaped, format_duration, format_time, format_times
+from framework.text import decode_escaped, format_count, format_duration, format_time, format_times
 from framework.wire.batch_fields import bid_of
+from framework.wire.cron_fields import CronTick, tick_of
 from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT, PROFILE
 from framework.wire.result_fields import call_of
@@ -176,7 +176,7 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
         yield f"  released  by {reason.remedy}"
 
 
-def _tick_text(tick: PushedTick) -> str:
+def _tick_text(tick: CronTick) -> str:
     when = "between ticks" if tick.tick is None else f"tick of {format_time(tick.tick)}"
     name = visible(shorten(tick.entry))
     return f"entry {name}, {when}: `{command(f'cron history {name}')}` shows the others"
@@ -190,11 +190,12 @@ def _interruptions_text(found: Interruptions) -> str:
 
 
 def _progress_text(state: SavedIteration) -> str:
-    counted = f"{state.done:,} items" if state.total is None else f"{state.done:,} of {state.total:,} items"
+    items = format_count(state.done if state.total is None else state.total, "item")
+    counted = items if state.total is None else f"{state.done:,} of {items}"
     share = f" ({100 * state.done // state.total} %)" if state.total else ""
     rate = "" if state.rate is None else f", {state.rate:,.{1 if state.rate < 100 else 0}f} a second"
     left = "" if state.eta_s is None else f", {format_duration(state.eta_s)} left"
-    runs = f"{state.runs:,} {'run' if state.runs == 1 else 'runs'}, {format_duration(state.runtime_s)}"
+    runs = f"{format_count(state.runs, 'run')}, {format_duration(state.runtime_s)}"
     cursor = visible(state.cursor.decode(errors="backslashreplace")[:_MAX_CURSOR_TEXT])
     return f"{counted}{share}{rate}{left}; {runs}; cursor {cursor}"
 

@@ -17,7 +17,7 @@ from framework.cli.terminal import echo_lines
 from framework.declare.request import Route
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.text import format_age, format_duration
+from framework.text import format_age, format_count, format_duration
 from framework.wire.sub_queues import LEVELS
 from framework.wiring.blockers import open_blocker_readers
 
@@ -129,7 +129,7 @@ def _empty_text(one: ClassExplanation) -> str:
     soonest = (
         ""
         if at_once is None
-        else f"; at best {_duration_text(at_once)}, with {one.slots:,} slot{'s' * (one.slots != 1)} for its jobs alone"
+        else f"; at best {_duration_text(at_once)}, with {format_count(one.slots, 'slot')} for its jobs alone"
     )
     rates = one.rates
     if rates.empty_in_s is None:

@@ -1,6 +1,6 @@
 """``jobs drop``, ``defer`` and ``flags``: set, clear and show the operators' flags of a class, each with a reason and an end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -23,6 +23,7 @@ from framework.cli.terminal import echo
 from framework.feature_flags.flag import Flag, drop_flag, is_class_flag, run_flag
 from framework.feature_flags.redis_flags import MAX_AGE_S, set_flag, unset_flag
 from framework.process.identity import operator_name
+from framework.shard.shard import Shard
 from framework.text import format_duration
 
 percent_option = click.option(
@@ -31,11 +32,23 @@ percent_option = click.option(
 
 
 def set_flag_on_shards(
-    on: ShardCommand, name: str, percentage: float, reason: str, lasts_s: float, effect: str
+    on: ShardCommand,
+    name: str,
+    percentage: float,
+    reason: str,
+    lasts_s: float,
+    effect: str,
+    then: Callable[[Shard], None] | None = None,
 ) -> None:
-    """Set a flag on every shard, and print its effect for each."""
+    """Set a flag on every shard, call ``then`` with it, and print its effect for each."""
     flag = Flag(name, percentage, check_reason(reason), operator_name())
-    for shard, _ in on.each(lambda one: set_flag(one.client, flag, lasts_s)):
+
+    def act(shard: Shard) -> None:
+        set_flag(shard.client, flag, lasts_s)
+        if then is not None:
+            then(shard)
+
+    for shard, _ in on.each(act):
         echo(f"{shard}: {effect}, for {format_duration(lasts_s)} ({name})")
     if on.answered:
         processes = f"process of {' and '.join(on.answered)}" if on.unanswered else "process"

@@ -21,7 +21,7 @@ from framework.exit_codes import EXIT_FAILED
 from framework.policies.dedup.push import Deduplicator
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.text import format_age, format_duration
+from framework.text import format_age, format_count, format_duration
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
@@ -106,7 +106,7 @@ def _show_locks(on: ShardCommand, what: str, most: int, modules: Sequence[str], 
     if not found and not _is_key(what) and not on.unanswered:
         refuse_unknown_class(what, modules)
     if len(found) > most:
-        echo(f"and {len(found) - most:,} younger locks: --most shows more")
+        echo(f"and {format_count(len(found) - most, 'younger lock')}: --most shows more")
 
 
 def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:

@@ -5,10 +5,11 @@ from dataclasses import asdict
 
 import click
 
+from framework.admin.pause_log import note_pause, read_pause_log
 from framework.admin.pauses import PauseSummary, read_pauses
 from framework.cli.errors import reports_errors
 from framework.cli.jobs_flags import set_flag_on_shards
-from framework.cli.options import json_option, modules_option, reason_and_duration_options, shard_option
+from framework.cli.options import REASON_HELP, json_option, modules_option, reason_and_duration_options, shard_option
 from framework.cli.project import refuse_unknown_class, resolve_class
 from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo
@@ -17,9 +18,10 @@ from framework.feature_flags.redis_flags import unset_flag
 from framework.policies.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.text import format_age, format_duration
+from framework.text import format_age, format_count, format_duration, format_time
 
 _HEADINGS = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
+_HISTORY = ("SHARD", "TIME", "ACTION", "NAME", "BY", "REASON")
 
 
 @click.command("pause")
@@ -34,19 +36,24 @@ def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], n
     A held job keeps its arguments, id, retries, context and lock. Any class can be paused, also one without pause_control.
     """
     on, name = ShardCommand(names), resolve_class(worker, modules)
-    set_flag_on_shards(on, pause_flag(name), 100, reason, lasts_s, f"jobs of {name} are held")
+
+    def note(shard: Shard) -> None:
+        note_pause(shard.client, "pause", name, reason.strip())
+
+    set_flag_on_shards(on, pause_flag(name), 100, reason, lasts_s, f"jobs of {name} are held", then=note)
     on.exit_if_unanswered()
 
 
 @click.command("resume")
 @click.argument("worker", metavar="CLASS")
+@click.option("--reason", default="", help=REASON_HELP)
 @modules_option
 @shard_option
 @reports_errors
-def resume_(worker: str, *, modules: Sequence[str], names: Sequence[str]) -> None:
+def resume_(worker: str, *, reason: str, modules: Sequence[str], names: Sequence[str]) -> None:
     """End the pause of CLASS and return its held jobs to their queues.
 
-    The jobs keep their order and are the next to run.
+    The jobs keep their order and are the next to run. `jobs paused --history` shows the operator and the reason.
 
     The command works for removed classes too. Jobs that a strategy pauses stay held until the strategy ends the pause.
     """
@@ -54,6 +61,8 @@ def resume_(worker: str, *, modules: Sequence[str], names: Sequence[str]) -> Non
 
     def act(shard: Shard) -> tuple[bool, ResumeResult]:
         ended = unset_flag(shard.client, pause_flag(worker))
+        if ended:
+            note_pause(shard.client, "resume", worker, reason.strip())
         # This command may not know the class: only processes that know it can say whether a strategy pauses it.
         return ended, resume(shard.client, worker, b"", class_known=False)
 
@@ -71,28 +80,47 @@ def _result_text(worker: str, done: ResumeResult, *, ended: bool) -> str:
     if done.paused:
         parts.append("a strategy keeps it paused, or an operator paused it again: its jobs stay held")
     else:
-        parts.append(f"{done.moved:,} held jobs are back in their queues")
+        parts.append(
+            f"{format_count(done.moved, 'held job', 'is')} back in {'its queue' if done.moved == 1 else 'their queues'}"
+        )
     if done.blocked:
-        parts.append(f"{done.blocked:,} stay held, because the keys of their queues are not lists")
+        parts.append(f"{format_count(done.blocked, 'job', 'stays')} held, because the keys of the queues are not lists")
     return "; ".join(parts)
 
 
 @click.command("paused")
+@click.option("--history", is_flag=True, help="Show the last pauses and their ends by operators, the last one first.")
 @shard_option
 @json_option
 @reports_errors
-def paused(*, names: Sequence[str], as_json: bool) -> None:
+def paused(*, history: bool, names: Sequence[str], as_json: bool) -> None:
     """Show the paused queues and classes.
 
-    The queues are those of Sidekiq's set. For a class the table has the operator, the end, and the number of held jobs.
+    The queues are those of Sidekiq's set. The table has the operator, the end, the reason, and the number of jobs.
     """
     on = ShardCommand(names)
+    if history:
+        _show_history(on, as_json=as_json)
+        return
     found = [(shard, now, one) for shard, (now, read) in on.each(_read_pauses) for one in read]
     if as_json:
         on.print_json({"paused": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
     else:
         rows = [_pause_row(shard, now, one) for shard, now, one in found]
         on.print_table(_HEADINGS, rows, "Nothing is paused")
+    on.exit_if_unanswered()
+
+
+def _show_history(on: ShardCommand, *, as_json: bool) -> None:
+    found = [(shard, one) for shard, read in on.each(lambda one: read_pause_log(one.client)) for one in read]
+    if as_json:
+        on.print_json({"history": [{"shard": shard, **asdict(one)} for shard, one in found]})
+    else:
+        rows = [
+            (shard, format_time(one.at), one.action, one.name, one.by, one.reason or "-")
+            for shard, one in sorted(found, key=lambda row: -row[1].at)
+        ]
+        on.print_table(_HISTORY, rows, "No operator has paused anything")
     on.exit_if_unanswered()
 
 

@@ -26,7 +26,7 @@ from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.text import format_age
+from framework.text import format_age, format_count
 
 _HEADINGS = ("SHARD", "PROCESS", "TAG", "STATE", "BUSY", "MEMORY", "RUNS FOR", "LAST SEEN", "QUEUES")
 _WORK_HEADINGS = ("SHARD", "JID", "CLASS", "QUEUE", "RUNS FOR", "PROCESS")
@@ -116,7 +116,7 @@ def _signal_command(name: str, signal: ProcessSignal, help_: str, done: str) -> 
             echo(f"{one.shard}: {one.identity} is embedded in another program, and takes no signals", err=True)
         chosen = [one for one in chosen if not one.embedded]
         if len(chosen) > 1:
-            confirm(f"{name.capitalize()} {len(chosen)} processes?", yes=yes)
+            confirm(f"{name.capitalize()} {format_count(len(chosen), 'process')}?", yes=yes)
         ended = _send(on, chosen, signal, done)
         if not running and not on.unanswered:
             echo("No process is running.")

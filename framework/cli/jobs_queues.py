@@ -12,13 +12,13 @@ from framework.admin.queue_pause import pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.options import DURATION_HELP, DurationOption, json_option, shard_option
+from framework.cli.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.text import format_duration
+from framework.text import format_count, format_duration
 from framework.wire import keys
 
 _HEADINGS = ("SHARD", "QUEUE", "JOBS", "LATENCY", "PAUSED", "PROCESSES")
@@ -51,7 +51,7 @@ def queues(queues_: Sequence[str], *, names: Sequence[str], as_json: bool) -> No
             (
                 state.shard,
                 state.name,
-                f"{state.size:,}" + (f" ({state.keys:,} keys)" if state.keys else ""),
+                f"{state.size:,}" + (f" ({format_count(state.keys, 'key')})" if state.keys else ""),
                 format_duration(state.latency) if state.size else "-",
                 "yes" if state.paused else "-",
                 str(served),
@@ -72,35 +72,37 @@ def _read_queues(shard: Shard) -> list[tuple[QueueState, int]]:
 
 @click.command("pause-queue")
 @click.argument("queue", metavar="QUEUE")
+@click.option("--reason", default="", help=REASON_HELP)
 @click.option("--for", "lasts_s", type=DurationOption(), help=DURATION_HELP)
 @shard_option
 @reports_errors
-def pause_queue_(queue: str, *, lasts_s: float | None, names: Sequence[str]) -> None:
+def pause_queue_(queue: str, *, reason: str, lasts_s: float | None, names: Sequence[str]) -> None:
     """Let no process fetch jobs from QUEUE; they wait there, and pushes go on.
 
-    Unlike `jobs pause CLASS` the command takes no reason. The pause ends after --for, or by `jobs unpause-queue`. Sidekiq without
-    Pro ignores it.
+    The pause ends after --for, or by `jobs unpause-queue`. Sidekiq without Pro ignores it. `jobs paused` and `jobs explain` show the
+    operator and the reason.
 
     Status 1: no shard knows the queue, or a shard does not answer.
     """
     on = ShardCommand(names)
     lasts = "" if lasts_s is None else f", for {format_duration(lasts_s)} from now on"
-    for shard, changed in _act_on(on, queue, lambda one: pause_queue(one.client, queue, lasts_s)):
+    for shard, changed in _act_on(on, queue, lambda one: pause_queue(one.client, queue, lasts_s, reason.strip())):
         echo(f"{shard}: {queue} is paused{lasts}" if changed else f"{shard}: {queue} was paused before{lasts}")
     on.exit_if_unanswered()
 
 
 @click.command("unpause-queue")
 @click.argument("queue", metavar="QUEUE")
+@click.option("--reason", default="", help=REASON_HELP)
 @shard_option
 @reports_errors
-def unpause_queue_(queue: str, *, names: Sequence[str]) -> None:
+def unpause_queue_(queue: str, *, reason: str, names: Sequence[str]) -> None:
     """End the pause of QUEUE.
 
     Status 1: no shard knows the queue, or a shard does not answer.
     """
     on = ShardCommand(names)
-    for shard, changed in _act_on(on, queue, lambda one: unpause_queue(one.client, queue)):
+    for shard, changed in _act_on(on, queue, lambda one: unpause_queue(one.client, queue, reason.strip())):
         echo(f"{shard}: {queue} is no longer paused" if changed else f"{shard}: {queue} was not paused")
     on.exit_if_unanswered()
 
@@ -132,7 +134,7 @@ def clear(queue: str, *, yes: bool, names: Sequence[str], as_json: bool) -> None
         on.print_json({"queue": queue, "dropped": done})
     else:
         for shard, dropped in done.items():
-            echo(f"{shard}: {dropped:,} jobs of {queue} are dropped")
+            echo(f"{shard}: {format_count(dropped, 'job')} of {queue} {'is' if dropped == 1 else 'are'} dropped")
     on.exit_if_unanswered()
 
 

@@ -19,7 +19,7 @@ from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTable
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.tasks.access import current, missing_library
 from framework.telemetry.visible import visible
-from framework.text import format_age
+from framework.text import format_age, format_count
 
 if TYPE_CHECKING:
     from framework.tasks.ledger import Ledger, LostJob
@@ -94,7 +94,7 @@ def diff(*, grace_s: float, since_h: float, limit: int, as_json: bool) -> None:
         echo_json({"lost": len(found), "with_payload": kept, "jobs": [one.as_json() for one in found[:limit]]})
     elif found:
         echo_lines(columns([_HEADINGS, *map(_row, found[:limit])]))
-        echo(f"{len(found):,} jobs are lost; {kept:,} of them can be enqueued again.")
+        echo(f"{format_count(len(found), 'job', 'is')} lost; {kept:,} of them can be enqueued again.")
     else:
         echo("No job is lost.")
     if found:
@@ -119,7 +119,7 @@ def heal(*, grace_s: float, since_h: float, yes: bool, as_json: bool) -> None:
     found = _lost(opened, since_h)
     if found:
         kept = sum(one.has_payload for one in found)
-        confirm(f"Enqueue {kept:,} of {len(found):,} lost jobs again?", yes=yes)
+        confirm(f"Enqueue {kept:,} of {format_count(len(found), 'lost job')} again?", yes=yes)
     healed = opened.heal(found)
     if as_json:
         echo_json({"lost": len(found), **healed.as_json()})
@@ -127,8 +127,8 @@ def heal(*, grace_s: float, since_h: float, yes: bool, as_json: bool) -> None:
         echo("No job is lost.")
     else:
         echo(
-            f"{healed.enqueued:,} jobs are enqueued again. {healed.cancelled:,} belonged to cancelled tasks, "
-            f"{healed.moved:,} changed meanwhile, {healed.without_payload:,} have no payload."
+            f"{format_count(healed.enqueued, 'job', 'is')} enqueued again; not enqueued: {healed.cancelled:,} of cancelled tasks, "
+            f"{healed.moved:,} that changed meanwhile, {healed.without_payload:,} without a payload."
         )
     if healed.without_payload:
         sys.exit(EXIT_FAILED)

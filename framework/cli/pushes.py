@@ -18,7 +18,7 @@ from framework.private_files import check_folder
 from framework.push.reliable.push_file import VERSION, read_file
 from framework.push.reliable.push_folder import is_locked, push_files, set_aside_files
 from framework.settings.load import load
-from framework.text import format_age
+from framework.text import format_age, format_count
 from framework.wiring.client import open_reliable_push, open_shards
 
 _HEADINGS = ("FILE", "PROCESS", "SHARDS", "JOBS", "BYTES", "OLDEST", "STATE")
@@ -74,7 +74,9 @@ def replay_pushes(*, as_json: bool) -> None:
     if as_json:
         echo_json({"pushed": result.written, "found": result.found, "left": left, "unanswered": down})
     else:
-        echo(f"{result.written:,} jobs pushed, {result.found:,} were in Redis already, {left:,} are left.")
+        found, rest = result.found, "is" if left == 1 else "are"
+        already = f"{found:,} {'was' if found == 1 else 'were'} in Redis already"
+        echo(f"{format_count(result.written, 'job')} pushed, {already}, {left:,} {rest} left.")
     for name in down:
         echo(f"shard {name!r} does not answer: run `{command('pushes replay')}` again when it does.", err=True)
     for name, queue in sorted(result.refused):
@@ -110,7 +112,7 @@ def _problem(version: Any, damaged: int) -> str:
         return "no readable header"
     if version != VERSION:
         return f"format version {version}"
-    return f"{damaged:,} damaged pushes" if damaged else ""
+    return format_count(damaged, "damaged push") if damaged else ""
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

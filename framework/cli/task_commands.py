@@ -19,7 +19,7 @@ from framework.cli.project import load_project
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.tasks.access import current
 from framework.telemetry.visible import visible
-from framework.text import format_age
+from framework.text import format_age, format_count
 
 if TYPE_CHECKING:
     from framework.tasks import JobEvent
@@ -108,8 +108,8 @@ def list_failures(*, task_id: str, after: int, limit: int, as_json: bool) -> Non
 def cancel_task(*, task_id: str, yes: bool) -> None:
     """Cancel the jobs of a task that have not ended. Jobs that wait end when their turn comes, without running."""
     task = api.Task.get(task_id)
-    confirm(f"Cancel {task.progress().open:,} jobs of task {task_id}?", yes=yes)
-    echo(f"{task.cancel():,} jobs are cancelled; they end when their turn comes.")
+    confirm(f"Cancel {format_count(task.progress().open, 'job')} of task {task_id}?", yes=yes)
+    echo(f"{format_count(task.cancel(), 'job', 'is')} cancelled: a waiting job ends when its turn comes.")
 
 
 @tasks.command("retry")
@@ -124,8 +124,8 @@ def retry_task(*, task_id: str, modules: Sequence[str], yes: bool) -> None:
     """
     load_project(modules)
     task = api.Task.get(task_id)
-    confirm(f"Push {task.progress().failed:,} failed jobs of task {task_id} again?", yes=yes)
-    echo(f"{task.retry_failed():,} jobs are pushed again.")
+    confirm(f"Push {format_count(task.progress().failed, 'failed job')} of task {task_id} again?", yes=yes)
+    echo(f"{format_count(task.retry_failed(), 'job', 'is')} pushed again.")
 
 
 @tasks.command("migrate")
@@ -175,16 +175,17 @@ def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool)
     retention: Any = import_module("framework.tasks.retention")
     with archive.open("a", encoding="utf-8") if archive else nullcontext() as lines:
         opened = retention.Retention(database, days, lines)
-        confirm(f"Remove {_counted(opened.count_tasks())} tasks, and events without a task, for good?", yes=yes)
+        confirm(f"Remove {_counted(opened.count_tasks())}, and events without a task, for good?", yes=yes)
         pruned: Pruned = opened.run()
     if as_json:
         echo_json(pruned.as_json())
     else:
-        echo(f"{pruned.tasks:,} tasks, {pruned.events:,} events and {pruned.messages:,} messages are removed.")
+        counts = ((pruned.tasks, "task"), (pruned.events, "event"), (pruned.messages, "message"))
+        echo(f"Removed: {', '.join(format_count(count, noun) for count, noun in counts)}.")
 
 
 def _counted(count: int) -> str:
-    return f"{count:,}" if count < _MAX_COUNTED else f"at least {count:,}"
+    return f"{'' if count < _MAX_COUNTED else 'at least '}{format_count(count, 'task')}"
 
 
 def event_lines(event: "JobEvent") -> list[str]:

@@ -20,6 +20,7 @@ from framework.process.own_queues import CapsuleOptions
 from framework.route.router import MAIN
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocations, ShardNames, sort_main_first
+from framework.text import format_count
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 ALL_QUEUES = "*"
@@ -281,8 +282,8 @@ def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:
 def dry_run_lines(one: PlannedProcess, spec: ChildSpec) -> tuple[str, str]:
     """Return the two lines of ``--dryrun`` for a process: a comment, and its command line for a shell."""
     count = len(one.all_queues)
-    queues = f"{count} {'queue' if count == 1 else 'queues'}: {join_names(one.all_queues)}"
+    queues = f"{format_count(count, 'queue')}: {join_names(one.all_queues)}"
     slots = (one.slots if one.queues else 0) + sum(capsule.slots for capsule in one.capsules)
-    head = f"# {one.name} of {one.group!r}: shard {one.shard}, {slots} slots, {queues}"
+    head = f"# {one.name} of {one.group!r}: shard {one.shard}, {format_count(slots, 'slot')}, {queues}"
     variables = [f"{name}={shlex.quote(value)}" for name, value in spec.env.items()]
     return head, " ".join([*variables, shlex.join(spec.argv)])

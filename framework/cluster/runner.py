@@ -22,6 +22,7 @@ from framework.process.health_server import HealthServer
 from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
 from framework.telemetry import logs
+from framework.text import format_count
 
 _STEP_S = 0.1
 
@@ -131,7 +132,8 @@ class ClusterRunner:
         if specs.keys() != names:
             count, now = len(specs), len(names)
             self._log.warning(
-                f"the plan has {count} processes, and this supervisor runs {now}: restart the supervisor to change the number",
+                f"the plan has {format_count(count, 'process')}, and this supervisor runs {now}: restart the supervisor to change "
+                "the number",
                 event_name="cluster.plan_differs",
             )
         self._log.info(
@@ -191,7 +193,7 @@ class ClusterRunner:
             self._notifier.ready()
         ready = sum(child.ready for child in children)
         self._title.show(self._group.running, len(children), state)
-        self._notifier.status(f"{ready} of {len(children)} processes fetch jobs {state}".rstrip())
+        self._notifier.status(f"fetching jobs: {ready} of {format_count(len(children), 'process')} {state}".rstrip())
 
     def _stop_now_requested(self) -> bool:
         """Return whether a second signal asks to stop without waiting for jobs; the supervisor polls it during the stop."""

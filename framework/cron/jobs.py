@@ -1,8 +1,7 @@
 """Make the job of a tick as a push of the class makes it, with the tick in its payload."""
 
-import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from framework.cron.entries import CronEntry
 from framework.declare.cron_worker import CRON_CALLER
@@ -10,34 +9,11 @@ from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.push.client import Client
 from framework.push.prepared_job import PreparedJob
 from framework.telemetry import context
-from framework.typeguards import is_mapping
-from framework.types import Payload
-from framework.wire.job import timestamp
-
-CRON = "cron"
-"""Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
+from framework.wire.cron_fields import CRON
 
 OVERLAP_STATE_S = 86_400
 """For an entry that skips overlapping ticks: how long the state of its last job is kept without a change. After that the job
 no longer stops the ticks: another program has deleted it, for example."""
-
-
-class PushedTick(NamedTuple):
-    """The entry of the schedule that pushed a job, and the tick; ``None`` for a job between ticks."""
-
-    entry: str
-    tick: int | None
-
-
-def tick_of(payload: Payload) -> PushedTick | None:
-    """Return the tick that pushed a job, ``None`` if no schedule did. Other programs may write anything into the field."""
-    found = payload.get(CRON)
-    if not is_mapping(found) or not isinstance(found.get("name"), str):
-        return None
-    tick = found.get("tick")
-    # As a float: a whole number would be read as milliseconds.
-    valid = type(tick) is int and timestamp(float(min(tick, sys.maxsize))) is not None
-    return PushedTick(found["name"], tick if valid else None)
 
 
 class TickJobs:

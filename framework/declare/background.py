@@ -19,7 +19,8 @@ from framework.declare.setter import Setter
 from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, Discard
-from framework.typeguards import is_class, short_repr
+from framework.text import with_article
+from framework.typeguards import class_of, is_class, short_repr
 from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -216,7 +217,7 @@ def _checked_name(function: Any) -> tuple[str, str]:
     if not isinstance(plain, FunctionType):
         raise DeclarationError(
             _shown(function),
-            f"a {type(function).__name__} cannot be a job. Give a function that def defines in a module.",
+            f"{with_article(class_of(function).__name__)} cannot be a job. Give a function that def defines in a module.",
         )
     if bound is not None and not is_class(bound):
         call = f"background({plain.__qualname__}, loader=...)"

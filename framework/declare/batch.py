@@ -15,6 +15,7 @@ from framework.declare.request import P, Performs
 from framework.declare.setter import Setter, setter_of
 from framework.declare.validators import InvalidValue, queue
 from framework.errors import BatchError
+from framework.text import format_count
 from framework.typeguards import is_class, is_text, short_repr
 from framework.types import Jid
 from framework.wire.batch_fields import BATCH_EVENT, EVENTS, BatchEventName, bid_of, is_bid, new_bid
@@ -252,8 +253,8 @@ class JobsBlock(AbstractContextManager["JobsBlock"]):
         self._collector.abandon()
         if self._facts.left_open:
             error.add_note(
-                f"(batch {self._facts.bid}: {self._collector.written:,} jobs of the block are written, and their batch stays open: "
-                "its events do not happen. Cancel it, or write the remaining jobs in another block jobs() of this object.)"
+                f"(batch {self._facts.bid}: {format_count(self._collector.written, 'job', 'is')} written of the block, and the batch "
+                "stays open: its events do not happen. Cancel it, or write the other jobs in another block jobs() of this object.)"
             )
 
 

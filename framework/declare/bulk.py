@@ -9,6 +9,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from framework.declare.signature import JobSignature
 from framework.declare.strict_json import MAX_DIGITS, PLAIN_TYPES
 from framework.errors import ArgumentsError, PayloadError
+from framework.text import with_article
 from framework.wire.json import dumps_exact
 
 CHUNK_SIZE = 1_000
@@ -98,7 +99,8 @@ def _bind_each(
 ) -> Iterator[list[Any]]:
     for index, args in enumerate(jobs, start):
         if not _is_sequence(args):
-            reason = f"job {index} of the bulk is a {type(args).__name__}; give each job's arguments as a tuple, such as (1,)"
+            kind = with_article(type(args).__name__)
+            reason = f"job {index} of the bulk is {kind}; give each job's arguments as a tuple, such as (1,)"
             raise ArgumentsError(signature.worker, f"{reason}{hint}")
         try:
             bound = signature.bind(args, {})

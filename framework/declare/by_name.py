@@ -16,6 +16,7 @@ from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError
 from framework.messages import did_you_mean
+from framework.text import with_article
 from framework.typeguards import short_repr
 from framework.types import Jid
 
@@ -77,7 +78,7 @@ def check_name(name: object) -> str:
 def as_list(name: str, args: object) -> list[Any]:
     """Return the arguments of a job as a list. Raises ArgumentsError for anything but a list or a tuple."""
     if not isinstance(args, list | tuple):
-        reason = f"its arguments are a {type(args).__name__}; give them as a list, such as [1]"
+        reason = f"its arguments are {with_article(type(args).__name__)}; give them as a list, such as [1]"
         raise ArgumentsError(name, reason)
     return list(cast("Sequence[Any]", args))
 

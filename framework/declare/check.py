@@ -18,6 +18,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature, build_signature, check_method
 from framework.declare.validators import validate_value
 from framework.messages import did_you_mean, nearest
+from framework.text import format_count
 from framework.typeguards import class_of, is_class, qualified_name, short_repr
 from framework.types import QUEUE_NAME
 
@@ -333,7 +334,7 @@ def _check_hooks(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Non
             given.bind(*range(count))
         except TypeError:
             method = f"{name}{given}{_inherited_from_note(owner, cls)}"
-            message = f"{method} cannot be called with {count} arguments: it must take {wanted}."
+            message = f"{method} cannot be called with {format_count(count, 'argument')}: it must take {wanted}."
             faults.add(message, name)
 
 

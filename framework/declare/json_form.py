@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json, to_jsonable_python
 
 from framework.declare.strict_json import MAX_DEPTH, TOO_DEEP_MESSAGE, NotJsonError, check_strict_json
+from framework.text import with_article
 
 _TEXT_TYPES = (date, time, timedelta, Decimal, UUID)
 """Types with one usual text: ISO 8601, the digits, the hexadecimal form. (A datetime is a date.)"""
@@ -99,4 +100,4 @@ def _dump_model(model: BaseModel) -> Any:
         return model.model_dump(mode="json")
     except Exception as error:  # noqa: BLE001 - a model's own serialisers may raise anything
         kind = type(model).__name__
-        raise NotJsonError(f"is a {kind} that cannot be written as JSON ({type(error).__name__})") from None
+        raise NotJsonError(f"is {with_article(kind)} that cannot be written as JSON ({type(error).__name__})") from None

@@ -18,7 +18,8 @@ from framework.declare.limiter_rule import MAIN
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import LeaseLostError, LeaseTakenError
 
-_NAME = re.compile(r"[A-Za-z0-9_:./-]{1,200}")
+# Not with a dash in front: a command would read it as an option.
+_NAME = re.compile(r"[A-Za-z0-9_:./][A-Za-z0-9_:./-]{0,199}")
 
 # A holder may end its lease at any time: a waiting caller looks again, more rarely each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 0.5
@@ -220,6 +221,6 @@ def _span(value: Any, allowed: Validator) -> timedelta:
     return span
 
 
-_NAMED = Validator("a name of at most 200 letters, digits and _ : . / -", _check_name)
+_NAMED = Validator("a name of at most 200 letters, digits and _ : . / -, without a - in front", _check_name)
 LEASE_TIMEOUT = Validator("a timedelta or a number of seconds, from 0.1 s to 30 days", _check_timeout)
 _WAIT = Validator("0, a positive timedelta, or a positive number of seconds", _check_wait)

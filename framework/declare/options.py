@@ -13,6 +13,7 @@ from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import ArgumentsError
 from framework.messages import did_you_mean
+from framework.text import with_article
 from framework.typeguards import short_repr
 from framework.types import Json, Priority
 
@@ -43,7 +44,7 @@ class PushOptions(TypedDict, total=False):
     """``False``: after its last retry the job is deleted instead of moved to the dead set."""
     backtrace: bool | int
     """Keep the traceback of a failure in the payload: all lines, or so many innermost lines."""
-    tags: tuple[str, ...]
+    tags: tuple[str, ...] | list[str]
     """Labels of the job for log lines and filters. Routing rules match those of the class."""
     status_expiration: timedelta | float
     """How long the state of the job is kept after its last change (``framework.status``)."""
@@ -71,7 +72,7 @@ _CONTEXT_ALLOWED = "a mapping of names to JSON values"
 def check_context(value: object) -> dict[str, Json]:
     """Return a copy of the facts of a context. Raises InvalidValue unless they map names to JSON values."""
     if not isinstance(value, Mapping):
-        raise InvalidValue(f"{_CONTEXT_ALLOWED}; this is a {type(value).__name__}")
+        raise InvalidValue(f"{_CONTEXT_ALLOWED}; this is {with_article(type(value).__name__)}")
     facts = dict(cast("Mapping[str, Json]", value))
     try:
         # One level deeper, as the payload holds them.
@@ -91,7 +92,7 @@ _VALIDATORS: Mapping[str, Validator] = {
     "retry_queue": validators.queue,
     "dead": validators.boolean,
     "backtrace": validators.boolean_or_count(1),
-    "tags": validators.tags,
+    "tags": validators.tags_of_push,
     "status_expiration": validators.duration,
     "expires_in": validators.duration,
     "timeout": validators.duration,
@@ -168,7 +169,8 @@ def _any_due(worker: str, when: object, now: float) -> DueTime:
             seconds = math.inf
         return DueTime(now + seconds, seconds) if seconds < MIN_EPOCH_S else DueTime(seconds)
     raise ArgumentsError(
-        worker, f"is due at a {type(when).__name__}; give a timedelta, an aware datetime or a number of seconds"
+        worker,
+        f"is due at {with_article(type(when).__name__)}; give a timedelta, an aware datetime or a number of seconds",
     )
 
 

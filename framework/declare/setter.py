@@ -35,6 +35,7 @@ from framework.declare.request import (
 )
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
+from framework.text import format_count, with_article
 from framework.types import Jid, Json
 
 T = TypeVar("T")
@@ -351,7 +352,9 @@ class Setter(Generic[P]):
 
     def _check_times(self, jobs: int, times: int) -> None:
         if jobs != times:
-            self._refuse_times(f"at has {times:,} times for {jobs:,} jobs; give one for each job")
+            self._refuse_times(
+                f"at has {format_count(times, 'time')} for {format_count(jobs, 'job')}; give one for each job"
+            )
 
     def _refuse_times(self, reason: str) -> Never:
         raise ArgumentsError(self._declaration.qualified_name, reason)
@@ -373,7 +376,7 @@ class Setter(Generic[P]):
     def _check_same_worker(self, index: int, request: object) -> None:
         # Compared by identity: two workers with equal signatures look alike to a type checker.
         if not isinstance(request, JobRequest):
-            reason = f"arguments(...) of job {index} gave a {type(request).__name__}; return Worker.arguments(...)"
+            reason = f"arguments(...) of job {index} gave {with_article(type(request).__name__)}; return Worker.arguments(...)"
             raise ArgumentsError(self._declaration.qualified_name, reason)
         if request.declaration.qualified_name != self._declaration.qualified_name:
             owner, other = self._declaration, request.declaration.qualified_name

@@ -25,6 +25,7 @@ from framework.declare.strict_json import (
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError, DeclarationError
 from framework.messages import did_you_mean
+from framework.text import format_count
 from framework.typeguards import short_repr
 from framework.wire.json import dumps_exact, dumps_ordered, loads
 
@@ -242,8 +243,8 @@ class JobSignature:
         if count < self.required:
             raise ArgumentsError(self.worker, "is missing", argument=self.names[count])
         if count > most and self.varargs is None:
-            plural = "" if most == 1 else "s"
-            raise ArgumentsError(self.worker, f"{self.method} takes {most} argument{plural}, {count} were given")
+            given = f"{count} {'was' if count == 1 else 'were'} given"
+            raise ArgumentsError(self.worker, f"{self.method} takes {format_count(most, 'argument')}, {given}")
 
     def _argument_name(self, index: int) -> str:
         return self.names[index] if index < len(self.names) else f"*{self.varargs}[{index - len(self.names)}]"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
+from framework.text import with_article
 from framework.typeguards import short_repr
 
 MAX_DEPTH = 64
@@ -184,11 +185,12 @@ def _check_text(text: str) -> None:
 
 
 def _rejection_reason(kind: type[Any]) -> str:
+    name = with_article(kind.__name__)
     for ancestor in kind.__mro__:
         if ancestor.__name__ in _ADVICE:
-            return f"is a {kind.__name__}, which JSON cannot carry: {_ADVICE[ancestor.__name__]}"
+            return f"is {name}, which JSON cannot carry: {_ADVICE[ancestor.__name__]}"
     plain = next((base for base in (bool, int, float, str, list, dict) if issubclass(kind, base)), None)
     if plain is None:
-        return f"is a {kind.__name__}, which JSON cannot carry: {_OBJECT_ADVICE}"
+        return f"is {name}, which JSON cannot carry: {_OBJECT_ADVICE}"
     advice = "its .value" if issubclass(kind, enum.Enum) else f"{plain.__name__}(value)"
-    return f"is a {kind.__name__}, which would arrive as a plain {plain.__name__}; pass {advice}"
+    return f"is {name}, which would arrive as a plain {plain.__name__}; pass {advice}"

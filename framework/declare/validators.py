@@ -11,7 +11,7 @@ from typing import Any, cast
 from framework.cron_expression import CRON_FORMAT, MOST_SPREAD_S, TIME_ZONE_FORMAT, check_cron, check_time_zone
 from framework.errors import DeclarationError
 from framework.messages import did_you_mean
-from framework.typeguards import is_mapping, is_tuple, short_repr
+from framework.typeguards import is_list, is_mapping, is_tuple, short_repr
 from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_FORMAT
 
 
@@ -162,7 +162,7 @@ def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:
 
 
 identifier = _matching(_IDENTIFIER, "a name of letters, digits and underscores")
-queue = _matching(QUEUE_NAME, "a queue name of letters, digits and _ . : -")
+queue = _matching(QUEUE_NAME, "a queue name of letters, digits and _ . : -, without a - in front")
 shard = _matching(_SHARD, "a shard name of letters, digits, _ and -")
 wire_name = _matching(WIRE_NAME, WIRE_NAME_FORMAT)
 _tag = _matching(_TAG, "letters, digits, underscores and ':'")
@@ -218,6 +218,15 @@ def tuple_of(validator: Validator, example: str) -> Validator:
 
 
 tags = tuple_of(_tag, "('gitaly',)")
+
+
+def _tags_of_push(value: Any) -> tuple[str, ...]:
+    found: tuple[str, ...] = tags(tuple(value) if is_list(value) else value)
+    return found
+
+
+tags_of_push = Validator(tags.allowed.replace("a tuple,", "a tuple or a list,"), _tags_of_push, tags.schema)
+"""The tags of a push may be a list: what is in a payload is one."""
 identifiers = tuple_of(identifier, "('mode',)")
 queues = tuple_of(queue, "('projects',)")
 wire_names = tuple_of(wire_name, "('Old::NameWorker',)")

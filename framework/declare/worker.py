@@ -31,6 +31,7 @@ from framework.types import (
     Urgency,
 )
 from framework.wire.batch_fields import bid_of
+from framework.wire.cron_fields import CronTick, tick_of
 
 T = TypeVar("T")
 
@@ -307,6 +308,14 @@ class ApplicationWorker(AwaitablePushes):
     def batch_event(self) -> BatchEvent | None:
         """Return the event and the batch that this job is a callback of; ``None`` for any other job."""
         return event_of(self._aw_job)
+
+    @property
+    def cron_tick(self) -> CronTick | None:
+        """Return the tick of the schedule that pushed this job, ``None`` for any other job.
+
+        ``self.cron_tick.time`` is its nominal time: it stays the same for a late job, and for a second run.
+        """
+        return tick_of(self._aw_job)
 
     @property
     def interrupted(self) -> bool:

@@ -4,7 +4,7 @@ The file must be the same in every run, on every host that may run the job.
 """
 
 import csv
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import islice
 from os import PathLike
@@ -25,12 +25,15 @@ def csv_rows(
 
     Raises:
         OSError: the file cannot be read.
+        ValueError: two columns of the header have the same name.
     """
     start = position_of(cursor, "csv_rows")
 
     def pairs() -> Generator[tuple[dict[str, str], int]]:
         with Path(path).open(newline="", encoding=encoding) as file:
-            yield from _from_row(csv.DictReader(file, delimiter=delimiter), start, path)
+            rows = csv.DictReader(file, delimiter=delimiter)
+            _check_header(rows.fieldnames or (), path)
+            yield from _from_row(rows, start, path)
 
     return Enumerator(pairs())
 
@@ -44,6 +47,7 @@ def xlsx_rows(path: str | PathLike[str], *, cursor: int | None, sheet: str | Non
         ModuleNotFoundError: openpyxl is not installed.
         KeyError: the file has no such sheet.
         OSError: the file cannot be read.
+        ValueError: two columns of the header have the same name.
     """
     start = position_of(cursor, "xlsx_rows")
     try:
@@ -57,12 +61,22 @@ def xlsx_rows(path: str | PathLike[str], *, cursor: int | None, sheet: str | Non
             if sheet is not None and sheet not in book.sheetnames:
                 raise KeyError(f"{path} has no sheet {sheet!r}; its sheets: {', '.join(book.sheetnames)}")
             rows: Iterator[Any] = (book[sheet] if sheet is not None else book.active).iter_rows(values_only=True)
-            names = [str(name) for name in next(rows, ())]
+            names = ["" if name is None else str(name) for name in next(rows, ())]
+            _check_header(names, path)
             yield from _from_row((dict(zip(names, row, strict=False)) for row in rows), start, path)
         finally:
             book.close()
 
     return Enumerator(pairs())
+
+
+def _check_header(names: Sequence[str], path: object) -> None:
+    """Raise ValueError for a name that occurs twice: a dict would silently keep the last column. Empty names name nothing."""
+    twice = next((name for index, name in enumerate(names) if name and name in names[:index]), None)
+    if twice is not None:
+        raise ValueError(
+            f"{path} has several columns {twice!r}, and a row is a dict: give each column a name of its own"
+        )
 
 
 def _from_row(rows: Iterable[T], start: int, path: object) -> Iterator[tuple[T, int]]:

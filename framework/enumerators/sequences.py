@@ -4,6 +4,7 @@ from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 from framework.enumerators.enumerator import Enumerator, position_of
+from framework.text import format_count
 from framework.wire.iteration_state import CursorError
 
 T = TypeVar("T")
@@ -41,6 +42,6 @@ def _start(sequence: Sequence[T], cursor: int | None, name: str) -> int:
     start = position_of(cursor, name)
     if start and start >= len(sequence):
         raise CursorError(
-            f"is behind the end of the list, which has {len(sequence)} items now: it has changed meanwhile"
+            f"is behind the end of the list, which has {format_count(len(sequence), 'item')} now: it has changed meanwhile"
         )
     return start

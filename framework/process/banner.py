@@ -6,6 +6,7 @@ import platform
 from framework.shard.shard import Shard
 from framework.telemetry.logs import ServerLog
 from framework.telemetry.visible import visible
+from framework.text import format_count
 from framework.version import VERSION
 
 
@@ -15,7 +16,7 @@ def banner_text(shard: Shard, slots: int) -> str:
     lines = [
         "",
         f"  application-worker {VERSION}",
-        f"  {python}, process {os.getpid()}, {slots} jobs at a time",
+        f"  {python}, process {os.getpid()}, {format_count(slots, 'job')} at a time",
         f"  shard {shard.name}: {shard.endpoint.shown}",
         "",
         "  Ctrl-C stops: running jobs get time to end, the others go back to their queues.",

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES
+from framework.text import format_count
 
 _BASE_COUNT = 32
 """Descriptors for standard streams, signals, selectors, the event loop, the log, and files that imports and jobs open briefly."""
@@ -17,18 +18,20 @@ def check_worker(slots: int, queues: Sequence[int], shards: int) -> None:
     """Raise ConfigurationError when the limit of open files is too low for a worker; ``queues`` counts those of each capsule."""
     _check(
         {
-            f"{slots} slots": min(slots, _MAX_COUNTED_SLOTS),
-            f"{sum(queues)} queues (a blocked connection each, at most {MAX_BLOCKED_QUEUES})": sum(
+            format_count(slots, "slot"): min(slots, _MAX_COUNTED_SLOTS),
+            f"{format_count(sum(queues), 'queue')} (a blocked connection each, at most {MAX_BLOCKED_QUEUES})": sum(
                 min(count, MAX_BLOCKED_QUEUES) for count in queues
             ),
-            f"{shards} shards (four connections to its own, two to another)": 1 + len(queues) + 2 * shards,
+            f"{format_count(shards, 'shard')} (four connections to its own, two to another)": 1
+            + len(queues)
+            + 2 * shards,
         }
     )
 
 
 def check_supervisor(children: int, shards: int) -> None:
     """Raise ConfigurationError when the limit of open files is too low for a supervisor."""
-    _check({f"{children} processes": 4 * children, f"{shards} shards": 2 * shards})
+    _check({format_count(children, "process"): 4 * children, format_count(shards, "shard"): 2 * shards})
 
 
 def _check(parts: Mapping[str, int]) -> None:

@@ -20,7 +20,7 @@ from framework.telemetry import logs
 DEFAULT_CAPSULE = "default"
 """The name of the capsule that serves the process's own queues, as in Sidekiq."""
 
-_CAPSULE_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
+_CAPSULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,39}", re.ASCII)
 MAX_CAPSULES = 20
 """The most capsules of a process: each has threads, and a connection for each of its queues."""
 
@@ -64,7 +64,9 @@ def check_capsules(capsules: Sequence[CapsuleOptions], *, default_allowed: bool 
     seen: set[str] = set()
     for one in capsules:
         if _CAPSULE_NAME.fullmatch(one.name) is None:
-            raise ValueError(f"{one.name!r} is not a name of a capsule: use 1 to 40 of A-Z a-z 0-9 _ -")
+            raise ValueError(
+                f"{one.name!r} is not a name of a capsule: use 1 to 40 of A-Z a-z 0-9 _ -, without a - in front"
+            )
         if one.name == DEFAULT_CAPSULE and not default_allowed:
             raise ValueError(
                 f"{one.name!r} is the capsule of the process's own queues: give those outside of the capsules"

@@ -27,6 +27,7 @@ from framework.process.moved_jobs import count_quarantined
 from framework.recover.interruptions import InterruptionLimit
 from framework.store.script import INTERRUPT
 from framework.telemetry import logs
+from framework.text import format_count
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.batch_fields import awaited_job_of
@@ -169,7 +170,7 @@ def _interruption_advice(cut: InterruptedJob, deadline_s: float | None) -> str:
     ran = f"ran {cut.ran_s:.{0 if cut.ran_s >= 10 else 1}f} s"
     if deadline_s is None or stops < _ADVICE_FROM_STOP:
         return ran
-    return f"{stops} stops, {ran}, deadline {deadline_s:g} s: iterate, split, or raise -t"
+    return f"{format_count(stops, 'stop')}, {ran}, deadline {deadline_s:g} s: iterate, split, or raise -t"
 
 
 @dataclass(frozen=True, slots=True)

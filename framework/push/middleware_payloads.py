@@ -19,6 +19,7 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.shard.routing_validator import RoutedScope
 from framework.shard.shard import Shard
 from framework.telemetry import context
+from framework.text import with_article
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import generate_jid, generate_jids
 from framework.wire.job import expires_in_of
@@ -173,6 +174,6 @@ def _due_after_middleware(declaration: Declaration, value: Any, due: DueTime) ->
     if value == due.at:
         return due
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        reason = f"is due at a {type(value).__name__}: a client middleware may put epoch seconds into `at`"
+        reason = f"is due at {with_article(type(value).__name__)}: a client middleware may put epoch seconds into `at`"
         raise ArgumentsError(declaration.wire_name, reason)
     return DueTime(float(value))

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from framework.command_line import started_from_checkout
 from framework.errors import ConfigurationProblem
 from framework.messages import did_you_mean, nearest
 from framework.settings.yaml_file import YamlError, read_yaml
@@ -59,9 +60,10 @@ FILE_BY_KEY = {key: file for file, keys in KEYS_BY_FILE.items() for key in keys}
 
 
 def find_config_dir(named: str | None, working_dir: Path, problems: list[ConfigurationProblem]) -> Path | None:
-    """Return the config folder: the named one, else ``config`` of ``working_dir``, else ``config`` next to the package.
+    """Return the config folder: the named one, else ``config`` of ``working_dir``, also an empty one; None without it.
 
-    Of the last two, it is the first with a file of the framework, or one with a misspelt name; None without such a folder.
+    In a checkout, and for its commands, it is else the folder of the checkout. An application with an editable installation has
+    nothing to do with that one: it would get the schedule and the rules of the checkout.
     """
     if named is not None:
         folder = (working_dir / named).resolve()
@@ -70,10 +72,12 @@ def find_config_dir(named: str | None, working_dir: Path, problems: list[Configu
             hint = "" if folder.exists() else did_you_mean(folder.name, _file_names(folder.parent))
             problems.append(place._replace(message=f"there is no folder {folder}{hint}"))
         return folder
-    beside_package = Path(__file__).resolve().parent.parent.parent / "config"
-    return next(
-        (folder for folder in ((working_dir / "config").resolve(), beside_package) if _has_config_file(folder)), None
-    )
+    own = (working_dir / "config").resolve()
+    if own.is_dir():
+        return own
+    parent = Path(__file__).resolve().parent.parent.parent
+    belongs = started_from_checkout() or working_dir.resolve().is_relative_to(parent)
+    return parent / "config" if belongs and (parent / "config").is_dir() else None
 
 
 def read_files(folder: Path, label: str, problems: list[ConfigurationProblem]) -> dict[str, Any]:
@@ -97,11 +101,6 @@ def display_path(folder: Path, working_dir: Path) -> str:
     working_dir = working_dir.resolve()
     below = folder != working_dir and folder.is_relative_to(working_dir)
     return folder.relative_to(working_dir).as_posix() if below else folder.as_posix()
-
-
-def _has_config_file(folder: Path) -> bool:
-    names = _file_names(folder)
-    return any(file in names for file in KEYS_BY_FILE) or any(_misnamed_files(folder, names))
 
 
 def _file_names(folder: Path) -> frozenset[str]:

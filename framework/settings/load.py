@@ -25,8 +25,8 @@ from framework.settings.unknown_variables import unknown_variables
 def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
     """Return the settings of this process: built-in defaults, then the files of the config folder, then the environment.
 
-    The folder is FRAMEWORK_CONFIG_DIR, else ``config`` of the working directory when it holds a file of the framework, else
-    the sibling ``config`` of the package. Raises ConfigurationError listing every problem with its file and key.
+    The folder is FRAMEWORK_CONFIG_DIR, else ``config`` of the working directory, else, in a checkout, that of the checkout. Raises
+    ConfigurationError listing every problem with its file and key.
     """
     environment = os.environ if env is None else env
     here = Path.cwd() if cwd is None else cwd

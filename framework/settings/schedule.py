@@ -10,12 +10,13 @@ from framework.settings import validators
 from framework.settings.section import Section
 from framework.typeguards import is_list, is_mapping
 
-_ENTRY_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+# Not with a dash in front: a command would read it as an option.
+_ENTRY_NAME = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]{0,99}")
 
 
 def _check_name(name: str) -> str:
     if _ENTRY_NAME.fullmatch(name) is None:
-        raise ValueError("must be a name of letters, digits and _ . : -, at most 100 of them")
+        raise ValueError("must be a name of letters, digits and _ . : -, at most 100 of them, without a - in front")
     return name
 
 

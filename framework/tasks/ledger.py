@@ -29,6 +29,7 @@ from framework.tasks.job_ends import LOST, EventEnd
 from framework.tasks.model import OPEN_STATUSES, events, tasks
 from framework.tasks.reconcile import STALE_S, locate
 from framework.tasks.spool import count_changes
+from framework.text import format_count
 from framework.types import Jid
 from framework.wire.ids import generate_jid
 from framework.wire.job import wire_timestamp
@@ -194,8 +195,8 @@ class Ledger:
         for name, shard in self._shards.items():
             if count := count_changes(shard.client):
                 raise TaskError(
-                    f"shard {name} keeps {count:,} events that are not in the database yet, so what is lost is not known. Its leader "
-                    "writes them within a minute: try again then."
+                    f"shard {name} keeps {format_count(count, 'event')} for the database, so what is lost is not known. Its leader "
+                    "writes all within a minute: try again then."
                 )
 
     def _unchanged(self, jobs: Sequence[LostJob]) -> Iterator[LostJob]:

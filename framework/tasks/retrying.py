@@ -24,6 +24,7 @@ from framework.tasks.model import FAILED_STATUSES
 from framework.tasks.progress import load_json
 from framework.tasks.pushing import PUSH_CHUNK, push_recorded
 from framework.tasks.scope import PushScope
+from framework.text import format_count
 
 _SHOWN = 3
 _PUSH_S = 10.0
@@ -101,8 +102,8 @@ def _check(rows: Sequence[_Row]) -> None:
     if unknown:
         shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         raise TaskRetryError(
-            f"the arguments of {len(unknown):,} failed jobs are not stored ({shown}): list them in loggable_arguments, or set "
-            "tasks.params: whole, before the jobs are pushed. Nothing was pushed."
+            f"the arguments of {format_count(len(unknown), 'failed job')} are not stored ({shown}): list them in loggable_arguments, "
+            "or set tasks.params: whole, before the jobs are pushed. Nothing was pushed."
         )
 
 

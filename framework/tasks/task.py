@@ -13,6 +13,7 @@ from sqlalchemy import Connection, RowMapping, insert, update
 
 from framework.async_twin import async_twin
 from framework.declare.options import PushOptions
+from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
 from framework.messages import did_you_mean
 from framework.tasks import access, queries
@@ -24,6 +25,7 @@ from framework.tasks.progress import EventMessage, JobEvent, TaskProgress, load_
 from framework.tasks.pushing import PUSH_CHUNK, push_chunk
 from framework.tasks.retrying import push_failed_again
 from framework.tasks.store import TaskStore
+from framework.text import format_count
 from framework.typeguards import short_repr
 from framework.types import Jid, Json
 from framework.wire.json import dumps
@@ -255,7 +257,7 @@ class Task:
                 return found
             left = pause_s if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"task {self.id}: {found.open:,} of {found.total:,} jobs have not ended")
+                raise TimeoutError(f"task {self.id}: {found.open:,} of {format_count(found.total, 'job')} not ended")
             time.sleep(min(pause_s, left))
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
 
@@ -295,7 +297,15 @@ class Task:
         return push_failed_again(self.id, access.current())
 
     def set_result(self, result: Json) -> None:
-        """Store a summary of the result with the task: any JSON value."""
+        """Store a summary of the result with the task: any JSON value.
+
+        Raises:
+            ValueError: JSON does not give the value back as it is: it has a key that is no str, a tuple, NaN.
+        """
+        try:
+            check_strict_json(result)
+        except NotJsonError as error:
+            raise ValueError(f"set_result: result{error.path} {error.reason}") from None
         stored = update(tasks).where(tasks.c.id == self.id).values(result=dumps(result).decode())
         _write(lambda connection: connection.execute(stored))
 

@@ -17,6 +17,9 @@ PAUSED = "paused"
 STAT_PROCESSED = "stat:processed"
 STAT_FAILED = "stat:failed"
 
+PAUSE_LOG = "aw:pause_log"
+"""LIST of the last pauses by operators and of their ends, as JSON, the last one first."""
+
 PAUSE_ENDS = "aw:pause_ends"
 """HASH from a paused queue whose pause ends by itself to its end, in seconds of Redis's clock."""
 

@@ -76,10 +76,11 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
             *(node.value for node in nodes_of(path, ast.Constant) if node.value in TAKING),
         ]
     ]
-    # The spool of events, the events of batches, and the list of a caller, hold no jobs.
+    # The spool of events, the events of batches, the list of a caller and the log of pauses hold no jobs.
     results = ["framework/shard/result_store.py: BLPOP", "framework/shard/result_store.py: LPOP"]
     batches = "framework/process/batch_event_log.py: LTRIM"
-    assert taking == [batches, "framework/process/record.py: RPOP", *results, "framework/tasks/spool.py: ZREM"]
+    pauses = "framework/admin/pause_log.py: LTRIM"
+    assert taking == [pauses, batches, "framework/process/record.py: RPOP", *results, "framework/tasks/spool.py: ZREM"]
 
 
 @pytest.mark.proves("R8")

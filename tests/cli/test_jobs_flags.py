@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from framework.admin.pause_log import read_pause_log
 from framework.feature_flags.flag import drop_flag, pause_flag, run_flag
 from framework.feature_flags.redis_flags import read_flags
 from framework.process.identity import operator_name
@@ -171,13 +172,19 @@ def test_resume_returns_held_jobs_in_order(jobs, redis):
         data = encoded("NoopWorker", args=[number])
         redis.zadd(keys.paused_jobs("NoopWorker"), {b'["default"]\n' + data: number})
     redis.sadd(keys.PAUSED_CLASSES, "NoopWorker")
-    assert jobs("resume", "NoopWorker").splitlines() == [
+    assert jobs("resume", "NoopWorker", "--reason", "rolled back").splitlines() == [
         "main: the pause has ended; 1,500 held jobs are back in their queues",
         "second: the pause has ended; 0 held jobs are back in their queues",
     ]
     waiting = redis.lrange("queue:default", 0, -1)
     assert [json.loads(job)["args"] for job in reversed(waiting)] == [[number] for number in range(1_500)]
     assert redis.exists(keys.FLAGS, keys.PAUSED_CLASSES, keys.paused_jobs("NoopWorker")) == 0
+    history = [(one.action, one.name, one.by, one.reason) for one in read_pause_log(redis)]
+    assert history == [
+        ("resume", "NoopWorker", operator_name(), "rolled back"),
+        ("pause", "NoopWorker", operator_name(), WHY[1]),
+    ]
+    assert "rolled back" in jobs("paused", "--history")
 
 
 def test_resume_of_strategy_and_of_removed_class(jobs, redis):
@@ -190,7 +197,7 @@ def test_resume_of_strategy_and_of_removed_class(jobs, redis):
     assert "a strategy keeps it paused" in kept
     gone = jobs("resume", "GoneWorker", "--shard", "main")
     assert "no operator had paused GoneWorker" in gone
-    assert "1 held jobs are back in their queues; 1 stay held" in gone
+    assert "1 held job is back in its queue; 1 job stays held" in gone
     assert redis.llen("queue:default") == 1
 
 

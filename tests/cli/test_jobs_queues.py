@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from framework.cli import jobs_stats
 from framework.cli.main import main
+from framework.process.identity import operator_name
 from framework.wire import keys
 from tests.admin.test_process_list import RUBY, write_record
 from tests.harness import ROOT, encoded, enqueue, until
@@ -100,6 +101,25 @@ def test_pause_queue_and_unpause_queue(jobs, redis):
     assert jobs("pause-queue", "mailers", "--for", "10m") == "main: mailers is paused, for 10 min from now on\n"
     (shown,) = jobs("paused", "--json")["paused"]
     assert (shown["name"], 590 < shown["until"] - redis.time()[0] <= 601) == ("mailers", True)
+
+
+def test_pauses_name_the_operator_and_the_reason(jobs, redis):
+    push(redis, 1)
+    jobs("pause-queue", "mailers", "--reason", "the relay is down")
+    (shown,) = jobs("paused", "--json")["paused"]
+    assert (shown["by"], shown["reason"]) == (operator_name(), "the relay is down")
+    assert f"the queue mailers is paused by {operator_name()}: the relay is down" in jobs("explain", "j0")
+    jobs("unpause-queue", "mailers")
+    # Another program paused it: the operator of the pause before has nothing to do with it.
+    redis.sadd(keys.PAUSED, "mailers")
+    redis.rpush(keys.PAUSE_LOG, "no record")
+    (shown,) = jobs("paused", "--json")["paused"]
+    assert (shown["by"], shown["reason"]) == ("", "")
+    history = [one for one in jobs("paused", "--history", "--json")["history"] if one["shard"] == "main"]
+    assert [(one["action"], one["name"], one["by"], one["reason"]) for one in history] == [
+        ("unpause-queue", "mailers", operator_name(), ""),
+        ("pause-queue", "mailers", operator_name(), "the relay is down"),
+    ]
 
 
 @each_row("verb", ["pause-queue", "unpause-queue", "clear"])

@@ -12,7 +12,7 @@ from framework.declare import registry
 from framework.errors import ConfigurationError
 from tests.tables import each_row
 
-QUEUE_NAME = "a queue name is made of letters, digits and _ . : -"
+QUEUE_NAME = "a queue name is made of letters, digits and _ . : -, without a - in front"
 JOBS = """
 from framework import ApplicationWorker
 class OneWorker(ApplicationWorker):

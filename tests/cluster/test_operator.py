@@ -108,7 +108,7 @@ def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis,
         lambda: (systemd.notifications(), systemd.messages.count("WATCHDOG=1") > pings + 3)[1],
         "the supervisor loop runs",
     )
-    assert "STATUS=1 of 1 processes fetch jobs" in systemd.messages
+    assert "STATUS=fetching jobs: 1 of 1 process" in systemd.messages
     assert process.end() == 0
     assert systemd.notifications()[3:] == ["STOPPING=1"]
 

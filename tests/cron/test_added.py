@@ -39,7 +39,7 @@ def add(cron, name, **facts):
 @each_row(
     ("name", "facts", "message"),
     [
-        ("a b", {}, "must be a name of letters, digits and _ . : -, at most 100 of them"),
+        *((name, {}, "must be a name of letters, digits and _ . : -, at most 100 of them") for name in ("a b", "-r")),
         ("extra", {"cron": "61 * * * *"}, "cron: must be a cron expression"),
         ("extra", {"missed": "onec"}, "missed: must be one of skip, once, all, not 'onec' (did you mean 'once'?)"),
         ("extra", {"spread": "x"}, "spread: must be a whole number from 0 to 86,400, not 'x'"),

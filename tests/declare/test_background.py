@@ -211,7 +211,7 @@ def unknown_name(count: "Nowhere") -> None: ...  # noqa: F821
         (functools.partial(send_welcome, 1), {}, "a partial cannot be a job"),
         (Mailbox, {}, "a type cannot be a job"),
         (len, {}, "a builtin_function_or_method cannot be a job"),
-        (7, {}, "a int cannot be a job"),
+        (7, {}, "an int cannot be a job"),
         (staticmethod(send_welcome), {}, "a staticmethod cannot be a job"),
         (Mailbox(1).clean, {}, r"background\(Mailbox.clean, loader=...\)"),
         (Mailbox.clean, {}, "is a method, and a job carries no object. Give loader="),

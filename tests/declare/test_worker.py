@@ -492,7 +492,7 @@ def test_bulk_binds_each_tuple(recorder: Any):
 
 @pytest.mark.parametrize(
     ("jobs", "words"),
-    [([(1,), 2], "job 1 of the bulk is a int"), (["ab"], "job 0"), ([(1,), ()], r"job 1 .*is missing")],
+    [([(1,), 2], "job 1 of the bulk is an int"), (["ab"], "job 0"), ([(1,), ()], r"job 1 .*is missing")],
 )
 def test_bulk_error_names_the_wrong_job(recorder: Any, jobs: Any, words: str):
     with pytest.raises(ArgumentsError, match=words):

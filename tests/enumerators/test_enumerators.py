@@ -162,6 +162,18 @@ def test_rows_of_a_csv_file(tmp_path):
         list(enumerators.csv_rows(tmp_path / "none.csv", cursor=None))
 
 
+def test_columns_of_one_name_are_refused(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    path, book = tmp_path / "rows.csv", openpyxl.Workbook()
+    path.write_text("sku,price,price,,\nA1,5,7,,\n")
+    for row in (["sku", "price", "price", None, None], ["A1", 5, 7, None, None]):
+        book.active.append(row)
+    book.save(tmp_path / "rows.xlsx")
+    for rows in (enumerators.csv_rows(path, cursor=None), enumerators.xlsx_rows(tmp_path / "rows.xlsx", cursor=None)):
+        with pytest.raises(ValueError, match="has several columns 'price', and a row is a dict"):
+            list(rows)
+
+
 def test_rows_of_a_sheet(tmp_path):
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()

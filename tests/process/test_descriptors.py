@@ -26,8 +26,8 @@ def test_boot_with_16_descriptors_ends_with_78_and_the_need(cold_site, command):
     for words in (
         "ulimit -n 1024",
         "LimitNOFILE=",
-        "1 shards",
-        "10 slots" if command[0] == "worker" else "1 processes",
+        "1 shard",
+        "10 slots" if command[0] == "worker" else "1 process",
     ):
         assert words in done.stderr
     assert "Traceback" not in done.stderr + done.stdout

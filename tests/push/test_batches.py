@@ -247,7 +247,7 @@ def test_error_after_a_step_says_what_is_written(pusher):
     with pytest.raises(ZeroDivisionError) as caught, batch.jobs(autoflush=1):
         row.perform_async(1)
         _ = 1 / 0
-    assert "1 jobs of the block are written" in caught.value.__notes__[0]
+    assert "1 job is written of the block" in caught.value.__notes__[0]
     assert batch.status.open
 
 

@@ -69,7 +69,7 @@ NOT_JSON = [
     ("nan", (1, "x", [math.nan]), "scores", r"\(at \[0\]\) is nan"),
     ("bytes", (1, SECRET.encode()), "mode", "is a bytes"),
     ("surrogate", (1, SECRET + "\ud800"), "mode", "surrogate"),
-    ("object", (1, object()), "mode", "is a object"),
+    ("object", (1, object()), "mode", "is an object"),
     ("itself", (1, "x", seen), None, None),
     ("missing", (), "project_id", "is missing"),
     ("too many", (1, "x", None, SECRET), None, "takes 3 arguments, 4 were given"),
@@ -116,7 +116,7 @@ def test_push_of_no_json_is_refused_in_every_mode(opened_with, redis, mode, meth
         (lambda cls: cls.perform_in(60, 1, project_id=2), "given twice"),
         (lambda cls: cls.arguments(1, modee="x"), "did you mean 'mode'"),
         (lambda cls: cls.arguments(), "is missing"),
-        (lambda cls: cls.perform_bulk([(1,), 7]), "job 1 of the bulk is a int"),
+        (lambda cls: cls.perform_bulk([(1,), 7]), "job 1 of the bulk is an int"),
         (lambda cls: cls.perform_bulk(["ab"]), "job 0 of the bulk is a str"),
     ],
 )

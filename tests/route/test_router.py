@@ -86,7 +86,7 @@ def test_router_lists_every_fault_of_every_rule():
         ),
         (
             "routing_rules[0]",
-            "queue 'a b' is not allowed: a queue name is made of letters, digits and _ . : -",
+            "queue 'a b' is not allowed: a queue name is made of letters, digits and _ . : -, without a - in front",
         ),
         ("routing_rules[0]", "unknown shard 'queues_shrad_a' "),
         ("routing_rules[2]", "'=' or '!=' is missing after tags\n      tags\n          ^ character 5"),

@@ -175,7 +175,7 @@ ENTRIES = [
         "schedule.yml",
         "schedule: {a b: {cron: '@daily', class: A}}",
         "schedule.a b",
-        "this key must be a name of letters, digits and _ . : -, at most 100 of them, not 'a b'",
+        "this key must be a name of letters, digits and _ . : -, at most 100 of them, without a - in front, not 'a b'",
     ),
     (
         "schedule.yml",
@@ -376,13 +376,13 @@ ENTRIES = [
         APP,
         "limits: {a b: 1}",
         "limits.a b",
-        "this key must be a queue; a queue name is made of letters, digits and _ . : -, not 'a b'",
+        "this key must be a queue; a queue name is made of letters, digits and _ . : -, without a - in front, not 'a b'",
     ),
     (
         APP,
         "blocking_queues: ['a b']",
         "blocking_queues[0]",
-        "must be a queue; a queue name is made of letters, digits and _ . : -, not 'a b'",
+        "must be a queue; a queue name is made of letters, digits and _ . : -, without a - in front, not 'a b'",
     ),
     (APP, "process_limits: 3", "process_limits", "must map queue names to numbers, for example {reports: 4}, not 3"),
     (
@@ -845,7 +845,7 @@ ENTRIES = [
             QUEUES,
             f"queues: ['{wrong}']",
             "queues[0]",
-            f"{WEIGHT}; a queue name is made of letters, digits and _ . : -, not '{wrong}'",
+            f"{WEIGHT}; a queue name is made of letters, digits and _ . : -, without a - in front, not '{wrong}'",
         )
         for wrong in (" a", "a b", "a,2", "ü", "*", "a/b")
     ),

@@ -261,9 +261,14 @@ def test_config_folder_search_order(tmp_path: Path):
     cwd = project(tmp_path)
     assert load({}, cwd).root == cwd
     assert load({"FRAMEWORK_CONFIG_DIR": str(ROOT / "config")}, cwd).root == ROOT
+    # In a checkout its own folder; elsewhere, as with an editable installation, an empty folder or none is no reason for it.
+    assert load({}, ROOT / "framework" / "settings").root == ROOT
     inner_folder = tmp_path / "inner"
-    (inner_folder / "config").mkdir(parents=True)  # holds no file of the framework
-    assert load({}, inner_folder).root == ROOT
+    inner_folder.mkdir()
+    without = load({}, inner_folder)
+    (inner_folder / "config").mkdir()
+    assert load({}, inner_folder).config_dir == without.config_dir == inner_folder / "config"
+    assert (load({}, inner_folder).schedule, without.schedule, without.root) == ({}, {}, inner_folder)
     assert problems(cwd, FRAMEWORK_CONFIG_DIR="nowhere") == {
         ("environment", "FRAMEWORK_CONFIG_DIR"): f"there is no folder {cwd / 'nowhere'}"
     }

@@ -120,7 +120,7 @@ def test_kill_between_claim_and_write_loses_nothing(memory, ledger, shards, redi
             )
     memory.apply(pushed("a", task_id="alive"), pushed("b", task_id="stopped"))
     redis.zadd(keys.TASK_EVENTS, {b"waits": 1.0})
-    with pytest.raises(TaskError, match="keeps 1 events that are not in the database yet"):
+    with pytest.raises(TaskError, match="keeps 1 event for the database"):
         found(ledger)
     redis.delete(keys.TASK_EVENTS)
 

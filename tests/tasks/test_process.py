@@ -139,8 +139,8 @@ def test_commands_show_cancel_and_retry(site, redis, bench):
     story = command(site, "jobs", "story", jid)
     assert "begun  row=5" in story
     assert "row 5 has no name" in story
-    assert "1 jobs are pushed again" in command(site, "tasks", "retry", task_id, "-r", "jobs", "--yes")
-    assert "1 jobs are cancelled" in command(site, "tasks", "cancel", task_id, "--yes")
+    assert "1 job is pushed again" in command(site, "tasks", "retry", task_id, "-r", "jobs", "--yes")
+    assert "1 job is cancelled" in command(site, "tasks", "cancel", task_id, "--yes")
     assert command(site, "tasks", "migrate").endswith("are up to date.\n")
     command(site, "tasks", "show", "nothing", status=1)
     command(site, "jobs", "story", "nothing", status=1)

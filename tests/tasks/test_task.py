@@ -55,6 +55,13 @@ def test_task_tells_what_became_of_every_job(jobs):
     assert (event.runs, [one.text for one in messages]) == (1, ["checked 4", "oops"])
     assert [one.id for one in Task.all(owner="seller-7", tenant="shop")] == [task.id]
     assert Task.all(owner="another") == [] == Task.all(before=task)
+    # JSON would give back another value.
+    for wrong, place in (
+        ({1: 2}, r"result\[1\] has a key of type int"),
+        ([{"at": (1,)}], r"result\[0\]\['at'\] is a tuple"),
+    ):
+        with pytest.raises(ValueError, match=f"set_result: {place}"):
+            task.set_result(wrong)
     task.set_result({"rows": 6})
     assert Task.get(task.id).result() == {"rows": 6}
     with pytest.raises(TaskError, match="is complete"):
@@ -195,7 +202,7 @@ def test_wait_and_sync_name_what_is_wrong(jobs):
     worker = declared()
     with Task.create() as task:
         task.perform_bulk(worker, [(1,)])
-        with pytest.raises(TimeoutError, match="1 of 1 jobs have not ended"):
+        with pytest.raises(TimeoutError, match="1 of 1 job not ended"):
             task.wait(0)
         with pytest.raises(ValueError, match="perform_inline"):
             task.perform_bulk(worker, [(1,)], sync=True)

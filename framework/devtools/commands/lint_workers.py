@@ -22,6 +22,7 @@ from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
 from framework.devtools.lint.schedule_file import schedule_problems
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
+from framework.text import format_count
 
 _MAX_WIDTH = 120
 
@@ -109,7 +110,9 @@ def lint_workers(
         echo(one, err=True)
     if form == "text":
         hint = f" ({command(f'lint-workers --explain {found[0].code}')} gives the reason)" if found else ""
-        echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
+        echo(
+            f"{format_count(workers, 'worker')} in {format_count(files, 'file')}: {format_count(len(found), 'finding')}{hint}"
+        )
     if found or problems:
         sys.exit(EXIT_FAILED)
 
@@ -133,10 +136,6 @@ def _modules(application: LintedApplication) -> list[Path]:
     if None in application.modules.values():
         sys.exit(EXIT_USAGE)
     return [place for place in application.modules.values() if place is not None]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _text(found: Sequence[LintFinding]) -> None:

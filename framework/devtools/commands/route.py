@@ -19,6 +19,7 @@ from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
 from framework.route.split import ShardSplit, splits_by_rules, splits_observed
 from framework.route.topology import locations_of
+from framework.text import format_count
 from framework.wiring.client import open_shards
 
 _HEADINGS = ("WORKER", "QUEUE", "SHARD", "RULE")
@@ -97,8 +98,8 @@ def _lint(project: Project, *, live: bool) -> None:
     for finding in sorted(found, key=lambda finding: not finding.is_error):
         echo(finding)
     failing = sum(finding.is_error for finding in found)
-    looked = f"{len(project.router.compiled_rules)} rules, {len(declarations)} workers"
-    echo(f"{looked}: {failing} {'finding' if failing == 1 else 'findings'}")
+    looked = f"{format_count(len(project.router.compiled_rules), 'rule')}, {format_count(len(declarations), 'worker')}"
+    echo(f"{looked}: {format_count(failing, 'finding')}")
     if failing:
         sys.exit(EXIT_FAILED)
 

@@ -15,6 +15,7 @@ from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import format_count
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT
 
@@ -87,7 +88,8 @@ class CapacityLimit:
         if result.state == "fenced":
             return Lost()
         return Discarded(
-            f"{result.taken} of {result.limit} jobs are running or about to run (max_running_jobs)", "max_running_jobs"
+            f"running or about to run: {result.taken} of {format_count(result.limit, 'job')} (max_running_jobs)",
+            "max_running_jobs",
         )
 
     def may_wait(self, declaration: Declaration) -> bool:

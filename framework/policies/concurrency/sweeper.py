@@ -13,7 +13,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.text import decode_escaped
+from framework.text import decode_escaped, format_count
 from framework.wire import keys
 
 FORGET_AFTER_S = 60
@@ -140,7 +140,7 @@ class LimitSweeper:
                 break
         if resumed:
             logger(**{"class": name}).info(
-                f"{resumed} waiting jobs of {name} have slots now",
+                f"{format_count(resumed, 'waiting job')} of {name} {'has a slot' if resumed == 1 else 'have slots'} now",
                 event_name="concurrency_limit.resumed",
                 job_status="resumed",
                 resumed_job_count=resumed,

@@ -2,6 +2,7 @@
 
 from framework.declare.declaration import Declaration
 from framework.policies.health.admission import REASON
+from framework.text import format_count
 from framework.types import Payload
 from framework.wire.job import DEFERRED_BY
 
@@ -17,5 +18,9 @@ def describe_deferral(payload: Payload, declaration: Declaration | None) -> str:
     policy = None if declaration is None else declaration.defer_on_health
     # A resolver chooses the database by the arguments of the job, and runs code of the application.
     database = "its database" if policy is None or policy.resolver is not None else f"the database {policy.database}"
-    most = "" if policy is None or policy.max_deferrals is None else f"; it runs after {policy.max_deferrals} deferrals"
+    most = (
+        ""
+        if policy is None or policy.max_deferrals is None
+        else f"; it runs after {format_count(policy.max_deferrals, 'deferral')}"
+    )
     return f"an indicator said that {database} is overloaded{most}"

@@ -18,6 +18,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_PAUSED, is_lasting
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import format_count
 from framework.wire import keys
 
 PAGE = 1_000
@@ -128,7 +129,7 @@ class PauseResumer:
 def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
     """Log that jobs of a class were resumed, with GitLab's fields."""
     logs.logger(**{"class": worker}).info(
-        f"{jobs} held jobs of {worker} are back in their queues",
+        f"{format_count(jobs, 'held job')} of {worker} {'is back in its queue' if jobs == 1 else 'are back in their queues'}",
         event_name="pause.resumed",
         job_status="resumed",
         resumed_job_count=jobs,

@@ -87,7 +87,7 @@ def test_capacity_failed_or_killed_job_is_replaced(worker, capacity, redis):
     assert (redis.zcard(RUNNING), capacity()) == (3, 0)
     assert capacity("[DrainWorker.perform_async(7)]") == 1  # one too many
     lines = until(lambda: [line for process in processes for line in process.find(job_status="dropped")], "dropped")
-    assert lines[0]["dropped_reason"] == "3 of 3 jobs are running or about to run (max_running_jobs)"
+    assert lines[0]["dropped_reason"] == "running or about to run: 3 of 3 jobs (max_running_jobs)"
     assert not redis.keys(f"{keys.limit('DrainWorker')}:waiting*")  # no job waits for a slot
     killed = max(
         processes, key=lambda process: sum(process.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))

@@ -8,6 +8,7 @@ from framework.declare.annotations import JSON_SUBSTITUTES
 from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ClassIndex, SourceClass
 from framework.devtools.lint.module import Function, Module
 from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches
+from framework.text import with_article
 from framework.typeguards import is_tuple
 
 _SECRET = re.compile(
@@ -53,7 +54,8 @@ def _types(worker: SourceClass, classes: ClassIndex) -> Matches:
             name = classes.resolve_name(owner.module, leaf) or ""
             instead = _NOT_JSON.get(name) or _enum(owner.module, leaf, classes)
             if instead is not None:
-                message = f"{owner.name}.{function.name}: {argument.arg!r} is a {name.rpartition('.')[2]}, which JSON cannot carry"
+                kind = with_article(name.rpartition(".")[2])
+                message = f"{owner.name}.{function.name}: {argument.arg!r} is {kind}, which JSON cannot carry"
                 yield Match(owner.module, leaf, message, f"take {instead}")
     yield from _keys(worker, classes)
 

@@ -1,0 +1,35 @@
+"""Define the field of a job that a schedule pushed: the entry and the tick."""
+
+import sys
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from framework.typeguards import is_mapping
+from framework.types import Payload
+from framework.wire.job import timestamp
+
+CRON = "cron"
+"""Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
+
+
+class CronTick(NamedTuple):
+    """The entry of the schedule that pushed a job, and the tick in epoch seconds; ``None`` for a job between ticks."""
+
+    entry: str
+    tick: int | None
+
+    @property
+    def time(self) -> datetime | None:
+        """Return the nominal time of the tick in UTC, ``None`` for a job between ticks."""
+        return None if self.tick is None else datetime.fromtimestamp(self.tick, UTC)
+
+
+def tick_of(payload: Payload | None) -> CronTick | None:
+    """Return the tick that pushed a job, ``None`` if no schedule did. Other programs may write anything into the field."""
+    found = None if payload is None else payload.get(CRON)
+    if not is_mapping(found) or not isinstance(found.get("name"), str):
+        return None
+    tick = found.get("tick")
+    # As a float: a whole number would be read as milliseconds.
+    valid = type(tick) is int and timestamp(float(min(tick, sys.maxsize))) is not None
+    return CronTick(found["name"], tick if valid else None)
