@@ -119,7 +119,7 @@ class JobRecord:
 
     @property
     def error_backtrace(self) -> list[str]:
-        """The innermost lines of its last error's backtrace, as far as its class keeps them."""
+        """The lines of its last error's traceback, as far as its class keeps them (``backtrace``)."""
         return unpack_backtrace(self.payload.get("error_backtrace"))
 
     @property

@@ -144,11 +144,12 @@ ATTRIBUTES: dict[str, Attribute] = {
         trap="It does not limit the retries: use `retry`.",
     ),
     "backtrace": Attribute(
-        validator=validators.boolean_or_count(1),
+        validator=validators.optional(validators.boolean_or_count(1)),
         group="retries",
-        meaning="Keep the traceback in the payload of a failed job: `True` all lines, a number only that many "
-        "innermost lines.",
-        effect="Sidekiq's Web UI shows it. It has at most 8,192 bytes after compression.",
+        meaning="Keep the traceback in the payload of a failed job: `None` only in the dead set, `True` at each failure, a number "
+        "only that many lines, `False` never.",
+        effect="The calls of the application come first, with their lines of source; calls of libraries are counted; causes are "
+        "below. `application-worker jobs show` and Sidekiq's Web UI show it. It has at most 8,192 bytes after compression.",
         trap="Thousands of failures with tracebacks fill Redis. The log line has the traceback in any case.",
     ),
     "max_retries_after_interruption": Attribute(

@@ -52,7 +52,7 @@ class WorkerAttributes(TypedDict, total=False):
     retry_for: timedelta | float | None
     retry_queue: str | None
     dead: bool
-    backtrace: bool | int
+    backtrace: bool | int | None
     max_retries_after_interruption: int | None
     ack: Ack
     timeout: timedelta | float | None

@@ -53,7 +53,7 @@ class Declaration:
     retry_for: timedelta | None
     retry_queue: str | None
     dead: bool
-    backtrace: bool | int
+    backtrace: bool | int | None
     max_retries_after_interruption: int | None
     ack: Ack
     timeout: timedelta | None

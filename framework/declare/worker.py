@@ -87,8 +87,9 @@ class ApplicationWorker(AwaitablePushes):
     """The queue for retries of the class, which keeps them apart from first runs."""
     dead: ClassVar[bool] = True
     """``False``: a job whose retries are used up is deleted instead of moved to the dead set."""
-    backtrace: ClassVar[bool | int] = False
-    """Keep the traceback in the payload of a failed job: ``True`` all lines, a number only that many innermost lines."""
+    backtrace: ClassVar[bool | int | None] = None
+    """Keep the traceback in the payload of a failed job: ``None`` only in the dead set, ``True`` at each failure, a number only
+    that many lines, ``False`` never."""
     max_retries_after_interruption: ClassVar[int | None] = None
     """After so many forced stops (the job still ran at the deadline of its process), or so many deaths of its process, a job ends.
     ``-1`` is no limit; ``None`` is the setting of the same name (3)."""

@@ -6,7 +6,6 @@ The decision uses the payload as stored, so that a middleware's changes for one 
 import math
 import random
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +13,7 @@ from typing import Any, TypeAlias
 
 from framework.errors import BusinessError
 from framework.finish.backoff import jitter_s, retry_delay_s
+from framework.telemetry.traceback_lines import traceback_lines
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
@@ -25,6 +25,8 @@ MAX_MESSAGE = 10_000
 """Characters of an error message that are kept (Sidekiq's number)."""
 MAX_BACKTRACE = 8_192
 """Bytes of a packed backtrace: many failures must not fill Redis."""
+_MAX_CALLS = 200
+"""The calls of one error that ``backtrace = True`` keeps, as far as they fit."""
 MAX_DELAY_S = 3_155_760_000.0
 """A hundred years: every delay must be a time that Redis and every reader can store."""
 
@@ -91,16 +93,16 @@ class RetryPolicy:
             return Delete(payload, args)
         # Decision 10: a business error is not a failure of the system.
         if has_type(error, BusinessError):
-            return self._kill_or_delete(payload, worker, args, business=True)
+            return self._kill_or_delete(payload, worker, error, args, business=True)
         if self._exhausted(payload, worker, count, limit):
-            return self._kill_or_delete(payload, worker, args)
+            return self._kill_or_delete(payload, worker, error, args)
         chosen = (
             worker.retry_in(count, error, job_for_hooks(payload, args)) if worker is not None and ask_class else None
         )
         if chosen == "discard":
             return Delete(self.mark_discarded(payload), args)
         if chosen == "kill":
-            return self._kill_or_delete(payload, worker, args)
+            return self._kill_or_delete(payload, worker, error, args)
         delay = self._delay_s(chosen, count)
         queue = _field(payload, worker, "retry_queue")
         if isinstance(queue, str) and queue:
@@ -108,12 +110,20 @@ class RetryPolicy:
         return Retry(payload, delay)
 
     def _kill_or_delete(
-        self, payload: Payload, worker: Any | None, args: list[Any] | None, *, business: bool = False
+        self,
+        payload: Payload,
+        worker: Any | None,
+        error: BaseException,
+        args: list[Any] | None,
+        *,
+        business: bool = False,
     ) -> Kill | Delete:
         if _field(payload, worker, "dead") is False or (business and not self.keeps_business_failures):
             return Delete(self.mark_discarded(payload), args, exhausted=True)
         # A job that an operator retries from the dead set is to run: its time to wait begins at that enqueue.
         payload.pop(EXPIRY, None)
+        if _field(payload, worker, "backtrace") is None:
+            _keep_backtrace(payload, traceback_lines(error))
         return Kill(payload, args, business)
 
     def mark_discarded(self, payload: Payload) -> Payload:
@@ -145,9 +155,7 @@ class RetryPolicy:
         payload["error_class"] = error_class(error)
         payload["error_message"] = error_message(error, MAX_MESSAGE)
         payload.pop("error_backtrace", None)
-        packed = packed_backtrace(error, _field(payload, worker, "backtrace"))
-        if packed:
-            payload["error_backtrace"] = packed
+        _keep_backtrace(payload, backtrace(error, _field(payload, worker, "backtrace")))
         return count
 
     def _exhausted(self, payload: Payload, worker: Any | None, count: int, limit: int) -> bool:
@@ -177,32 +185,23 @@ def job_for_hooks(payload: Payload, args: list[Any] | None) -> Job:
     return Job({**{name: value for name, value in payload.items() if name not in marks}, "args": args})
 
 
-def packed_backtrace(error: BaseException, wanted: object) -> str:
-    """Return the innermost lines of the traceback in Sidekiq's form: all for ``True``, N for a number, at most as many as fit."""
-    lines = backtrace(error, wanted)
+def _keep_backtrace(payload: Payload, lines: list[str]) -> None:
+    """Add the first lines of a traceback in Sidekiq's form, as many as fit."""
     packed = pack_backtrace(lines) if lines else ""
     while len(packed) > MAX_BACKTRACE:
         # Compressed, so the size of a number of lines cannot be computed; a half is tried instead.
         lines = lines[: len(lines) // 2]
         packed = pack_backtrace(lines) if lines else ""
-    return packed
+    if packed:
+        payload["error_backtrace"] = packed
 
 
 def backtrace(error: BaseException, wanted: object) -> list[str]:
-    """Return the innermost lines of the traceback: all for ``True``, the last N for a number, none otherwise."""
+    """Return the lines of the traceback: all for ``True``, the first N for a number, none otherwise."""
     if not wanted:
         return []
-    try:
-        # Not extract_tb: it reads source files, for a RecursionError a thousand times.
-        lines = [
-            f"{frame.f_code.co_filename}:{line}:in `{frame.f_code.co_name}'"
-            for frame, line in traceback.walk_tb(error.__traceback__)
-        ]
-    except BaseException:  # noqa: BLE001 - a job's exception may do anything, and its report must not fail
-        return []
-    lines.reverse()
     number = whole_number(wanted)
-    return lines if number is None else lines[: max(0, number)]
+    return traceback_lines(error, _MAX_CALLS) if number is None else traceback_lines(error, number)[: max(0, number)]
 
 
 def _field(payload: Payload, worker: Any | None, name: str) -> Any:

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import time
-import traceback
 from collections.abc import Mapping, MutableMapping
 from functools import cache
 from math import floor
@@ -19,6 +18,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from framework.telemetry import context
 from framework.telemetry.console import ConsoleWriter, uses_colors
+from framework.telemetry.traceback_lines import traceback_lines
 from framework.telemetry.visible import visible
 from framework.telemetry.writer import LogWriter
 from framework.types import LogFormat
@@ -186,9 +186,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "exception.class": error_class(error),
         "exception.message": error_message(error, _MAX_VALUE),
-        "exception.backtrace": [
-            f"{f.filename}:{f.lineno}:{f.name}" for f in traceback.extract_tb(error.__traceback__)[-20:]
-        ],
+        "exception.backtrace": traceback_lines(error),
     }
     if error.__cause__ is not None:
         fields["exception.cause_class"] = type(error.__cause__).__qualname__

@@ -104,7 +104,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "retry_for": SPANS,
     "retry_queue": QUEUES,
     "dead": SWITCHES,
-    "backtrace": (None, 0, -1, 1.0, "10", (10,)),
+    "backtrace": (0, -1, 1.0, "10", (10,)),
     "max_retries_after_interruption": COUNTS[1:],
     "ack": (*LITERALS, "Batch", "snyc", "async", "none"),
     "timeout": SPANS,

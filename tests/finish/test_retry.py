@@ -193,7 +193,13 @@ def test_backtrace_is_kept_innermost_first_if_wanted(wanted, lines):
     if packed:
         found = json.loads(zlib.decompress(base64.b64decode(packed, validate=True)))
         assert all("test_retry.py" in line for line in found)
-        assert found[0].endswith(":in `raised'")
+        assert found[0].endswith(":in `raised': raise error")
+
+
+@pytest.mark.parametrize(("retry", "wanted", "kept"), [(0, None, True), (5, None, False), (0, False, False)])
+def test_dead_job_keeps_its_backtrace_by_default(retry, wanted, kept):
+    decision = judge(payload(retry=retry, backtrace=wanted))
+    assert ("error_backtrace" in decision.payload) is kept
 
 
 class UnreadableMessageError(Exception):
@@ -320,7 +326,7 @@ def test_long_backtrace_keeps_its_innermost_lines(monkeypatch):
     lines = [json.loads(zlib.decompress(base64.b64decode(one))) for one in (whole, packed)]
     assert len(lines[1]) < len(lines[0])
     assert lines[1] == lines[0][: len(lines[1])]
-    assert lines[1][0].endswith(":in `raised'")
+    assert lines[1][0].endswith(":in `raised': raise error")
 
 
 class TextWithFailingMethods(str):

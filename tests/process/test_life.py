@@ -452,7 +452,7 @@ def test_repeated_pipeline_error_ends_process_with_1(site, redis, proofs):
     assert process.wait() == 1
     failed = process.find(event_name="fetch_pipeline.failed")
     assert [line["count"] for line in failed][:10] == list(range(1, 11))
-    assert "broken" in failed[0]["exception.backtrace"][-1]
+    assert "broken" in failed[0]["exception.backtrace"][0]
     assert process.line(event_name="component.died")["exception.message"] == "a bug"
     site.worker("-q", "default").ready()
     until(lambda: sorted(proofs("noop")) == ["0", "1", "2"])

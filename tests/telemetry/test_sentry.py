@@ -42,7 +42,10 @@ class Base(ApplicationWorker, abstract=True):
 class FailWorker(Base):
     def perform(self, secret):
         hidden = secret * 2
-        raise ValueError("it broke")
+        try:
+            raise KeyError("why")
+        except KeyError as error:
+            raise ValueError("it broke") from error
 
 
 class RetryErrorWorker(Base):
@@ -175,7 +178,12 @@ def test_sentry_job_failure_has_tags_and_no_arguments(site, redis, receiver):
     assert event["transaction"] == "FailWorker"
     assert event["release"] == "r1"
     assert event["environment"] == "development"
-    assert event["exception"]["values"][-1]["value"] == "it broke"
+    cause, raised = event["exception"]["values"]
+    assert (cause["type"], cause["value"], raised["value"]) == ("KeyError", "'why'", "it broke")
+    assert [one["stacktrace"]["frames"][-1]["context_line"].strip() for one in (cause, raised)] == [
+        'raise KeyError("why")',
+        'raise ValueError("it broke") from error',
+    ]
     assert not [body for body in receiver.bodies if b"s3cret" in body]
 
 

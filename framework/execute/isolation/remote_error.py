@@ -1,7 +1,7 @@
 """Carry an error from the process of an isolated job to its worker process as JSON, and build an equal error there.
 
 The new error has the class of the old one if the worker process has loaded that class, else that of its nearest base. Class name,
-message, attributes that JSON can hold, cause and traceback are those of the old error. Nothing is imported for it.
+message, attributes that JSON can hold, cause, context and traceback are those of the old error. Nothing is imported for it.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 
-from framework.typeguards import is_mapping, is_tuple
+from framework.typeguards import has_type, is_mapping, is_tuple
 from framework.wire.error_text import error_message
 
 _MAX_MESSAGE = 20_000
@@ -30,8 +30,11 @@ def described(error: BaseException, causes: int = _MAX_CAUSES) -> dict[str, Any]
         "attributes": _plain_attributes(_attribute(error, "__dict__", {})),
         "frames": _frames(error.__traceback__),
     }
-    if error.__cause__ is not None and causes:
-        fields["cause"] = described(error.__cause__, causes - 1)
+    if causes:
+        for name in ("cause", "context"):
+            led_to = _attribute(error, f"__{name}__", None)
+            if has_type(led_to, BaseException) and not (name == "context" and error.__suppress_context__):
+                fields[name] = described(led_to, causes - 1)
     return fields
 
 
@@ -41,6 +44,9 @@ def rebuilt(description: dict[str, Any]) -> BaseException:
     message = str(description["message"])
     error = _rebuilt_as(kinds, description, message)
     error.__traceback__ = _traceback([(str(file), int(line), str(name)) for file, line, name in description["frames"]])
+    # In this order: an assignment to ``__cause__`` hides the context.
+    if "context" in description:
+        error.__context__ = rebuilt(description["context"])
     if "cause" in description:
         error.__cause__ = rebuilt(description["cause"])
     return error

@@ -47,6 +47,22 @@ def test_error_keeps_its_class_message_and_attributes():
     assert sent(FileNotFoundError(2, "no such file")).errno == 2
 
 
+@pytest.mark.parametrize("cause", [None, KeyError("cause")])
+def test_error_keeps_its_context_unless_it_was_hidden(cause):
+    def fail(hide):
+        try:
+            raise KeyError("first")
+        except KeyError:
+            if hide:
+                raise ValueError("second") from cause
+            raise ValueError("second")  # noqa: B904 - on purpose
+
+    for hide in (False, True):
+        with pytest.raises(ValueError, match="second") as caught:
+            fail(hide)
+        assert repr(sent(caught.value).__context__) == ("None" if hide else "KeyError('first')")
+
+
 def test_error_of_a_class_that_is_not_loaded_has_its_base():
     hidden = type("HiddenError", (PickyError,), {"__module__": "not.loaded"})
     found = sent(hidden(3, None))

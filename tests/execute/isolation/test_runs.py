@@ -112,7 +112,9 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
     assert statuses == {-signal.SIGKILL, -signal.SIGSEGV, 3}
     (error,) = [one for one in bench.failed if isinstance(one, jobs.InputError)]
     assert (error.field, str(error), type(error.__cause__)) == ("name", "name is missing in line 5", KeyError)
-    assert found["fail"]["exception.backtrace"][-1].endswith(":_fail")
+    first, *_ = lines = found["fail"]["exception.backtrace"]
+    assert first.endswith(':in `_fail\': raise InputError("name", 5) from error')
+    assert "caused by KeyError: 'x'" in lines
     assert found["snooze"]["retry_in_s"] == 60
     assert lost("EndWorker") == 4
     assert redis.zcard(keys.RETRY) == 7
