@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RetryError,
         RetryLater,
     )
+    from framework.results import aresult, result
     from framework.wire.job import Job
     from framework.wiring.client import boot
 
@@ -57,10 +58,12 @@ __all__ = [
     "RetryLater",
     "acancel",
     "aenqueue",
+    "aresult",
     "background",
     "boot",
     "cancel",
     "enqueue",
+    "result",
 ]
 
 _MODULES = {
@@ -75,10 +78,12 @@ _MODULES = {
     "ReenqueuerWorker": "framework.declare.reenqueuer",
     "acancel": "framework.cancellation",
     "aenqueue": "framework.declare.by_name",
+    "aresult": "framework.results",
     "background": "framework.declare.background",
     "boot": "framework.wiring.client",
     "cancel": "framework.cancellation",
     "enqueue": "framework.declare.by_name",
+    "result": "framework.results",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""
 

@@ -45,6 +45,8 @@ FrameworkError
 ├── LeaseLostError            the lease has ended before the work under it
 ├── ResultError               the result of a called job cannot be returned
 │   ├── ResultTimeoutError    the job has not ended in time (also a TimeoutError)
+│   ├── UnknownResultError    no job that keeps its result has this id (also a LookupError)
+│   │   └── ResultExpiredError it has ended, and its result is not kept any more
 │   └── JobEndedError         the job has ended without a result
 │       ├── JobFailedError    it failed, and no retry is left
 │       ├── JobDiscardedError it was discarded or dropped
@@ -609,7 +611,7 @@ class ResultError(FrameworkError):
 
     def __init__(self, worker: str, jid: str | None, message: str) -> None:
         self.worker, self.jid = worker, jid
-        name = f"the job {jid} of {worker}" if jid else f"the job of {worker}"
+        name = " ".join(["the job", *([jid] if jid else []), *([f"of {worker}"] if worker else [])])
         super().__init__(f"{name} {message}")
 
 
@@ -623,6 +625,29 @@ class ResultTimeoutError(ResultError, TimeoutError):
             jid,
             f"has not ended within {waited_s:g} s. Wait longer, or look with `{command(f'jobs explain {jid}')}`; a job that a Ruby "
             "process runs has no result",
+        )
+
+
+class UnknownResultError(ResultError, LookupError):
+    """Report an id of which no shard knows a result, nor a job that keeps one."""
+
+    def __init__(self, jid: str, message: str = "") -> None:
+        super().__init__(
+            "",
+            jid,
+            message
+            or "is not known: it was pushed neither with call nor by a class with keep_result, or its result has expired long ago",
+        )
+
+
+class ResultExpiredError(UnknownResultError):
+    """Report a job that has ended, and whose result is not kept any more. ``state`` is its last state."""
+
+    def __init__(self, jid: str, state: str) -> None:
+        self.state = state
+        super().__init__(
+            jid,
+            f"has ended ({state}), and its result is not kept any more: raise keep_result, or result_ttl of the call",
         )
 
 

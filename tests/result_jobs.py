@@ -95,3 +95,33 @@ class LateWorker(AddWorker):
 
     def perform(self) -> None:
         raise AssertionError("it has expired")
+
+
+class KeptWorker(AddWorker):
+    """Keep each result for a minute."""
+
+    keep_result = 60
+
+    def perform(self, number: int) -> list[int]:
+        return [number]
+
+
+class KeptSyncWorker(KeptWorker):
+    """Be acknowledged alone, and fail at once."""
+
+    ack = "sync"
+
+    def perform(self, number: int) -> list[int]:
+        if number < 0:
+            raise LookupError("no row")
+        return [number]
+
+
+class KeptLateWorker(AddWorker):
+    """End without a run, and keep that."""
+
+    expires_in = timedelta(milliseconds=1)
+    keep_result = timedelta(minutes=1)
+
+    def perform(self) -> None:
+        raise AssertionError("it has expired")

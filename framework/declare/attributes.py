@@ -1,5 +1,6 @@
 """The attributes of a worker class: for each its group, its validator and its documentation."""
 
+from datetime import timedelta
 from typing import get_args
 
 from framework.declare import validators
@@ -7,6 +8,7 @@ from framework.declare.attribute import Attribute
 from framework.declare.flow_control_attributes import FLOW_CONTROL_ATTRIBUTES
 from framework.declare.job_option import TRACKED
 from framework.types import Ack, Isolation, ResourceBoundary, StrictArguments, Urgency
+from framework.wire.result_fields import MAX_TTL_S
 
 ATTRIBUTES: dict[str, Attribute] = {
     "feature_category": Attribute(
@@ -256,6 +258,15 @@ ATTRIBUTES: dict[str, Attribute] = {
         "cancelled.",
         trap="Make it longer than the job waits in its queue, and longer than it runs: afterwards the state is "
         "`unknown`.",
+    ),
+    "keep_result": Attribute(
+        validator=validators.optional(validators.duration_up_to(timedelta(seconds=MAX_TTL_S), "7 days")),
+        group="status",
+        meaning="How long the result of each job is kept after its end, for `framework.result(jid)`. `None`: only results of "
+        "`call` are kept.",
+        effect="The step that ends a job stores its result, or how it ended without one. The state of the job is tracked too, and "
+        "lives twice as long.",
+        trap="Each result takes memory of Redis, at most 256 KiB. Results are not encrypted.",
     ),
     "track": Attribute(
         validator=TRACKED.validator,

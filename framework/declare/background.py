@@ -60,6 +60,7 @@ class WorkerAttributes(TypedDict, total=False):
     memory_limit: int | None
     expires_in: timedelta | float | None
     status_expiration: timedelta | float | None
+    keep_result: timedelta | float | None
     track: bool
     idempotent: bool
     deduplicate: Deduplicate | None

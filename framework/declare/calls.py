@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from framework.declare import awaited_push, misuse, port, validators
+from framework.declare.constraints import refused_result
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, P, PushRequest
 from framework.declare.result_port import ResultPort
@@ -26,7 +27,7 @@ from framework.errors import (
 )
 from framework.typeguards import short_repr
 from framework.types import Jid
-from framework.wire.result_fields import MAX_TTL_S, RESULT, CallEnd, read_answer
+from framework.wire.result_fields import MAX_TTL_S, RESULT, CallEnd, read_answer, result_request, state_ttl_s
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -81,10 +82,10 @@ class JobCall(Generic[R]):
                 raise MisuseError(
                     self.worker, "result() would stop the event loop: write await call, or await call.aresult()"
                 )
-            seconds, results = _seconds(self.worker, timeout), port.current().results
+            seconds, results = seconds_of(self.worker, timeout), port.current().results
             future = results.watch(self._known_jid, self._request)
             try:
-                self._end = _read(future.result(seconds))
+                self._end = stored_end(future.result(seconds))
             except FutureTimeoutError as error:
                 raise ResultTimeoutError(self.worker, self._known_jid, seconds) from error
             finally:
@@ -94,10 +95,10 @@ class JobCall(Generic[R]):
     async def aresult(self, timeout: timedelta | float = WAIT_S) -> R:  # noqa: ASYNC109
         """Return the result as ``result``, while the event loop goes on. ``await call`` is the same. It may be cancelled."""
         if self._end is None:
-            seconds, results = _seconds(self.worker, timeout), port.current().results
+            seconds, results = seconds_of(self.worker, timeout), port.current().results
             future = await _watched(results, self._known_jid, self._request)
             try:
-                self._end = _read(await asyncio.wait_for(_in_loop(future), seconds))
+                self._end = stored_end(await asyncio.wait_for(_in_loop(future), seconds))
             except TimeoutError as error:
                 raise ResultTimeoutError(self.worker, self._known_jid, seconds) from error
             finally:
@@ -114,10 +115,7 @@ class JobCall(Generic[R]):
         return self.jid
 
     def _value(self, end: CallEnd) -> R:
-        if end.word == "done":
-            return cast("R", end.value)
-        kind = _ERRORS.get(end.word, JobRemovedError)
-        raise kind(self.worker, self.jid, end.word, end.reason, end.error_class)
+        return cast("R", value_of(self.worker, self.jid, end))
 
 
 class ResultCalls:
@@ -159,27 +157,31 @@ def push_call(
     if misuse.running_loop() is not None:
         misuse.reject_await(declaration)
     name = declaration.qualified_name
-    if declaration.encrypt:
-        raise ArgumentsError(
-            name, "declares encrypt, and results are not encrypted: let the job store its result itself"
-        )
-    if declaration.deduplicate is not None and declaration.deduplicate.has_window:
-        strategy = declaration.deduplicate.strategy
-        raise ArgumentsError(
-            name,
-            f"declares Deduplicate({strategy!r}): a later push takes the place of the job, or is added to it, so no caller has a "
-            "result of its own",
-        )
+    reason = refused_result(declaration.deduplicate, encrypts=declaration.encrypt)
+    if reason is not None:
+        raise ArgumentsError(name, reason)
     if options.get("sync"):
         raise ArgumentsError(name, "set(sync=True) runs the job here and now; leave out sync, or use perform_inline")
     client = port.current()
-    ttl_s = round(options["result_ttl"].total_seconds()) if "result_ttl" in options else RESULT_TTL_S
+    ttl_s = _kept_for_s(declaration, options)
     if not 0 < ttl_s <= MAX_TTL_S:
         raise ArgumentsError(name, f"result_ttl is {ttl_s:,} s. Allowed: from 1 s to 7 days")
     bound = declaration.signature.bind(args, kwargs)
-    wish = {**options, RESULT: [ttl_s, client.results.caller]}
+    # The state tells a job that has not ended from an unknown one, for framework.result(jid).
+    kept = options.get("status_expiration", declaration.status_expiration) or timedelta(0)
+    wish = {
+        **options,
+        RESULT: result_request(ttl_s, client.results.caller),
+        "status_expiration": max(kept, timedelta(seconds=state_ttl_s(ttl_s))),
+    }
     request = PushRequest(declaration, bound, None, wish)
     return JobCall(declaration.wire_name, client.push(request), request)
+
+
+def _kept_for_s(declaration: Declaration, options: Mapping[str, Any]) -> int:
+    """Return for how many seconds the answer of a call is kept."""
+    span: timedelta | None = options.get("result_ttl", declaration.keep_result)
+    return RESULT_TTL_S if span is None else round(span.total_seconds())
 
 
 async def apush_call(
@@ -190,12 +192,20 @@ async def apush_call(
     return await awaited_push.run(declaration, options, push, is_bulk=False)
 
 
+def value_of(worker: str, jid: Jid | None, end: CallEnd) -> Any:
+    """Return the value of a job that has ended. Raises JobEndedError for an end without one."""
+    if end.word == "done":
+        return end.value
+    raise _ERRORS.get(end.word, JobRemovedError)(worker, jid, end.word, end.reason, end.error_class)
+
+
 def _declaration_of(worker: Any) -> Declaration:
     found: Declaration = worker.declaration()
     return found
 
 
-def _seconds(worker: str, timeout: object) -> float:
+def seconds_of(worker: str, timeout: object) -> float:
+    """Return the seconds of a time-out. Raises ArgumentsError."""
     if type(timeout) in (int, float) and timeout == 0:
         return 0.0
     try:
@@ -227,7 +237,8 @@ async def _in_loop(future: "Future[bytes]") -> bytes:
     return await asyncio.shield(asyncio.wrap_future(future))
 
 
-def _read(data: bytes) -> CallEnd:
+def stored_end(data: bytes) -> CallEnd:
+    """Return how a job has ended, from its stored answer."""
     try:
         return read_answer(data)
     except Exception as error:  # noqa: BLE001 - the process of an isolated job may have sent anything

@@ -89,6 +89,7 @@ def check_constraints(
             message = f"{fact}: {rule}, as {rule.reason}. {rule.remedy}"
             faults.add(message, rule.attribute)
     _check_database_overrides(faults, attributes)
+    _check_result(faults, attributes)
     if (
         attributes["memory_limit"] is not None
         and attributes["isolation"] is None
@@ -99,6 +100,27 @@ def check_constraints(
             "share its memory. Declare both, or limit the worker processes: cluster --memory-limit."
         )
         faults.add(message, "memory_limit")
+
+
+def _check_result(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:
+    """Note a class that keeps results and cannot: its results would be stored in plain text, or one job runs for several pushes."""
+    if attributes["keep_result"] is None:
+        return
+    reason = refused_result(attributes["deduplicate"], encrypts=attributes["encrypt"])
+    if reason is not None:
+        faults.add(f"keep_result = {attributes['keep_result']!r}: the class {reason}.", "keep_result")
+
+
+def refused_result(policy: Deduplicate | None, *, encrypts: bool) -> str | None:
+    """Return why no result of a class may be kept, ``None`` if it may."""
+    if encrypts:
+        return "declares encrypt, and results are not encrypted: let the job store its result itself"
+    if policy is not None and policy.has_window:
+        return (
+            f"declares Deduplicate({policy.strategy!r}): a later push takes the place of the job, or is added to it, so no caller "
+            "has a result of its own"
+        )
+    return None
 
 
 def _check_database_overrides(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:

@@ -61,6 +61,7 @@ class Declaration:
     memory_limit: int | None
     expires_in: timedelta | None
     status_expiration: timedelta | None
+    keep_result: timedelta | None
     track: bool
 
     idempotent: bool

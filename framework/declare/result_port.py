@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from framework.declare.request import PushRequest
-from framework.types import Jid
+from framework.types import Jid, JobState
 
 
 class ResultPort(Protocol):
@@ -17,6 +17,13 @@ class ResultPort(Protocol):
 
     def watch(self, jid: Jid, request: PushRequest) -> "Future[bytes]":
         """Return the future of the stored answer of a job. Looks once, then waits for a message of the shard."""
+        ...
+
+    def find(self, jid: Jid) -> "tuple[bytes | None, JobState]":
+        """Return the stored answer of a job, ``None`` without one, and its state. One round trip to each shard.
+
+        Raises ShardUnavailableError: a shard does not answer, and no other one has the answer.
+        """
         ...
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:

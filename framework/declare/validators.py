@@ -152,6 +152,22 @@ spread = Validator(f"a whole number of seconds from 0 to {MOST_SPREAD_S:,}, or s
 """Allows the time over which the entries of the schedule spread their jobs."""
 
 
+def duration_up_to(most: timedelta, words: str) -> Validator:
+    """Allow a span from a second to ``most``, which ``words`` names."""
+    allowed = f"a timedelta, or a number of seconds, from 1 s to {words}"
+
+    def check(value: Any) -> timedelta:
+        try:
+            span: timedelta = duration(value)
+        except InvalidValue:
+            raise InvalidValue(allowed) from None
+        if not timedelta(seconds=1) <= span <= most:
+            raise InvalidValue(allowed)
+        return span
+
+    return Validator(allowed, check)
+
+
 def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:
     def check(value: Any) -> str:
         if type(value) is str and pattern.fullmatch(value):

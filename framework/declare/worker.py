@@ -105,6 +105,9 @@ class ApplicationWorker(AwaitablePushes):
     """The most time between the push of a job, or the due time of a scheduled one, and its start."""
     status_expiration: ClassVar[timedelta | float | None] = None
     """How long the state of a job is kept after its last change. ``None``: the state is not tracked."""
+    keep_result: ClassVar[timedelta | float | None] = None
+    """How long the result of each job is kept after its end, for ``framework.result(jid)``. ``None``: only results of ``call`` are
+    kept."""
     track: ClassVar[bool] = False
     """Whether the life of each job is recorded in the database of tasks."""
 

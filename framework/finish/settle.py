@@ -40,7 +40,7 @@ from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
-from framework.wire.status_key import TrackedJob
+from framework.wire.status_key import LastStatus, TrackedJob
 from framework.wire.sub_queues import return_queue
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.
@@ -130,8 +130,8 @@ class Settler:
         """Move the job out of the working list, and return where the job is; its capacity in this process is then free.
 
         ``confirmed``: wait until Redis has confirmed the acknowledgement (``ack = "sync"``).
-        The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement gets its last
-        state earlier: if the process is killed in between, the job runs again and is ``running`` again.
+        The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement and no resources
+        gets its last state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
         if (resources := unit.resources) is not None and resources.awaited is not None:
             note_end(resources, outcome, decision)
@@ -165,32 +165,31 @@ class Settler:
         if not confirmed and unit.acknowledged_with_others:
             self.acknowledge_with_others(unit, tracked, state)
             return SettleResult("acknowledged", acknowledge=True)
-        if tracked is not None and state is not None:
+        if unit.resources is None and tracked is not None and state is not None:
             self._status_writer.write_last(tracked, state)
-        return self._remove(unit)
+        return self._remove(unit, _last_status(tracked, state))
 
     def acknowledge_with_others(
         self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None = SUCCEEDED.state
     ) -> None:
         """Prepare a unit that is ``acknowledged_with_others``: ``fetch.lua`` releases its resources and writes its last state."""
         if unit.resources is not None or tracked is not None:
-            status = tracked.last_status(state) if tracked is not None and state is not None else None
-            unit.release_on_ack(status)
+            unit.release_on_ack(_last_status(tracked, state))
 
-    def _remove(self, unit: UnitOfWork) -> SettleResult:
-        """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources.
+    def _remove(self, unit: UnitOfWork, status: LastStatus | None) -> SettleResult:
+        """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources and writes its state.
 
         If a duplicate arrived during its run, the same script enqueues one more run.
         """
         if unit.resources is None:
             return self._acknowledge_confirmed(unit)
-        removed = self._complete(unit, done=True)
+        removed = self._complete(unit, status, done=True)
         self._in_doubt.discard(unit.data)
         return SettleResult("acknowledged" if removed else "lost")
 
-    def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
+    def _complete(self, unit: UnitOfWork, status: LastStatus | None, *, done: bool = False) -> bool:
         """Remove a job with resources from Redis, and release these; return whether this process owned the job."""
-        names, arguments = [self._working], [unit.data, _resources_on_end(unit)]
+        names, arguments = [self._working], [unit.data, _resources_on_end(unit, status)]
         resources = unit.resources
         next_run = resources.next_run() if done and resources is not None and resources.next_run is not None else None
         if next_run is not None and resources is not None and resources.lock is not None:
@@ -219,11 +218,11 @@ class Settler:
     ) -> SettleResult:
         match decision:
             case Delete(payload, args):
-                if tracked is not None:
-                    self._status_writer.write_last(tracked, DELETED.state)
                 has_resources = unit.resources is not None
+                if tracked is not None and not has_resources:
+                    self._status_writer.write_last(tracked, DELETED.state)
                 # Before the handlers: this script may be tried again, and the handlers must be called once.
-                if removed := not has_resources or self._complete(unit):
+                if removed := not has_resources or self._complete(unit, _last_status(tracked, DELETED.state)):
                     self._handlers.call_death_handlers(job_for_hooks(payload, args), error)
                 self._in_doubt.discard(unit.data)
                 return SettleResult("deleted" if removed else "lost", payload, acknowledge=not has_resources)
@@ -398,6 +397,11 @@ def _exhausted(decision: RetryDecision) -> bool:
             return False
 
 
-def _resources_on_end(unit: UnitOfWork) -> str:
+def _last_status(tracked: TrackedJob | None, state: JobState | None) -> LastStatus | None:
+    """Return the status that the end of a job writes; ``None`` for an untracked job, or no state."""
+    return None if tracked is None or state is None else tracked.last_status(state)
+
+
+def _resources_on_end(unit: UnitOfWork, status: LastStatus | None = None) -> str:
     """Return the script argument that releases the resources of a job that does not run again; empty for none."""
-    return unit.resources.on_end() if unit.resources is not None else ""
+    return unit.resources.end_argument(status) if unit.resources is not None else ""

@@ -19,7 +19,7 @@ from framework.push.edited_payloads import EditedPayloads, PayloadEdits, check_a
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
-from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, wire_value
+from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, queued_lifetime_s
 from framework.push.prepared_job import PreparedJob, prepared_job
 from framework.push.push_plan import PushPlan, recorded_plan
 from framework.push.recording import PushRecorder, is_recorded
@@ -357,7 +357,6 @@ class Client:
         limiter, strict, clock = self._limiter, self._strict_arguments, self._clock
         if self._middleware:
             return MiddlewarePayloads(declaration, self._middleware, shard, queue, options, limiter, strict, clock)
-        expiration = options.get("status_expiration", declaration.status_expiration)
-        status_ttl_s = 0 if expiration is None else int(wire_value(expiration))
+        status_ttl_s = queued_lifetime_s(declaration, options)
         template = JobTemplate(declaration, queue, options, limiter)
         return TemplatePayloads(declaration, template, options, status_ttl_s, strict, clock)

@@ -12,6 +12,8 @@ from framework.declare.per_class import PerClass
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, PROFILE, wire_timestamp
+from framework.wire.result_fields import RESULT, result_request, state_ttl_s
+from framework.wire.status_key import STATUS_EXPIRATION, tracked_job
 
 NO_CONTEXT: Mapping[str, Json] = {}
 ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
@@ -112,6 +114,11 @@ def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
 def class_fields(declaration: Declaration) -> Payload:
     """Return the payload fields that a class decides. Fields with Sidekiq's default are left out, except ``retry``."""
     fields: Payload = {"class": declaration.wire_name, "args": [], "retry": declaration.retry}
+    keep_result, status_expiration = declaration.keep_result, declaration.status_expiration
+    if keep_result is not None:
+        ttl_s = wire_value(keep_result)
+        fields[RESULT] = result_request(ttl_s)
+        status_expiration = max(status_expiration or timedelta(0), timedelta(seconds=state_ttl_s(ttl_s)))
     optional = {
         "version": declaration.version or None,
         "queue_namespace": declaration.queue_namespace,
@@ -120,7 +127,7 @@ def class_fields(declaration: Declaration) -> Payload:
         "backtrace": declaration.backtrace or None,
         "tags": declaration.tags or None,
         "dead": None if declaration.dead else False,
-        "status_expiration": declaration.status_expiration,
+        "status_expiration": status_expiration,
         "expires_in": declaration.expires_in,
     }
     fields.update({name: wire_value(value) for name, value in optional.items() if value is not None})
@@ -137,6 +144,13 @@ def option_fields(options: Mapping[str, Any]) -> Payload:
     if options.get("profile"):
         fields[PROFILE] = True
     return fields
+
+
+def queued_lifetime_s(declaration: Declaration, options: Mapping[str, Any]) -> int:
+    """Return for how many seconds the state of a job that waits is kept, 0 if it is not tracked."""
+    fields = class_fields(declaration) | option_fields(options)
+    tracked = tracked_job({**fields, "jid": "any"}) if STATUS_EXPIRATION in fields else None
+    return 0 if tracked is None else tracked.lifetime_s(0)
 
 
 def option_context(options: Mapping[str, Any]) -> Mapping[str, Json]:

@@ -113,7 +113,7 @@ class TemplatePayloads:
         declaration: Declaration,
         template: JobTemplate,
         options: Mapping[str, Any],
-        status_ttl_s: int,
+        queued_status_ttl_s: int,
         strict_arguments: StrictArgumentsCheck,
         clock: Callable[[], float],
     ) -> None:
@@ -121,7 +121,7 @@ class TemplatePayloads:
         self._signature = declaration.signature
         self._template = template
         self._context = option_context(options)
-        self._status_ttl_s = status_ttl_s
+        self._status_ttl_s = queued_status_ttl_s
         expires_in = options.get("expires_in", declaration.expires_in)
         self._expires_in_s = 0.0 if expires_in is None else float(wire_value(expires_in))
         self._strict_arguments = strict_arguments

@@ -18,9 +18,11 @@ from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
 from framework.declare.request import PushRequest
+from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
-from framework.types import Jid
+from framework.types import Jid, JobState
 from framework.wire import keys
+from framework.wire.status_key import most_advanced
 
 _BLOCK_S = 2
 _LOOK_EVERY = 2
@@ -72,6 +74,23 @@ class ResultStore:
         # After the registration: an answer that comes from now on is seen by the thread.
         thread.look([jid], [shard, *thread.others])
         return future
+
+    def find(self, jid: Jid) -> tuple[bytes | None, JobState]:
+        """See ``ResultPort``. The answer and the state of a job are on one shard, and are written in one step."""
+        states: list[bytes | None] = []
+        failure: ShardUnavailableError | None = None
+        for shard in self._client.shards.values():
+            try:
+                answer, state = shard.result(jid)
+            except ShardUnavailableError as error:
+                failure = failure or error
+                continue
+            if answer is not None:
+                return answer, "completed"
+            states.append(state)
+        if failure is not None:
+            raise failure
+        return None, most_advanced(states)
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
         """See ``ResultPort``."""

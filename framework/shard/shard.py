@@ -317,6 +317,11 @@ class Shard(WorkflowStore):
         """
         return cast("Sequence[bytes | None]", self._connection.read(pack(("MGET", *map(keys.status, jids)))))
 
+    def result(self, jid: Jid) -> tuple[bytes | None, bytes | None]:
+        """Return the stored answer of a job and the value of its status key, ``None`` for a missing key. Raises as ``states``."""
+        found = cast("list[bytes | None]", self._connection.read(pack(("MGET", keys.result(jid), keys.status(jid)))))
+        return found[0], found[1]
+
 
 @lru_cache(maxsize=1_000)
 def _packed_head(queue: str) -> bytes:

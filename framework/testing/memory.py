@@ -80,8 +80,8 @@ class JobMemory:
         self.cancelled = set[Jid]()
         """The ids of cancelled jobs and batches that have not ended (``aw:cancelled``)."""
         self.batches = MemoryBatches(self, clock)
-        self.results = dict[Jid, bytes]()
-        """The answers of called jobs that have ended (``aw:result:JID``)."""
+        self.results = dict[Jid, tuple[bytes, float]]()
+        """The answers of called jobs that have ended (``aw:result:JID``), and when each expires."""
         self.clear()
 
     def clear(self) -> None:
@@ -154,6 +154,11 @@ class JobMemory:
         """Return a state that has not expired."""
         state, expires_at = self._states.get(key, (None, 0.0))
         return state if self._clock() < expires_at else None
+
+    def result(self, jid: Jid) -> bytes | None:
+        """Return the answer of a called job that has not expired."""
+        answer, expires_at = self.results.get(jid, (None, 0.0))
+        return answer if self._clock() < expires_at else None
 
     def once(self, token: str, act: Callable[[], Any]) -> Any:
         """Return the reply of ``act``; under one token it acts once."""
@@ -249,7 +254,8 @@ class JobMemory:
             if fields.get("batch"):
                 bid, jid, how, *call = fields["batch"]
                 if call and how not in ("failed", "revived"):
-                    self.results[jid] = (call[2] or f'{{"end":"{how}"}}').encode()
+                    answer = (call[2] or f'{{"end":"{how}"}}').encode()
+                    self.results[jid] = (answer, self._clock() + float(call[0]))
                 if bid:
                     self.batches.count(bid, jid, how)
 

@@ -6,7 +6,8 @@ from concurrent.futures import Future
 from framework.declare.request import PushRequest
 from framework.declare.result_port import ResultPort
 from framework.testing.memory_shard import MemoryShard
-from framework.types import Jid
+from framework.types import Jid, JobState
+from framework.wire.status_key import most_advanced
 
 
 class MemoryResults(ResultPort):
@@ -24,12 +25,18 @@ class MemoryResults(ResultPort):
         """See ``ResultPort``: without an answer the wait ends at once, as no other process runs the job."""
         del request
         future: Future[bytes] = Future()
-        found = [one.memory.results[jid] for one in self._shards.values() if jid in one.memory.results]
-        if found:
-            future.set_result(found[0])
+        found, _ = self.find(jid)
+        if found is not None:
+            future.set_result(found)
         else:
             future.set_exception(TimeoutError("the job has not ended: run it, for example with drain()"))
         return future
+
+    def find(self, jid: Jid) -> tuple[bytes | None, JobState]:
+        """See ``ResultPort``."""
+        found = [one.result(jid) for one in self._shards.values()]
+        answer = next((answer for answer, _ in found if answer is not None), None)
+        return answer, most_advanced(state for _, state in found)
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
         """See ``ResultPort``."""

@@ -103,7 +103,8 @@ class MemorySettler:
             case _:
                 assert_never(outcome)
         if tracked is not None and ending.state is not None:
-            self._states.write(TrackedJob(tracked.jid, tracked.lifetime_s(delay_s)), ending.state)
+            lives_s = tracked.lifetime_s(delay_s) if ending.state in ("queued", "retrying") else tracked.ttl_s
+            self._states.write(TrackedJob(tracked.jid, lives_s), ending.state)
 
     def _settle_failure(self, unit: UnitOfWork, error: BaseException, decision: RetryDecision) -> float:
         """Settle a failed job; return its delay in seconds."""

@@ -272,6 +272,11 @@ class MemoryShard(Shard):
         self._check_available()
         return [self.memory.state(keys.status(jid)) for jid in jids]
 
+    def result(self, jid: Jid) -> tuple[bytes | None, bytes | None]:
+        """See ``Shard``."""
+        self._check_available()
+        return self.memory.result(jid), self.memory.state(keys.status(jid))
+
     def cancel(self, jids: Sequence[Jid]) -> list[bool]:
         """See ``Shard`` and ``mark_cancelled.lua``."""
         self._check_available()

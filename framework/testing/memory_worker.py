@@ -89,7 +89,7 @@ class MemoryStates(StatusWriter):
     def write_last(self, tracked: TrackedJob, state: JobState | None) -> None:
         """See ``StatusWriter``."""
         if state is not None:
-            self._memory_shard.write_status(tracked.command(state))
+            self._memory_shard.write_status(TrackedJob(tracked.jid, tracked.ttl_s).command(state))
 
 
 class MemoryWorker:

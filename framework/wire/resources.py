@@ -269,7 +269,11 @@ class JobResources:
 
     def on_end(self, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that will not run again: all resources are released, and ``status`` is written."""
-        return dumps_known(self.end_fields(None if status is None else _status_fields(status))).decode()
+        return self.end_argument(None if status is None else _status_fields(status))
+
+    def end_argument(self, status: Sequence[str] | None) -> str:
+        """Return the same as ``on_end`` for a status of the form of ``end_fields``."""
+        return dumps_known(self.end_fields(status)).decode()
 
     def on_dead(self) -> str:
         """Return the script argument for a job that moves to the dead or interrupted set: a retry from there needs its cursor."""

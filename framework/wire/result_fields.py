@@ -14,6 +14,9 @@ RESULT_LIMIT = 262_144
 MAX_TTL_S = 7 * 86_400
 """The longest time for which an answer is kept."""
 
+WAIT_S = 30 * 86_400
+"""For how long the state of a job that keeps its result lives at least, after each change before the end of the job."""
+
 _MAX_TOKEN = 64
 
 EndWord: TypeAlias = Literal[
@@ -36,6 +39,16 @@ class CallEnd(NamedTuple):
     value: Any = None
     reason: str = ""
     error_class: str = ""
+
+
+def result_request(ttl_s: int, caller: str = "") -> list[int | str]:
+    """Return the field of a job whose answer is kept for ``ttl_s``."""
+    return [ttl_s, caller]
+
+
+def state_ttl_s(ttl_s: int) -> int:
+    """Return for how long the last state of a job is kept: longer than its answer, so that an answer is known to have expired."""
+    return 2 * ttl_s
 
 
 def call_of(payload: Mapping[str, Any] | None) -> ResultCall | None:

@@ -10,12 +10,16 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 from framework.types import Jid, JobState, Payload
 from framework.wire import keys
+from framework.wire.result_fields import RESULT, WAIT_S
 
 STATUS_EXPIRATION = "status_expiration"
 """Field of a payload: the seconds that a state is kept after its last write."""
 
 MAX_TTL_S = 1 << 40
 """The largest TTL in seconds: in milliseconds it is well within Redis's limit."""
+
+LastStatus: TypeAlias = tuple[str, str, str]
+"""The status that the end of a job writes: key, state and seconds."""
 
 StatusCommand: TypeAlias = tuple[Any, ...]
 """The Redis command that writes a state; its second element is the key."""
@@ -39,12 +43,14 @@ class TrackedJob(NamedTuple):
 
     jid: Jid
     ttl_s: int
+    wait_s: int = 0
+    """The seconds that a state is kept at least before the end: a result is asked for by its id, however long the job waits."""
 
     def command(self, state: JobState, *, delay_s: float = 0.0) -> StatusCommand:
         """Return the command that writes ``state``. The status of a waiting job cannot expire before ``delay_s`` is over."""
         return ("SET", keys.status(self.jid), state, "EX", self.lifetime_s(delay_s))
 
-    def last_status(self, state: JobState) -> tuple[str, str, str]:
+    def last_status(self, state: JobState) -> "LastStatus":
         """Return the state that the acknowledgement of an ended job writes (``parts/release.lua``): key, state and seconds."""
         return (keys.status(self.jid), state, str(self.ttl_s))
 
@@ -52,7 +58,7 @@ class TrackedJob(NamedTuple):
         """Return the command for a job that waits in its queue, or until ``at`` in epoch seconds of Redis's clock."""
         if at is None:
             return self.command("queued")
-        return ("SET", keys.status(self.jid), "queued", "EXAT", min(MAX_TTL_S, math.ceil(at) + self.ttl_s))
+        return ("SET", keys.status(self.jid), "queued", "EXAT", min(MAX_TTL_S, math.ceil(at) + self.lifetime_s(0)))
 
     def delayed_command(self, delay_s: float) -> StatusCommand:
         """Return the command for a job that waits ``delay_s`` by Redis's clock."""
@@ -60,7 +66,7 @@ class TrackedJob(NamedTuple):
 
     def lifetime_s(self, delay_s: float) -> int:
         """Return the TTL in seconds of a state written now by a job that then waits ``delay_s``."""
-        return min(MAX_TTL_S, math.ceil(delay_s) + self.ttl_s)
+        return min(MAX_TTL_S, math.ceil(delay_s) + max(self.ttl_s, self.wait_s))
 
 
 class QueuedCommands(Sequence[StatusCommand]):
@@ -98,12 +104,13 @@ class QueuedCommands(Sequence[StatusCommand]):
 def tracked_job(payload: Payload) -> TrackedJob | None:
     """Return the tracked job of a payload, or ``None`` if it is untracked or another writer's values are invalid."""
     ttl_s, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")
+    wait_s = WAIT_S if RESULT in payload else 0
     # Almost all: the checks below take three times as long.
     if type(ttl_s) is int and 0 < ttl_s <= MAX_TTL_S and type(jid) is str and jid:
-        return TrackedJob(jid, ttl_s)
+        return TrackedJob(jid, ttl_s, wait_s)
     if not isinstance(ttl_s, int | float) or isinstance(ttl_s, bool) or not ttl_s > 0:
         return None
-    return TrackedJob(jid, math.ceil(min(ttl_s, MAX_TTL_S))) if isinstance(jid, str) and jid else None
+    return TrackedJob(jid, math.ceil(min(ttl_s, MAX_TTL_S)), wait_s) if isinstance(jid, str) and jid else None
 
 
 def most_advanced(found: Iterable[bytes | None]) -> JobState:
