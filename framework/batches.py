@@ -19,6 +19,6 @@ A batch needs Redis alone. It is on the shard of its jobs, and counts each job i
 
 from framework.declare.batch import Batch, BatchEvent, JobsBlock
 from framework.declare.batch_port import BatchStatus
-from framework.errors import BatchError, UnknownBatchError
+from framework.errors import BatchCancelledError, BatchError, UnknownBatchError
 
-__all__ = ["Batch", "BatchError", "BatchEvent", "BatchStatus", "JobsBlock", "UnknownBatchError"]
+__all__ = ["Batch", "BatchCancelledError", "BatchError", "BatchEvent", "BatchStatus", "JobsBlock", "UnknownBatchError"]

@@ -20,6 +20,7 @@ FrameworkError
 ├── ReadOnlyError             framework.admin was asked to change something inside of a ``read_only`` block
 ├── JobRefusedError           framework.admin cannot move a job, which stays as it is
 ├── BatchError                a batch does not take jobs or callbacks
+│   ├── BatchCancelledError   the batch was cancelled, so it takes no jobs: a job that adds to it ends as cancelled
 │   └── UnknownBatchError     no shard has a batch of this id
 ├── WorkflowError             a workflow is declared wrongly, or cannot start
 │   └── UnknownWorkflowError  no shard has a workflow of this id
@@ -343,6 +344,17 @@ class BatchError(FrameworkError):
     def __init__(self, bid: str, reason: str) -> None:
         self.bid, self.reason = bid, reason
         super().__init__(f"batch {bid}: {reason}.")
+
+
+class BatchCancelledError(BatchError):
+    """Report that a batch takes no jobs, because it was cancelled, or the batch around it.
+
+    In a job this is no failure: a job that lets the error through ends as cancelled, without a retry. A program that writes a long
+    batch stops at it.
+    """
+
+    def __init__(self, bid: str, what: str = "it") -> None:
+        super().__init__(bid, f"{what} was cancelled, so no jobs can be added")
 
 
 class UnknownBatchError(BatchError, LookupError):

@@ -88,7 +88,7 @@ class Batch:
         self._on("complete", callback, *args, **kwargs)
 
     def on_success(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Enqueue a job of this class when all jobs of the batch have succeeded. Otherwise as ``on_complete``."""
+        """Enqueue a job of this class when all jobs of the batch have succeeded; never after ``cancel``. As ``on_complete``."""
         self._on("success", callback, *args, **kwargs)
 
     def on_death(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -106,7 +106,8 @@ class Batch:
         than ``autoflush`` jobs are written in steps of ``autoflush``, and the events of the batch wait for the last step.
 
         Raises (at the end of the block, or in a push of it):
-            BatchError: a job belongs to another shard, or the batch has succeeded or was cancelled.
+            BatchError: a job belongs to another shard, or the batch has succeeded.
+            BatchCancelledError: the batch was cancelled. In a job this is no failure: the job ends as cancelled.
             UnknownBatchError: the batch was deleted, or has expired.
             ShardUnavailableError: Redis does not answer or refuses the write.
         """
@@ -149,11 +150,12 @@ class Batch:
         port.current().batches.change(self.bid, "invalidate")
 
     def cancel(self) -> None:
-        """Cancel every job of the batch and of the nested ones: none begins any more, and running ones are asked to end.
+        """Cancel every job of the batch and of the nested ones: none begins later than five seconds after this call.
 
         A job that waits ends without running: in a queue when its turn comes, in the schedule set when it is due.
         ``self.cancelled`` of a running job becomes true within five seconds. The events ``complete`` and ``finished`` happen when
-        all have ended, ``success`` does not. Jobs cannot be added any more. Raises as ``invalidate``.
+        all have ended; ``success`` never happens. From this call on the batch takes no jobs (``BatchCancelledError``). If it is a
+        step of a workflow, the workflow is cancelled. A batch that has succeeded stays as it is. Raises as ``invalidate``.
         """
         port.current().batches.change(self.bid, "cancel")
 

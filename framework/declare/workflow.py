@@ -240,7 +240,7 @@ class WorkflowRun:
         port.current().workflows.change(self.id, "invalidate")
 
     def cancel(self) -> None:
-        """Cancel the jobs of the step that runs (``Batch.cancel``), and start no other step or branch. Raises as ``status``."""
+        """Cancel the jobs of the step that runs (``Batch.cancel``), and write no other step or branch. Raises as ``status``."""
         port.current().workflows.change(self.id, "cancel")
 
     def delete(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any
 
-from framework.errors import Discard
+from framework.errors import BatchCancelledError, Discard
 from framework.execute.event_loop import EventLoop
 from framework.execute.perform import call_perform, new_instance
 from framework.finish.status_writer import StatusWriter
@@ -17,7 +17,7 @@ from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.typeguards import has_type
-from framework.types import Jid, Payload
+from framework.types import Jid, JobState, Payload
 from framework.wire.compress import decompress_arguments
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import decode
@@ -59,10 +59,16 @@ def run_inline(
     try:
         performed = _run(worker, payload, middleware, strictness)
     except BaseException as error:
-        status_writer.write(found, "discarded" if has_type(error, Discard) else "failed")
+        status_writer.write(found, _state_after(error))
         raise
     status_writer.write(found, "completed" if performed else "discarded")
     return found.jid
+
+
+def _state_after(error: BaseException) -> JobState:
+    if has_type(error, Discard):
+        return "discarded"
+    return "cancelled" if has_type(error, BatchCancelledError) else "failed"
 
 
 def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck) -> bool:

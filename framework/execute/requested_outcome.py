@@ -2,15 +2,24 @@
 
 import time
 
-from framework.errors import Discard, MissingKeyError, OffloadedArgumentsError, OverLimit, PayloadError, RetryLater
+from framework.errors import (
+    BatchCancelledError,
+    Discard,
+    MissingKeyError,
+    OffloadedArgumentsError,
+    OverLimit,
+    PayloadError,
+    RetryLater,
+)
 from framework.execute.over_limit import over_limit_outcome
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import NO_KEY, NO_STORE
-from framework.finish.outcome import Deferred, Discarded, Malformed, RunOutcome, Snoozed
+from framework.finish.outcome import Cancelled, Deferred, Discarded, Malformed, RunOutcome, Snoozed
 from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.malformed import batch_resources_of, dead_set_entry
+from framework.wire.resources import slot_id
 
 _NO_KEY_DELAY_S = _NO_STORE_DELAY_S = 60.0
 
@@ -30,6 +39,9 @@ def requested_outcome(unit: UnitOfWork, payload: Payload | None, error: BaseExce
         return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)
     if has_type(error, Discard):
         return Discarded(error.reason)
+    if has_type(error, BatchCancelledError):
+        # Its batch, or the one that it writes, was cancelled: so was the work of the job.
+        return Cancelled(slot_id(payload or {}, unit.data), ran=True)
     if has_type(error, OverLimit):
         return over_limit_outcome(unit, payload or {}, error)
     return None

@@ -165,7 +165,8 @@ class ProcessTasks:
         self._components.refresh()
         for step in self._components.maintenance:
             step()
-        return jittered(self._timings.sweep_period_s)
+        # Never longer than the period: it is the documented time until a process knows a cancellation.
+        return min(jittered(self._timings.sweep_period_s), self._timings.sweep_period_s)
 
     def _poll(self) -> float:
         return self._components.poller.step()

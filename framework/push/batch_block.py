@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from framework.declare.batch_port import BatchFacts, BuiltCallback
 from framework.declare.request import BulkRequest, DueTime, PushRequest
-from framework.errors import BatchError, ShardUnavailableError, UnknownBatchError
+from framework.errors import BatchCancelledError, BatchError, ShardUnavailableError, UnknownBatchError
 from framework.push.chunks import WriteBatch
 from framework.push.job_batch import JobBatch, queued_status
 from framework.push.push_plan import PushPlan
@@ -19,6 +19,7 @@ from framework.wire.batch_fields import (
     BID,
     CANCELLED,
     NO_PARENT,
+    PARENT_CANCELLED,
     SUCCEEDED,
     UNKNOWN,
     WRITTEN,
@@ -46,8 +47,7 @@ _TRIES = 3
 
 _REFUSALS: Mapping[int, str] = {
     SUCCEEDED: "it has succeeded, so no jobs can be added; make a new batch",
-    CANCELLED: "it was cancelled, so no jobs can be added",
-    NO_PARENT: "the batch around it is unknown, has succeeded or was cancelled; nothing was written",
+    NO_PARENT: "the batch around it is unknown or has succeeded; nothing was written",
 }
 
 
@@ -272,6 +272,8 @@ class BatchBlock:
     def _refusal(self, code: int) -> BatchError:
         if code == UNKNOWN:
             return UnknownBatchError(self.facts.bid)
+        if code in (CANCELLED, PARENT_CANCELLED):
+            return BatchCancelledError(self.facts.bid, "it" if code == CANCELLED else "the batch around it")
         return BatchError(self.facts.bid, _REFUSALS[code])
 
     def _log_duplicates(self, groups: Sequence[BatchGroup], reply: BatchReply) -> None:

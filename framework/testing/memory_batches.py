@@ -9,6 +9,7 @@ from framework.types import Jid
 from framework.wire.batch_fields import (
     CANCELLED,
     NO_PARENT,
+    PARENT_CANCELLED,
     SUCCEEDED,
     UNKNOWN,
     WRITTEN,
@@ -86,7 +87,9 @@ class MemoryBatches:
             return BatchReply(part_refused, ())
         refused = self._refusal(found) if found is not None or write.create is None else None
         if refused is None and write.create is not None and write.create.parent:
-            refused = NO_PARENT if self._refusal(self._batches.get(write.create.parent)) is not None else None
+            refused = self._refusal(self._batches.get(write.create.parent))
+            if refused is not None:
+                refused = PARENT_CANCELLED if refused == CANCELLED else NO_PARENT
         if refused is not None:
             return BatchReply(refused, ())
         if found is None:
@@ -143,12 +146,20 @@ class MemoryBatches:
             return 1
         found.fields.setdefault("invalidated_at", self._clock())
         if action == "cancel":
-            found.fields.setdefault("cancelled_at", self._clock())
-            found.fields.pop("open", None)
-            self.workflows.batch_cancelled(bid)
-            self._places.cancelled.add(bid)
-            self._settle(bid)
+            for one in dict.fromkeys((*self.workflows.batch_cancelled(bid), bid)):
+                self._cancel(one)
         return 1
+
+    def _cancel(self, bid: str) -> None:
+        found = self._batches.get(bid)
+        if found is None or "success_at" in found.fields:
+            return
+        for name in ("invalidated_at", "cancelled_at"):
+            found.fields.setdefault(name, self._clock())
+        found.fields.pop("open", None)
+        if "finished_at" not in found.fields:
+            self._places.cancelled.add(bid)
+        self._settle(bid)
 
     def _create(self, write: BatchWrite) -> _MemoryBatch:
         create = write.create
@@ -178,7 +189,7 @@ class MemoryBatches:
             unfinished = found.number("pending") - found.number("removed") - len(found.dead)
             reached = {
                 "complete": unfinished - len(found.failed) <= 0,
-                "success": found.number("pending") <= 0,
+                "success": found.number("pending") <= 0 and "cancelled_at" not in found.fields,
                 "finished": unfinished <= 0,
             }
             for event in _SETTLED:
@@ -212,7 +223,6 @@ class MemoryBatches:
 
     def _delete(self, bid: str, found: _MemoryBatch) -> None:
         del self._batches[bid]
-        self._places.cancelled.discard(bid)
         parent = self._parent_of(found)
         if parent is None:
             return

@@ -149,11 +149,14 @@ class MemoryWorkflows:
             if part.last:
                 found[f"{part.step}:state"] = "running"
 
-    def batch_cancelled(self, bid: str) -> None:
-        """Cancel the workflow of a step whose batch was cancelled."""
-        found = self._workflows.get((step_of(bid) or ("", ""))[0])
-        if found is not None:
-            self._cancel(found)
+    def batch_cancelled(self, bid: str) -> list[str]:
+        """Cancel the workflow of a step whose batch was cancelled; return the ids of the batches of its steps."""
+        workflow_id = (step_of(bid) or ("", ""))[0]
+        found = self._workflows.get(workflow_id)
+        if found is None:
+            return []
+        self._cancel(found)
+        return [step_bid(workflow_id, name) for name in found["steps"].split()]
 
     def _of_part(self, part: StepPart | None) -> dict[str, str] | None:
         return None if part is None else self._workflows.get(part.workflow.removeprefix(keys.workflow("")))

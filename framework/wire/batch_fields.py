@@ -165,6 +165,6 @@ class BatchReply(NamedTuple):
     """Of each dropped duplicate: group and index, from 0, and the jid of the job that it duplicates."""
 
 
-WRITTEN_BEFORE, WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT = 2, 1, 0, -1, -2, -3
+WRITTEN_BEFORE, WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT, PARENT_CANCELLED = 2, 1, 0, -1, -2, -3, -4
 """Codes: the part of a step was written before; written; there is no such batch; it has succeeded; it was cancelled; its parent is
 unknown, succeeded or cancelled."""

@@ -244,7 +244,7 @@ def build_worker(
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
         cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, absent, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
-        refresh=partial(_call_each, policies.refresh, cancellations.refresh),
+        refresh=partial(_call_each, cancellations.refresh, policies.refresh),
         maintenance=(*policies.maintenance, *_monitors(settings, shard.name, upkeep, events, cron, absent)),
         flags=policies.flags,
         events=events,

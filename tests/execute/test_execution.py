@@ -12,6 +12,7 @@ from framework.declare import registry, signature
 from framework.declare.worker import ApplicationWorker
 from framework.errors import (
     ArgumentsMismatchError,
+    BatchCancelledError,
     Discard,
     PayloadError,
     RetryLater,
@@ -25,7 +26,16 @@ from framework.execute.inline import run_inline
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Discarded, Failed, Interrupted, Malformed, Snoozed, Succeeded, UnknownClass
+from framework.finish.outcome import (
+    Cancelled,
+    Discarded,
+    Failed,
+    Interrupted,
+    Malformed,
+    Snoozed,
+    Succeeded,
+    UnknownClass,
+)
 from framework.middleware.chain import SERVER, Chain
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
@@ -156,6 +166,7 @@ def stopping():
         (RetryLater(5, "busy"), Snoozed(5.0, "busy")),
         (RetryLater(-5), Snoozed(0.0, "")),
         (Discard("no"), Discarded("no")),
+        (BatchCancelledError("aw-b"), Cancelled("ab" * 12, ran=True)),
     ],
     ids=repr,
 )

@@ -126,7 +126,7 @@ class Both:
         assert callbacks >= 0, "only callbacks of nested batches, which are deleted, are pending besides"
         if not callbacks and not self.waiting[bid]:
             assert (real.finished, real.complete) == (True, True)
-            assert real.succeeded == (real.pending == 0)
+            assert real.succeeded == (real.pending == 0 and real.cancelled_at is None)
 
 
 @pytest.mark.proves("R45", "I21")

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from framework.batches import Batch, BatchError, UnknownBatchError
+from framework.batches import Batch, BatchCancelledError, BatchError, UnknownBatchError
 from framework.declare.policy_options import Deduplicate
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
 from framework.store.script import FINISH
@@ -374,6 +374,57 @@ def test_cancelled_batch_marks_itself_and_nested_ones(pusher, redis, fired):
     end(redis, inner, jid, "removed")
     assert redis.exists(keys.CANCELLED) == 0
     assert fired() == ["complete", "finished"]
+
+
+def test_batch_cancelled_while_open_never_succeeds(pusher, redis, fired, jobs):
+    batch, row = with_callbacks(), row_worker()
+    with pytest.raises(KeyboardInterrupt), batch.jobs(autoflush=2):
+        row.perform_bulk([(number,) for number in range(3)])
+        raise KeyboardInterrupt  # its writer is killed
+    written = [job["jid"] for job in jobs()]
+    for jid in written:
+        end(redis, batch, jid)
+    assert (batch.status.open, fired()) == (True, [])
+    Batch(batch.bid).cancel()
+    assert fired() == ["complete", "finished"]
+    status = batch.status
+    assert (status.pending, status.success_at, status.cancelled_at is not None) == (0, None, True)
+
+
+def test_cancelled_batch_with_ended_jobs_never_succeeds(pusher, redis, fired):
+    outer = with_callbacks()
+    with outer.jobs():
+        (one,) = filled(inner := Batch(), 1)
+    inner.cancel()
+    # It ran to its end nevertheless: it never asked.
+    end(redis, inner, one)
+    assert fired() == ["complete", "finished"]
+    assert (inner.status.succeeded, outer.status.succeeded) == (False, False)
+
+
+def test_succeeded_batch_is_not_cancelled_afterwards(pusher, redis):
+    batch = Batch()
+    (jid,) = filled(batch, 1)
+    end(redis, batch, jid)
+    batch.cancel()
+    assert (batch.status.succeeded, batch.status.cancelled_at) == (True, None)
+
+
+def test_deleted_batch_keeps_its_jobs_cancelled(pusher, redis):
+    batch = Batch()
+    filled(batch, 1)
+    batch.cancel()
+    batch.delete()
+    assert redis.zrange(keys.CANCELLED, 0, -1) == [batch.bid.encode()]
+
+
+def test_nested_batch_of_a_cancelled_one_is_refused(pusher):
+    outer = Batch()
+    filled(outer, 1)
+    with pytest.raises(BatchCancelledError, match="was cancelled"), Batch(outer.bid).jobs():
+        inner = Batch()
+        outer.cancel()
+        filled(inner, 1)
 
 
 def test_deleted_nested_batch_is_not_waited_for(pusher, redis, fired):

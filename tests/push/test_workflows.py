@@ -250,6 +250,20 @@ def test_cancelled_workflow_starts_no_other_step(row, ended, redis):
     assert redis.keys(f"aw:workflow:{run.id}*") == []
 
 
+def test_cancelled_batch_of_an_ended_step_ends_the_next_one(row, ended, redis):
+    ROWS[:] = [(1,)]
+    run = catalogue(row).start()
+    ended()
+    first = run.status.step("import").bid
+    ended()
+    advance(run, "import", "success")
+    assert states(run)["validate"] == "running"
+    Batch(first).cancel()
+    marks = {bid.decode() for bid in redis.zrange("aw:cancelled", 0, -1)}
+    assert marks == {run.status.step("validate").bid}
+    assert (run.status.state, Batch(first).status.cancelled_at) == ("cancelled", None)
+
+
 def test_nested_workflow_is_waited_for(row, ended):
     outer = Batch()
     with outer.jobs():

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 import framework
-from framework import BusinessError, Deduplicate, Discard, RetryLater, testing
-from framework.batches import Batch, BatchError
+import framework.status
+from framework import ApplicationWorker, BusinessError, Deduplicate, Discard, RetryLater, testing
+from framework.batches import Batch, BatchCancelledError, BatchError
 from framework.declare.iterable import IterableWorker
 from framework.testing import FakeClock
 from tests.execute.iterable_jobs import iterable
@@ -90,6 +91,28 @@ def test_cancelled_batch_of_a_fake_runs_no_job(classes):
         jobs.drain(classes[0])
         assert [job.args for job in jobs.enqueued()] == [["complete"], ["finished"]]
         assert batch.status.removed == 1
+
+
+def test_job_that_adds_to_a_cancelled_batch_ends_as_cancelled(classes):
+    class PlanWorker(ApplicationWorker):
+        feature_category = "not_owned"
+        status_expiration = 60
+
+        def perform(self):
+            Batch(self.batch.bid).cancel()
+            with self.batch.jobs():
+                classes[0].perform_async(1)
+
+    with testing.fake() as jobs:
+        batch = with_callbacks(classes[1])
+        with batch.jobs():
+            jid = PlanWorker.perform_async()
+        jobs.drain(PlanWorker)
+        assert framework.status.of(jid) == "cancelled"
+        assert [jobs.retries(), jobs.dead(), jobs.enqueued(classes[0])] == [[], [], []]
+        assert (batch.status.removed, batch.status.failures) == (1, 0)
+        with pytest.raises(BatchCancelledError), batch.jobs():
+            classes[0].perform_async(1)
 
 
 def test_iterable_job_of_a_cancelled_batch_stops():

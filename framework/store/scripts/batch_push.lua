@@ -4,7 +4,8 @@
 -- ARGV    1 the write (JSON; wire/batch_fields.py: BatchWrite)  then the payloads of all groups, oldest first
 -- RETURN  { 1, { { group, index (from 0), jid of the job that it duplicates }, ... } }: written, but for these duplicates
 --         { 2 } a part of a workflow's step that was written before: nothing was written now
---         { 0 } no such batch, { -1 } it has succeeded, { -2 } it was cancelled, { -3 } the same of its parent: nothing was written
+--         { 0 } no such batch, { -1 } it has succeeded, { -2 } it was cancelled, { -3 } its parent is unknown or has
+--         succeeded, { -4 } its parent was cancelled: nothing was written
 -- ERROR   the server is full (this is a push, and may be refused), or a queue's key is of another type: nothing was written
 -- COST    O(n log N)
 -- CRASH   before: nothing. after: all jobs at their places, counted. Called again with the same guard after a lost reply, it returns
@@ -36,8 +37,9 @@ local exists = redis.call('HEXISTS', key, 'pending') == 1
 if exists or not create then
   local refused = refusal(key)
   if refused then return { refused } end
-elseif create.parent and refusal('aw:batch:' .. create.parent) then
-  return { -3 }
+elseif create.parent then
+  local refused = refusal('aw:batch:' .. create.parent)
+  if refused then return { refused == -2 and -4 or -3 } end
 end
 for i, group in ipairs(head.groups) do
   local place = group.queue == '' and KEYS[5] or KEYS[5 + i]

@@ -128,14 +128,15 @@ local function batch_functions()
     while bid do
       local key = 'aw:batch:' .. bid
       local fields = redis.call('HMGET', key, 'pending', 'removed', 'open', 'children', 'complete_children', 'success_children',
-        'finished_children', 'complete_at', 'success_at', 'finished_at')
+        'finished_children', 'complete_at', 'success_at', 'finished_at', 'cancelled_at')
       for i = 1, 7 do fields[i] = tonumber(fields[i]) or 0 end
       local pending, open, children = fields[1], fields[3], fields[4]
       if open > 0 then return end
       local unfinished = pending - fields[2] - redis.call('SCARD', key .. ':dead')
       local reached = {
         unfinished - redis.call('SCARD', key .. ':failed') <= 0 and fields[5] >= children,
-        pending <= 0 and fields[6] >= children,
+        -- A cancelled batch is perhaps one whose writer was killed half way: what it has is not all.
+        pending <= 0 and fields[6] >= children and not fields[11],
         unfinished <= 0 and fields[7] >= children,
       }
       local parent, parent_bid
