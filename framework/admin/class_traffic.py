@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -11,16 +11,20 @@ import redis
 from framework.admin.held_jobs import HeldJobs
 from framework.admin.job_counts import QUEUE_PREFIX, OnProgress, jobs_of_classes
 from framework.admin.statistics import reply_number
-from framework.types import Priority
+from framework.types import Payload, Priority
 from framework.wire import keys
 from framework.wire.job import PROFILE, timestamp
 from framework.wire.result_fields import call_of
-from framework.wire.sub_queues import LEVELS, PRIORITY
+from framework.wire.sub_queues import LEVELS, PRIORITY, parent_of
 
 WINDOW_MIN = 5
 """The whole minutes whose runs are counted, and the minute that has begun."""
 
+# Processes write their counts this often: a shorter time says little.
+_SHORTEST_S = 10.0
+
 _SECONDS = 60.0
+_FAILED = (keys.RETRY, keys.DEAD, keys.INTERRUPTED)
 
 
 class RunCounts(NamedTuple):
@@ -30,7 +34,7 @@ class RunCounts(NamedTuple):
     failed: int = 0
     seconds: float = 0.0
     minutes: float = WINDOW_MIN
-    """The length of the window."""
+    """The time in which they ended: the window, or less for a class whose runs began within it."""
 
     @property
     def mean_s(self) -> float | None:
@@ -55,6 +59,24 @@ class Backlog:
     """The jobs in ``places`` whose runs are profiled."""
     levels: Counter[Priority] = field(default_factory=Counter[Priority])
     """The jobs in ``places`` by their level, of a class that declares a priority."""
+    queues: Counter[str] = field(default_factory=Counter[str])
+    """The jobs in ``places`` by the queue that their payload names."""
+    errors: Mapping[str, Counter[str]] = field(default_factory=lambda: {place: Counter[str]() for place in _FAILED})
+    """The errors of the failed jobs by place, each with its number."""
+
+    def add(self, place: str, payload: Payload) -> None:
+        """Count a job."""
+        self.places[place] += 1
+        self.called += call_of(payload) is not None
+        self.profiled += PROFILE in payload
+        if (level := payload.get(PRIORITY)) in LEVELS:
+            self.levels[level] += 1
+        if isinstance(queue := payload.get("queue"), str):
+            self.queues[parent_of(queue)] += 1
+        if place in _FAILED:
+            self.errors[place][_error_of(payload)] += 1
+        if place.startswith(QUEUE_PREFIX) and (entered := timestamp(payload.get("enqueued_at"))) is not None:
+            self.entered.append(entered)
 
     @property
     def waiting(self) -> int:
@@ -84,25 +106,28 @@ def read_backlog(
     """
     found = Backlog()
     for _, place, payload in jobs_of_classes(client, names, on_progress):
-        found.places[place] += 1
-        found.called += call_of(payload) is not None
-        found.profiled += PROFILE in payload
-        if (level := payload.get(PRIORITY)) in LEVELS:
-            found.levels[level] += 1
-        if place.startswith(QUEUE_PREFIX) and (entered := timestamp(payload.get("enqueued_at"))) is not None:
-            found.entered.append(entered)
+        found.add(place, payload)
     for one in held:
         found.held += one.jobs
         found.held_since = one.since if found.held_since is None else min(found.held_since, one.since)
     return found
 
 
-def read_runs(client: "redis.Redis", name: str, now: float) -> RunCounts:
-    """Return the runs of the window, from the keys of Sidekiq's Metrics page. Raises redis errors."""
+def read_runs(client: "redis.Redis", name: str, now: float, began: Iterable[float] = ()) -> RunCounts:
+    """Return the runs of the window, from the keys of Sidekiq's Metrics page. Raises redis errors.
+
+    ``began`` has the times at which the processes that serve the class began.
+    """
     minutes = [time.gmtime(now - _SECONDS * back) for back in range(WINDOW_MIN + 1)]
     # A process writes both, or one of them (setting sidekiq_metrics).
-    counts = max(_read_minutes(client, name, version, minutes) for version in (7, 8))
-    return counts._replace(minutes=WINDOW_MIN + now % _SECONDS / _SECONDS)
+    rows = max((_read_minutes(client, name, version, minutes) for version in (7, 8)), key=_total)
+    first = max((back for back, row in enumerate(rows) if row.processed), default=WINDOW_MIN)
+    since = now - now % _SECONDS - first * _SECONDS
+    # Runs of this minute cannot have ended before the first process began.
+    started = min(began, default=since)
+    if first < WINDOW_MIN and since < started < since + _SECONDS:
+        since = started
+    return _total(rows)._replace(minutes=max(now - since, _SHORTEST_S) / _SECONDS)
 
 
 def measure(backlog: Backlog, runs: RunCounts, now: float) -> ClassRates:
@@ -125,12 +150,24 @@ def measure(backlog: Backlog, runs: RunCounts, now: float) -> ClassRates:
     return ClassRates(arriving, ending, backlog.waiting / (ending - (arriving or 0.0)) * _SECONDS)
 
 
-def _read_minutes(client: "redis.Redis", name: str, version: int, minutes: Sequence[time.struct_time]) -> RunCounts:
+def _total(rows: Sequence[RunCounts]) -> RunCounts:
+    return RunCounts(
+        sum(row.processed for row in rows), sum(row.failed for row in rows), sum(row.seconds for row in rows)
+    )
+
+
+def _error_of(payload: Payload) -> str:
+    error = payload.get("error_class")
+    return error if isinstance(error, str) and error else "no recorded error"
+
+
+def _read_minutes(
+    client: "redis.Redis", name: str, version: int, minutes: Sequence[time.struct_time]
+) -> list[RunCounts]:
     pipeline: Any = client.pipeline(transaction=False)
     for at in minutes:
         pipeline.hmget(keys.metrics(version, at)[0][0], *(f"{name}|{word}" for word in ("p", "f", "ms")))
     # A key of another type holds no counts; ``reply_number`` raises any other error.
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     rows = [cast("list[Any]", one) if isinstance(one, list) else [one] * 3 for one in replies]
-    processed, failed, milliseconds = (sum(reply_number(row[at]) for row in rows) for at in range(3))
-    return RunCounts(processed, failed, milliseconds / 1_000)
+    return [RunCounts(reply_number(row[0]), reply_number(row[1]), reply_number(row[2]) / 1_000) for row in rows]

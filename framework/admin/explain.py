@@ -10,7 +10,7 @@ from framework.admin.early_end import early_end_blockers
 from framework.admin.run_bounds import end_of_run
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
-from framework.command_line import command
+from framework.command_line import command, remedy_command, worker_command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
 from framework.finish.endings import NO_KEY, NO_STORE
@@ -137,9 +137,15 @@ class Explainer:
             self._snapshot.iteration(str(payload.get("jid"))),
         )
 
-    def of_class(self, worker: str, queue: str) -> list[Blocker]:
-        """Return the blockers of every job of a class that waits in the queue."""
-        return [*self._queue_blockers(queue), *self._admission_blockers({"class": worker, "queue": queue})]
+    def of_class(self, worker: str, queue: str, *, is_run: bool) -> list[Blocker]:
+        """Return the blockers of every job of a class that waits in the queue; of an unknown queue (empty) those of the class.
+
+        ``is_run``: Redis shows that processes run the class, whether or not it is loaded here.
+        """
+        payload = {"class": worker, "queue": queue}
+        unknown = [] if is_run and worker not in self._classes.retired else self._unknown_class(payload)
+        found = self._queue_blockers(queue) if queue else []
+        return [*found, *unknown, *self._policy_blockers(payload)]
 
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         """Return a description of the job's place, and its blockers there."""
@@ -262,7 +268,7 @@ class Explainer:
     def _queue_blockers(self, name: str) -> list[Blocker]:
         """Return the blockers that keep every job of the queue from being fetched."""
         facts = self._snapshot
-        start = command(f"worker --shard {facts.shard} -q {name}")
+        start = worker_command("--shard", facts.shard, "-q", name)
         serving = facts.processes_serving(name)
         reasons: list[Blocker] = []
         if not facts.processes:
@@ -279,7 +285,7 @@ class Explainer:
             why = f"no running process of {facts.shard} serves the queue {name}{note}"
             reasons.append(Blocker("queue_unserved", why, f"one that does: {start}"))
         if name in facts.paused_queues:
-            remedy = command(f"jobs unpause-queue {name}")
+            remedy = remedy_command("jobs", "unpause-queue", name)
             pause = facts.queue_pauses.get(name)
             by = "" if pause is None else f" by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
             reasons.append(Blocker("queue_paused", f"the queue {name} is paused{by} (Sidekiq's set `paused`)", remedy))
@@ -293,13 +299,12 @@ class Explainer:
 
     def _admission_blockers(self, payload: Payload) -> list[Blocker]:
         """Return the blockers of the job in a process that fetches it, in the order of the policies."""
-        name = str(payload.get("class", ""))
-        declarations = self._classes.declarations
-        if unknown := self._unknown_class(payload):
-            return unknown
-        if declarations is not None:
-            # Policies know a class by its present name only.
-            name = declarations[name].wire_name
+        return self._unknown_class(payload) or self._policy_blockers(payload)
+
+    def _policy_blockers(self, payload: Payload) -> list[Blocker]:
+        declaration = self._classes.declaration(payload)
+        # Policies know a class by its present name only.
+        name = str(payload.get("class", "")) if declaration is None else declaration.wire_name
         queue = str(payload.get("queue", ""))
         return [blocker for read in self._policies for blocker in read(name, queue)]
 
@@ -360,22 +365,26 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
     if OVER_LIMIT_COUNT in payload:
         times, name = format_times(count_of(payload, OVER_LIMIT_COUNT)), payload.get(OVER_LIMIT_BY)
         which = f", the last time {name}" if isinstance(name, str) else ""
-        remedy = f"its due time; {command('limiters list')} shows what is used"
+        remedy = f"its due time; {remedy_command('limiters', 'list')} shows what is used"
         over = [Blocker("over_limit", f"a rate limiter did not admit it {times}{which}", remedy)]
     if not payload.get(DEFERRED):
         return over
     times = format_times(deferral_count(payload))
     worker = payload.get("class")
-    remedy = f"its due time; earlier: {command(f'jobs deferred run-now {worker}')}"
+    remedy = f"its due time; earlier: {remedy_command('jobs', 'deferred', 'run-now', str(worker))}"
     if payload.get(DEFERRED_BY) == NO_KEY:
         key = payload.get(ENCRYPTION_KEY)
         why = f"deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack"
-        add = f"the key in encryption.keys of all processes ({command('encryption')} shows which are here)"
+        add = f"the key in encryption.keys of all processes ({remedy_command('encryption')} shows which are here)"
         return [Blocker("no_key", why, f"{add}; then {remedy}")]
     if payload.get(DEFERRED_BY) == NO_STORE:
         why = f"deferred {times}: the payload store with its arguments did not answer the processes that fetched it"
         return [
-            Blocker("no_payload_store", why, f"an answer of payload_offload.url ({command('payloads')}); then {remedy}")
+            Blocker(
+                "no_payload_store",
+                why,
+                f"an answer of payload_offload.url ({remedy_command('payloads')}); then {remedy}",
+            )
         ]
     cause = describe_deferral(payload, declaration)
     why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
@@ -383,7 +392,7 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
 
 
 def _dead_blocker(payload: Payload) -> Blocker:
-    retry = command(f"jobs retry {payload.get('jid')}")
+    retry = remedy_command("jobs", "retry", str(payload.get("jid")))
     return Blocker(
         "dead",
         f"it is dead: {_error_text(payload, absent=_NO_ERROR)}",
@@ -392,7 +401,7 @@ def _dead_blocker(payload: Payload) -> Blocker:
 
 
 def _interrupted_blocker(payload: Payload) -> Blocker:
-    requeue = command(f"jobs requeue {payload.get('jid')}")
+    requeue = remedy_command("jobs", "requeue", str(payload.get("jid")))
     if UNKNOWN_SINCE in payload:
         why = f"it waited too long for a process that has its class: {_error_text(payload)}"
         return Blocker("unknown_class", why, f"an operator: deploy the class, then {requeue}")

@@ -131,7 +131,9 @@ def search_records(client: "redis.Redis", text: bytes, on_progress: OnProgress) 
         for name in names:
             pipeline.hvals(name)
         for name, reply in zip(names, pipeline.execute(raise_on_error=False), strict=True):
-            jobs = [recorded_payload(loads_object(entry)) for entry in reply] if isinstance(reply, list) else []
+            # A key of another type, which records no job, answers with an error.
+            entries = cast("list[bytes]", reply) if isinstance(reply, list) else []
+            jobs = [recorded_payload(loads_object(entry)) for entry in entries]
             on_progress(name, len(jobs))
             for number, data in enumerate(jobs, start=1):
                 if text in data:

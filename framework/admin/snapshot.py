@@ -112,7 +112,9 @@ class ShardSnapshot:
         pipeline.hget(identity, "beat")
         for key in keys.work(identity):
             pipeline.hvals(key)
-        lease_ms, beat, written_at, *work = pipeline.execute()
+        replies: list[Any] = pipeline.execute()
+        lease_ms, beat, written_at = replies[:3]
+        work: list[list[bytes]] = replies[3:]
         if beat is None and written_at is not None:
             beat = timestamp(decode_escaped(written_at))
         running = [

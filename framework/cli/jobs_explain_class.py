@@ -15,6 +15,7 @@ from framework.cli.project import Project, refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
 from framework.declare.request import Route
+from framework.execute.blocker import Blocker
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.text import format_age, format_count, format_duration
@@ -23,6 +24,8 @@ from framework.wiring.blockers import open_blocker_readers
 
 _MOST_PROCESSES = 5
 _NEVER = float("inf")
+
+_NOT_LOADED = "  class     not loaded here, so its route and former names are not known: name its module with -r"
 
 
 def explain_class(
@@ -55,12 +58,14 @@ def explain_class(
         return explainer.explain(worker, aliases, queue, progress_reporter(shard.name))
 
     found = [one for _, one in on.each(look)]
-    shown = [one for one in found if one.routed or one.backlog.places or one.backlog.held]
+    shown = [one for one in found if one.routed or one.has_jobs or one.limit.running]
     if as_json:
-        on.print_json({"class": worker, "shards": [_as_json(one) for one in shown]})
+        on.print_json({"class": worker, "loaded": declaration is not None, "shards": [_as_json(one) for one in shown]})
     else:
         for one in shown:
-            echo_lines(_format_text(worker, one, route, limits_of[one.shard]))
+            lines = [] if declaration is not None or worker in classes.retired else [_NOT_LOADED]
+            head, *facts = _format_text(worker, one, route, limits_of[one.shard])
+            echo_lines([head, *lines, *facts])
     on.exit_if_unanswered()
     if not shown:
         refuse_unknown_class(worker, modules)
@@ -82,12 +87,19 @@ def _format_text(worker: str, one: ClassExplanation, route: Route | None, limits
     if one.rates.arriving is not None:
         yield f"  arrive    {one.rates.arriving:,.1f} a minute"
     yield f"  empty     {_empty_text(one)}"
-    for queue, blockers in one.blockers.items():
-        for blocker in blockers:
-            yield f"  why       {f'{queue}: ' if len(one.blockers) > 1 else ''}{blocker.why}"
-            yield f"  released  by {blocker.remedy}"
-    if not any(one.blockers.values()):
-        yield "  why       nothing blocks it"
+    reasons = list(_reasons(one))
+    for queue, blocker in reasons:
+        yield f"  why       {f'{queue}: ' if queue and len(one.blockers) > 1 else ''}{blocker.why}"
+        yield f"  released  by {blocker.remedy}"
+    if not reasons:
+        unknown = "no job names its queue, so it is not known whether a process serves it; nothing else blocks it"
+        yield f"  why       {unknown if one.serving is None else 'nothing blocks it'}"
+
+
+def _reasons(one: ClassExplanation) -> Iterator[tuple[str | None, Blocker]]:
+    """Yield the blockers of its waiting jobs with their queues, and then why others do not end, without one."""
+    yield from ((queue or None, blocker) for queue, blockers in one.blockers.items() for blocker in blockers)
+    yield from ((None, blocker) for blocker in one.failures)
 
 
 def _route_text(one: ClassExplanation, route: Route | None) -> str:
@@ -107,11 +119,13 @@ def _places_text(one: ClassExplanation) -> str:
 
 
 def _serving_text(one: ClassExplanation) -> str:
+    limit = "" if one.limit.limit is None else f"; its limit: {one.limit.usage}"
+    if one.serving is None:
+        return f"not known: no job of it names its queue{limit}"
     if not one.serving:
-        return "by no process"
+        return f"by no process{limit}"
     named = [f"{process.identity} ({process.busy}/{process.slots} busy)" for process in one.serving[:_MOST_PROCESSES]]
     more = f" and {len(one.serving) - _MOST_PROCESSES:,} more" if len(one.serving) > _MOST_PROCESSES else ""
-    limit = "" if one.limit.limit is None else f"; its limit: {one.limit.usage}"
     return f"by {', '.join(named)}{more}{limit}"
 
 
@@ -125,11 +139,11 @@ def _runs_text(one: ClassExplanation) -> str:
 def _empty_text(one: ClassExplanation) -> str:
     if not one.backlog.waiting:
         return "no job waits"
-    at_once = one.soonest_s
+    at_once, slots = one.soonest_s, one.slots
     soonest = (
         ""
-        if at_once is None
-        else f"; at best {_duration_text(at_once)}, with {format_count(one.slots, 'slot')} for its jobs alone"
+        if at_once is None or slots is None
+        else f"; at best {_duration_text(at_once)}, with {format_count(slots, 'slot')} for its jobs alone"
     )
     rates = one.rates
     if rates.empty_in_s is None:
@@ -148,7 +162,7 @@ def _finite(seconds: float | None) -> float | None:
 def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
     return {
         "shard": one.shard,
-        "queue": one.queue,
+        "queue": one.queue or None,
         "routed": one.routed,
         "places": dict(one.backlog.places),
         "held": one.backlog.held,
@@ -158,11 +172,15 @@ def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
         "profiles": one.profiles,
         "waiting": one.backlog.waiting,
         "oldest": one.backlog.oldest,
-        "processes": [{"identity": seen.identity, "busy": seen.busy, "slots": seen.slots} for seen in one.serving],
+        "processes": None
+        if one.serving is None
+        else [{"identity": seen.identity, "busy": seen.busy, "slots": seen.slots} for seen in one.serving],
         "limit": one.limit.limit,
         "slots": one.slots,
         "runs": one.runs.processed,
         "failed": one.runs.failed,
+        "observed_s": one.runs.minutes * 60,
+        "errors": {place: dict(errors) for place, errors in one.backlog.errors.items() if errors},
         "mean_s": one.runs.mean_s,
         "arriving_per_minute": one.rates.arriving,
         "ending_per_minute": one.rates.ending,
@@ -170,7 +188,5 @@ def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
         "never_empty": one.rates.empty_in_s == _NEVER,
         "capacity_per_minute": one.capacity,
         "soonest_s": _finite(one.soonest_s),
-        "reasons": [
-            {"queue": queue, **blocker._asdict()} for queue, blockers in one.blockers.items() for blocker in blockers
-        ],
+        "reasons": [{"queue": queue, **blocker._asdict()} for queue, blocker in _reasons(one)],
     }

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import click
 
+from framework.command_line import use_modules
 from framework.messages import did_you_mean, join_names
 from framework.settings import validators
 from framework.settings.model import MAX_TIMEOUT_S, Settings
@@ -134,12 +135,19 @@ class TagOption(click.ParamType[str]):
 REASON_HELP = "Give the reason. It is stored, and shown with each effect."
 DURATION_HELP = "End after this time: 90s, 15m, 2h, 1d or 1h30m."
 
+
+def _note_modules(_context: click.Context, _option: click.Parameter, modules: tuple[str, ...]) -> tuple[str, ...]:
+    use_modules(modules)
+    return modules
+
+
 modules_option = click.option(
     "-r",
     "--require",
     "modules",
     type=ModuleOption(),
     multiple=True,
+    callback=_note_modules,
     help="Load the workers of this module or package instead of those of the setting workers_module. Repeatable.",
 )
 shard_option = click.option(

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from framework.cli.options import check_shard
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
-from framework.command_line import command
+from framework.command_line import worker_command
 from framework.errors import ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.load import load
@@ -92,7 +92,7 @@ class ShardCommand:
 
 def unserved_queue_message(shard: str, queue: str, hint: str = "") -> str:
     """Return the message for a queue that no running process serves, with the command that serves it."""
-    remedy = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+    remedy = f"start one with `{worker_command('--shard', shard, '-q', queue)}`"
     return f"no running process of {shard} serves the queue {queue}{hint}: {remedy}"
 
 

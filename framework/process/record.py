@@ -24,7 +24,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
 from framework.wire.ids import base36
-from framework.wire.job import decode, whole_number
+from framework.wire.job import decode, timestamp, whole_number
 from framework.wire.json import dumps, loads_object
 
 _DAY_TTL_S = 5 * 365 * 86_400
@@ -264,6 +264,7 @@ class ProcessInfo:
     slots: int
     is_ruby: bool = False
     """Whether its record lacks the label of this framework."""
+    started_at: float | None = None
 
 
 def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
@@ -318,7 +319,7 @@ def process_info(
     labels = fields.get("labels")
     is_ruby = not isinstance(labels, list) or "python" not in labels
     counts = _parse_count(busy), _parse_count(slots) or _slots_of(fields)
-    return ProcessInfo(identity, queues, quiet == b"true", *counts, is_ruby)
+    return ProcessInfo(identity, queues, quiet == b"true", *counts, is_ruby, timestamp(fields.get("started_at")))
 
 
 def _parse_count(value: bytes | None) -> int:

@@ -4,7 +4,6 @@
 """
 
 import math
-import shlex
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,7 +14,7 @@ from typing import NamedTuple, cast
 import redis
 from redis.exceptions import RedisError
 
-from framework.command_line import command
+from framework.command_line import command, worker_command
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.messages import join_names
@@ -163,12 +162,10 @@ class UnservedQueues:
             )
 
     def _command(self, shard: str, queues: list[str], users: Iterable[Declaration]) -> str:
-        words = ["worker", *(part for name in self._modules(users) for part in ("-r", name))]
-        if shard != "main":
-            words += ["--shard", shard]
+        words = [] if shard == "main" else ["--shard", shard]
         if not self._served_by_default(queues):
             words += [part for queue in queues[:_MOST_OPTIONS] for part in ("-q", queue)]
-        return command(shlex.join(words))
+        return worker_command(*words, modules=self._modules(users))
 
     def _modules(self, users: Iterable[Declaration]) -> list[str]:
         """Return the modules to name with ``-r`` for these classes, without those of the setting ``workers_module``."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from framework.command_line import command
+from framework.command_line import command, worker_command
 from framework.declare.declaration import Declaration
 from framework.messages import did_you_mean, join_names
 from framework.route.query import WorkerAttributes
@@ -189,6 +189,6 @@ def unserved_queues(
     for queue in sorted({*waiting, *routed} - set(served)):
         jobs = f"waiting jobs: {waiting.get(queue, 0):,}"
         users = f", to which jobs of {join_names(routed[queue], max_names=5)} go" if queue in routed else ""
-        remedy = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+        remedy = f"start one with `{worker_command('--shard', shard, '-q', queue)}`"
         message = f"no running process serves the queue {queue}{users} ({jobs}): {remedy}"
         yield RuleFinding("unserved", f"shard {shard}", message)

@@ -11,7 +11,7 @@ from framework.wire import keys
 from tests.harness import encoded, enqueue
 from tests.tables import each_row
 
-NOW = 1_800_000_000.0
+NOW = 1_800_000_040.0
 NEVER = float("inf")
 
 
@@ -57,3 +57,21 @@ def test_runs_are_those_of_the_last_minutes(redis, version):
     assert found == RunCounts(35, 3, pytest.approx(9.6), 5 + NOW % 60 / 60)
     assert found.mean_s == pytest.approx(0.3)
     assert read_runs(redis, "Nothing", NOW).mean_s is None
+
+
+@each_row(
+    ("back", "began", "expected_s"),
+    [
+        (0, [NOW - 30], 30),
+        # A process that began before the minute of the first runs says nothing about them.
+        (0, [NOW - 600, NOW - 30], 40),
+        (1, [NOW - 30], 100),
+        (1, [NOW - 70], 70),
+        (0, [NOW - 2], 10),
+        (5, [NOW - 30], 340),
+    ],
+)
+def test_runs_are_counted_over_the_time_that_was_observed(redis, back, began, expected_s):
+    """At 40 s past the minute: the first minute with runs, or the start of the first process within it."""
+    redis.hset(keys.metrics(8, time.gmtime(NOW - 60 * back))[0][0], "Mail|p", 300)
+    assert read_runs(redis, "Mail", NOW, began).minutes * 60 == pytest.approx(expected_s)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from framework.command_line import command, with_local_commands
+from framework import command_line
+from framework.command_line import (
+    command,
+    remedy_command,
+    use_manage_py,
+    use_modules,
+    with_local_commands,
+    worker_command,
+)
 from tests.harness import ROOT
 
 CONSOLE = str(Path(sys.executable).parent / "application-worker")
@@ -70,3 +78,35 @@ def test_cluster_children_name_commands_as_the_cluster(site, program, named):
 def test_library_names_the_installed_command():
     assert command("jobs resume AWorker") == "application-worker jobs resume AWorker"
     assert with_local_commands("run `application-worker generate-queues`") == "run `application-worker generate-queues`"
+
+
+@pytest.fixture
+def invocation(monkeypatch, tmp_path):
+    """Forget the facts about this process afterwards; its working folder is empty."""
+    invocation = command_line._Invocation
+    for name in ("from_checkout", "in_django", "modules"):
+        monkeypatch.setattr(invocation, name, getattr(invocation, name))
+    monkeypatch.delenv("FRAMEWORK_CONFIG_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_remedy_can_be_pasted(invocation, monkeypatch):
+    """Names come from payloads, which anyone may have written: a shell must not read them as commands."""
+    use_modules(["shop.jobs"])
+    assert remedy_command("jobs", "retry", "x; reboot") == "application-worker jobs retry 'x; reboot'"
+    assert (
+        remedy_command("jobs", "resume", "Mail", loads_classes=True)
+        == "application-worker jobs resume Mail -r shop.jobs"
+    )
+    assert worker_command("-q", "mail") == "application-worker worker -r shop.jobs -q mail"
+    assert worker_command("-q", "mail", modules=[]) == "application-worker worker -q mail"
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", "config")
+    assert remedy_command("jobs", "held") == "application-worker jobs held"
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", "my config")
+    assert remedy_command("jobs", "held") == "FRAMEWORK_CONFIG_DIR='my config' application-worker jobs held"
+
+
+def test_worker_of_a_django_project_is_started_by_manage_py(invocation):
+    use_modules(["framework.integrations.django.all_jobs"])
+    use_manage_py()
+    assert worker_command("-q", "mail") == "python manage.py worker -q mail"

@@ -346,7 +346,7 @@ def test_explain_names_every_policy_and_its_remedy(jobs, redis):
     assert list(reasons) == ["no_process", "dropping", "paused", "deferring", "limit_reached"]
     assert "a in host:7:000000000abc" in reasons["limit_reached"]["why"]
     assert reasons["paused"]["why"] == "NoopWorker is paused by ann: incident 7"
-    assert reasons["paused"]["remedy"].startswith("scripts/jobs resume NoopWorker; by itself in ")
+    assert reasons["paused"]["remedy"].startswith("scripts/jobs resume NoopWorker -r jobs; by itself in ")
     shared = {"base": "TenantWorker", "scope": "ann", "share": 1}
     assert take_slot(redis, "bens", 5, **{**shared, "scope": "ben"})
     assert [take_slot(redis, jid, 5, **shared) for jid in ("s", "t")] == [True, False]

@@ -168,7 +168,7 @@ def test_explain_text_names_the_remedy(site, redis):
     assert lines[2].startswith(f"  holds     the lock {keys.LOCKS}abc for ")
     assert lines[3:] == [
         "  why       no running process of main serves the queue reports",
-        "  released  by one that does: scripts/worker --shard main -q reports",
+        "  released  by one that does: scripts/worker -r jobs --shard main -q reports",
     ]
 
 

@@ -11,6 +11,7 @@ from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.admin.test_process_list import RUBY, write_record
+from tests.cli.test_jobs import OWNER, take_slot
 from tests.harness import ROOT, encoded, enqueue
 
 COMMAND = str(ROOT / "scripts" / "jobs")
@@ -90,7 +91,8 @@ def test_class_is_explained_by_queue_with_its_rates(explain, redis):
     assert (shard["runs"], shard["mean_s"], shard["slots"]) == (120, 2.0, 5)
     assert shard["capacity_per_minute"] == 150
     assert shard["soonest_s"] == 2
-    assert 20 <= shard["ending_per_minute"] <= 24
+    # Of the minute before and the part of this one.
+    assert 60 <= shard["ending_per_minute"] <= 120
     assert codes(shard) == [("default", "paused"), ("aside", "queue_unserved"), ("aside", "paused")]
 
 
@@ -110,6 +112,63 @@ def test_assumptions_show_the_answer_after_the_change(explain, site, redis):
         "NoopWorker", "--assume", "flag:drop_jobs_NoopWorker=100"
     )
     assert not redis.exists(keys.FLAGS, keys.LIMITS), "nothing is changed"
+
+
+def test_class_that_is_not_loaded_is_explained_by_redis(explain, redis):
+    """Two jobs run, six are held and none is in a queue: the jobs name their queue, and Redis has the limit and its slots."""
+    redis.zadd(keys.REGISTRY, {OWNER: time.time()})
+    for number in range(8):
+        take_slot(redis, f"j{number}", 2, base="FarJob", queue="mail")
+    write_record(redis, queues=["mail"])
+    shown = explain("FarJob").splitlines()
+    assert shown[:3] == [
+        "FarJob on main: queue mail",
+        "  class     not loaded here, so its route and former names are not known: name its module with -r",
+        "  jobs      in flight 2, held by its limit or pause 6",
+    ]
+    assert f"  served    by {RUBY} (2/5 busy); its limit: 2/2" in shown
+    assert any(line.startswith("  why       the limit FarJob is reached (2/2;") for line in shown)
+    (shard,) = explain("FarJob", "--json")["shards"]
+    assert (shard["queue"], shard["slots"], codes(shard)) == ("mail", 2, [("mail", "limit_reached")])
+
+
+def test_class_whose_queue_is_not_known_says_so(explain, redis):
+    redis.hset(keys.metrics(8, time.gmtime())[0][0], "FarJob|p", 3)
+    shown = explain("FarJob").splitlines()
+    assert "  served    not known: no job of it names its queue" in shown
+    assert shown[-1].startswith("  why       no job names its queue")
+    (shard,) = explain("FarJob", "--json")["shards"]
+    assert [shard[name] for name in ("queue", "processes", "slots", "soonest_s")] == [None] * 4
+
+
+def test_class_whose_jobs_fail_names_the_failures(explain, redis):
+    """Three hundred of three hundred runs failed in the seconds since its process began: the rate is that of these seconds."""
+    write_record(redis, queues=["default"], started_at=time.time() - 20)
+    redis.hset(keys.metrics(8, time.gmtime())[0][0], mapping={"NoopWorker|p": 300, "NoopWorker|f": 300})
+    failed = {"error_class": "KeyError", "error_message": "'x'", "queue": "default"}
+    redis.zadd(keys.RETRY, {encoded("NoopWorker", jid=f"r{number}", **failed): time.time() + 60 for number in range(3)})
+    redis.zadd(keys.DEAD, {encoded("NoopWorker", jid="d", **{**failed, "error_class": "ValueError"}): time.time()})
+    shown = explain("NoopWorker").splitlines()
+    whys = [line.removeprefix("  why       ") for line in shown if line.startswith("  why")]
+    assert re.fullmatch(r"300 of the 300 runs in .* failed", whys[0])
+    assert whys[1:] == [
+        "its failed jobs that wait for their next run: 3 (KeyError 3)",
+        "its dead jobs: 1 (ValueError 1)",
+    ]
+    assert "  released  by their times; at once: scripts/jobs requeue --in retry --class NoopWorker" in shown
+    (shard,) = explain("NoopWorker", "--json")["shards"]
+    assert codes(shard) == [(None, "failing"), (None, "failed"), (None, "dead")]
+
+
+def test_remedies_have_the_modules_and_the_config_folder(site, redis):
+    """The line that is printed is pasted: it needs what this command was given."""
+    (site.folder / "config").rename(site.folder / "other")
+    push(redis, 1)
+    set_flag(redis, Flag(pause_flag("NoopWorker"), 100, "reindexing", "ann"), 600)
+    done = site.run(COMMAND, "explain", "NoopWorker", "-r", "jobs", FRAMEWORK_CONFIG_DIR=str(site.folder / "other"))
+    folder = f"FRAMEWORK_CONFIG_DIR={site.folder}/other scripts/"
+    assert f"{folder}worker -r jobs --shard main -q default\n" in done.stdout
+    assert f"by {folder}jobs resume NoopWorker -r jobs; by itself in " in done.stdout
 
 
 FLAGGED = """

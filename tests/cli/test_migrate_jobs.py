@@ -68,7 +68,7 @@ def invoke_migrate(office, monkeypatch):
 
 
 def unserved(queue, shard="main"):
-    remedy = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+    remedy = f"start one with `scripts/worker -r office --shard {shard} -q {queue}`"
     return f"no running process of {shard} serves the queue {queue}: {remedy}\n"
 
 

@@ -5,6 +5,7 @@ from django.core.checks import register
 from django.utils.module_loading import autodiscover_modules
 
 from framework import middleware
+from framework.command_line import use_manage_py
 from framework.integrations.django import commit_hooks
 from framework.integrations.django.configuration_check import check_configuration
 from framework.integrations.django.connections import CloseConnections
@@ -22,6 +23,7 @@ class ApplicationWorkerConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the module ``jobs`` of each installed app that has one. Errors of such a module reach the caller."""
+        use_manage_py()
         middleware.server.prepend(CloseConnections)
         commit_hooks.install()
         register(check_configuration)

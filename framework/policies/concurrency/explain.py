@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import redis
 
-from framework.command_line import command
+from framework.command_line import remedy_command
 from framework.execute.blocker import Blocker
 from framework.policies.concurrency.limit_state import (
     LimitState,
@@ -68,7 +68,11 @@ class LimitBlockers:
         if not limit.is_full:
             why = f"the limit {base} has free slots ({limit.usage}) and jobs wait: they are being released now"
             return [
-                Blocker("limit_free", why, f"any process, in seconds; at once: {command(f'jobs limits sweep {base}')}")
+                Blocker(
+                    "limit_free",
+                    why,
+                    f"any process, in seconds; at once: {remedy_command('jobs', 'limits', 'sweep', base)}",
+                )
             ]
         return [
             Blocker(
@@ -110,8 +114,9 @@ class LimitBlockers:
     def _limit_remedy(self, limit: LimitState) -> str:
         if limit.source == "operators":
             ends = "" if limit.until is None else f"; by itself in {format_duration(limit.until - self._now())}"
-            return f"{command(f'jobs limits clear {limit.name}')}{ends}"
-        return f"more slots: {command(f'jobs limits set {limit.name} N --reason ... --for ...')}"
+            return f"{remedy_command('jobs', 'limits', 'clear', limit.name, loads_classes=True)}{ends}"
+        words = ("jobs", "limits", "set", limit.name, "N", "--reason", "...", "--for", "...")
+        return f"more slots: {remedy_command(*words, loads_classes=True)}"
 
     def _limit_origin(self, limit: LimitState) -> str:
         if limit.name in self._assumed:

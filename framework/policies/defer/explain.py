@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from framework.command_line import command
+from framework.command_line import remedy_command
 from framework.execute.blocker import Blocker
 from framework.feature_flags.flag import Flag, drop_flag, run_flag
 from framework.text import format_duration
@@ -35,7 +35,7 @@ class FlagBlockers:
 
     def _remedy(self, flag: Flag, worker: str) -> str:
         ends = "" if flag.expires_at is None else f"; by itself in {format_duration(flag.expires_at - self._now())}"
-        return f"{command(f'jobs flags clear {worker}')}{ends}"
+        return f"{remedy_command('jobs', 'flags', 'clear', worker, loads_classes=True)}{ends}"
 
 
 def _origin(flag: Flag) -> str:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from framework.command_line import command
+from framework.command_line import remedy_command
 from framework.execute.blocker import Blocker
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.text import decode_escaped, format_duration
@@ -47,7 +47,7 @@ class PauseBlockers:
         why = f"{worker} is paused by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
         ends = "" if pause.until is None else f"; by itself in {format_duration(pause.until - self._now())}"
         remedy = (
-            f"{command(f'jobs resume {worker}')}{ends}"
+            f"{remedy_command('jobs', 'resume', worker, loads_classes=True)}{ends}"
             if pause.manual
             else f"the end of the pause by the strategy {pause.by}"
         )
