@@ -534,6 +534,16 @@ class PayloadError(ExecutionError):
         super().__init__(f"the payload cannot be read: {reason}")
 
 
+class StateRefusedError(PayloadError):
+    """Report stored state that is not signed as it must be: it was changed, or its writer has no key. A job that needs it is
+    quarantined."""
+
+    def __init__(self, purpose: str, key: str, reason: str) -> None:
+        self.purpose, self.key = purpose, key
+        super().__init__(reason)
+        self.args = (f"the {purpose} in {key} was refused: {reason}",)
+
+
 class PayloadLimitError(PayloadError):
     """Report a payload that would take more memory than ``limit``, the value of ``setting`` in bytes."""
 

@@ -16,6 +16,7 @@ from framework.cron.states import CronStates, Snapshot, last_tick, next_tick
 from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
 from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
+from framework.payloads.stored_state import state_signatures
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
@@ -84,7 +85,7 @@ def add_cron_entry(
 
     def add(shard: Shard) -> int:
         added = AddedEntry(entry, reason.strip(), operator_name(), server_time(shard.client))
-        return CronStates(shard.client, settings.cron.application).add(name, added.encode())
+        return _states(shard).add(name, added.encode())
 
     if not sum_of(_shard_of(declaration), add):
         raise JobRefusedError(f"an entry {name!r} was added before: remove_cron_entry({name!r}) removes it")
@@ -122,7 +123,7 @@ def cron_entries(shard: str | None = None) -> Listing[ScheduledEntry]:
     configured = collect_entries(settings)
 
     def read(one: Shard) -> list[ScheduledEntry]:
-        snapshot = CronStates(one.client, settings.cron.application).read()
+        snapshot = _states(one).read()
         here = {name: entry for name, entry in configured.items() if _shard_of(entry.declaration) == one.name}
         here |= AddedEntries(settings, one.name, _shard_of).usable(snapshot.added)
         return [_described(here[name], one.name, snapshot) for name in sorted(here)]
@@ -148,6 +149,11 @@ def _check_types(name: Any, cls: Any, args: Any, reason: Any) -> None:
     ]
     if problems:
         raise ConfigurationError(problems)
+
+
+def _states(shard: Shard) -> CronStates:
+    settings = current().settings
+    return CronStates(shard.client, settings.cron.application, state_signatures(settings.signatures))
 
 
 def _shard_of(declaration: Declaration) -> str:

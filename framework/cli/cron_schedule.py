@@ -14,6 +14,7 @@ from framework.cron.entries import CronEntry, collect_entries
 from framework.cron.states import CronStates, Snapshot
 from framework.declare.declaration import Declaration
 from framework.exit_codes import EXIT_FAILED
+from framework.payloads.stored_state import state_signatures
 from framework.route.router import Router
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
@@ -32,7 +33,7 @@ class LoadedSchedule:
 
     def states(self, shard: Shard) -> CronStates:
         """Return the states of the entries on a shard."""
-        return CronStates(shard.client, self.settings.cron.application)
+        return CronStates(shard.client, self.settings.cron.application, state_signatures(self.settings.signatures))
 
     def shard_of(self, declaration: Declaration) -> str:
         """Return the shard of the jobs of a class."""

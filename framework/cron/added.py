@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from framework.cron.entries import SCHEDULE_FILE, CronEntry, arguments_problems, collect_entries, entry_of
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, ConfigurationProblem, PayloadError
+from framework.errors import ConfigurationError, ConfigurationProblem, MissingKeyError, PayloadError, StateRefusedError
 from framework.messages import did_you_mean
+from framework.payloads.stored_state import StatePlace, state_signatures
 from framework.settings.error_messages import ValueSources, to_problems
 from framework.settings.model import Settings
 from framework.settings.schedule import CronEntrySettings, Schedule
@@ -58,6 +59,11 @@ def decode_added(data: bytes) -> AddedEntry | None:
         return AddedEntry(CronEntrySettings.model_validate(facts), reason, added_by, added_at)
     except (PayloadError, ValueError, TypeError):
         return None
+
+
+def added_place(application: str, name: str) -> StatePlace:
+    """Return the place of an entry, to which its signature is bound."""
+    return StatePlace("cron entry", keys.cron_entries(application), (name,))
 
 
 def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> tuple[CronEntrySettings, Declaration]:
@@ -111,6 +117,7 @@ class AddedEntries:
         self._shard_of = shard_of
         self._absent = absent or AbsentKeys()
         self._key = keys.cron_entries(settings.cron.application)
+        self._signatures = state_signatures(settings.signatures)
         self._raw: Mapping[str, bytes] = {}
         self._usable: Mapping[str, CronEntry] = {}
         self.unusable: Mapping[str, str] = {}
@@ -141,7 +148,10 @@ class AddedEntries:
 
     def usable_entry(self, name: str, data: bytes) -> CronEntry | str:
         """Return the entry, or why this process cannot push its jobs."""
-        added = decode_added(data)
+        try:
+            added = decode_added(self._signatures.open(added_place(self._settings.cron.application, name), data))
+        except (StateRefusedError, MissingKeyError) as error:
+            return error.reason
         if added is None:
             return "it cannot be read"
         taken = _configured_place(self._settings, name, self._configured)

@@ -93,7 +93,7 @@ class CronEvents:
         """Report an operators' order that cannot be read."""
         self._rate_limit.error(
             f"order of {name}",
-            "an order for an entry of the schedule cannot be read and counts as not given. "
+            "an order for an entry of the schedule cannot be read, or is not signed as it must be, and counts as not given. "
             f"`{command(f'cron reset {name}')}` removes it",
             "cron.unreadable_order",
             shard=self._shard,

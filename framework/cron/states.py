@@ -5,8 +5,11 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
+from framework.cron.added import added_place
 from framework.cron.entries import CronEntry, Overlap
 from framework.cron.orders import NO_ORDER, Order, decode_order
+from framework.errors import MissingKeyError, StateRefusedError
+from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.push.prepared_job import PreparedJob
 from framework.store.clock import epoch_s
 from framework.store.script import CRON_PUSH
@@ -66,7 +69,7 @@ class Snapshot(NamedTuple):
     states: Mapping[str, EntryState | None]
     """``None`` for a state that cannot be read."""
     orders: Mapping[str, Order | None]
-    """``None`` for an order that cannot be read."""
+    """``None`` for an order that cannot be read, or is not signed as it must be."""
     raw: Mapping[str, bytes]
     added: Mapping[str, bytes]
     """The entries that were added at run time, as they are stored."""
@@ -75,9 +78,11 @@ class Snapshot(NamedTuple):
 class CronStates:
     """The states of one application on one shard. Every method raises redis errors."""
 
-    def __init__(self, client: "redis.Redis", application: str) -> None:
+    def __init__(self, client: "redis.Redis", application: str, signatures: StateSignatures = UNSIGNED_STATE) -> None:
+        """``signatures`` sign what is stored here, and check the orders; ``AddedEntries`` checks the entries."""
         self._client = client
         self._application = application
+        self._signatures = signatures
         self._states = keys.cron_states(application)
         self._orders = keys.cron_orders(application)
         self._entries = keys.cron_entries(application)
@@ -94,7 +99,7 @@ class CronStates:
         return Snapshot(
             epoch_s(now),
             {name: _decode_state(value) for name, value in raw.items()},
-            {decode_escaped(name): decode_order(value) for name, value in orders.items()},
+            {decode_escaped(name): self._read_order(decode_escaped(name), value) for name, value in orders.items()},
             raw,
             {decode_escaped(name): value for name, value in added.items()},
         )
@@ -109,12 +114,13 @@ class CronStates:
 
         One transaction, so that of two operators one adds. A crash before EXEC stores nothing; after it, the leader reads the entry.
         """
+        sealed = self._signatures.seal(added_place(self._application, name), data)
 
         def change(pipeline: Any) -> None:
             found = pipeline.hget(self._entries, name)
             pipeline.multi()
             if found is None:
-                pipeline.hset(self._entries, name, data)
+                pipeline.hset(self._entries, name, sealed)
 
         return bool(self._client.transaction(change, self._entries))
 
@@ -179,14 +185,28 @@ class CronStates:
         """
 
         def write(pipeline: Any) -> None:
-            order = change(decode_order(pipeline.hget(self._orders, name)) or NO_ORDER, epoch_s(pipeline.time()))
+            # An order that is not signed as it must be counts as not given: it must not get a signature here.
+            order = change(
+                self._read_order(name, pipeline.hget(self._orders, name)) or NO_ORDER, epoch_s(pipeline.time())
+            )
             pipeline.multi()
             if order.is_empty:
                 pipeline.hdel(self._orders, name)
             else:
-                pipeline.hset(self._orders, name, order.encode())
+                pipeline.hset(self._orders, name, self._signatures.seal(self._place_of(name), order.encode()))
 
         self._client.transaction(write, self._orders)
+
+    def _read_order(self, name: str, sealed: bytes | None) -> Order | None:
+        if sealed is None:
+            return NO_ORDER
+        try:
+            return decode_order(self._signatures.open(self._place_of(name), sealed))
+        except (StateRefusedError, MissingKeyError):
+            return None
+
+    def _place_of(self, name: str) -> StatePlace:
+        return StatePlace("cron order", self._orders, (name,))
 
     def forget(self, name: str) -> bool:
         """Remove the state, the order and the last ticks of an entry; return whether there were any."""

@@ -88,6 +88,14 @@ OPTIONS: dict[str, JobOption[Any]] = {one.name: one for one in (TRACKED, PRIORIT
 """Every option by its name."""
 
 
+_OWN = frozenset(OPTIONS)
+
+
+def application_fields() -> list[str]:
+    """Return the fields of the payload for the options that the application has declared."""
+    return [one.field for name, one in OPTIONS.items() if name not in _OWN]
+
+
 def declared_options(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a class that differ from their defaults, by name."""
     found = {name: attributes.get(name, one.default) for name, one in OPTIONS.items()}

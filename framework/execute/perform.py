@@ -10,11 +10,11 @@ from framework.declare.declaration import Declaration
 from framework.declare.limiter_rule import JobPermit
 from framework.errors import ArgumentsError, ArgumentsMismatchError
 from framework.execute.profiling import profiled
-from framework.execute.timeouts import TIMEOUT, Timeouts, await_within, timeout_of
+from framework.execute.timeouts import Timeouts, await_within, timeout_of
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry.context import META_PREFIX
 from framework.types import Payload
-from framework.wire.job import PROFILE, version_of
+from framework.wire.job import PROFILE, TIMEOUT, version_of
 
 
 def call_perform(

@@ -24,14 +24,13 @@ import redis
 
 from framework.declare.declaration import Declaration
 from framework.errors import JobTimeoutError
+from framework.wire.job import TIMEOUT
 
 _GUARDED = (f"{Path(__file__).parent.parent}{os.sep}", f"{Path(redis.__file__).parent}{os.sep}")
 """The folders of the framework and of redis-py."""
 
 # After a look at a thread that is in guarded code.
 _POSTPONED_S = 0.01
-TIMEOUT = "timeout"
-"""Field of a payload: the most seconds of one run, instead of the class's (``set(timeout=...)``)."""
 
 
 def timeout_of(declaration: Declaration | None, payload: Mapping[str, Any]) -> float | None:

@@ -7,7 +7,7 @@ from framework.payloads.encryption import ArgumentEncryption
 from framework.payloads.offload import PayloadOffload
 from framework.payloads.signatures import PayloadSignatures
 from framework.types import Jid, Payload
-from framework.wire.protected import OFFLOADED, SIGNATURE, ProtectedArguments, is_encrypted
+from framework.wire.protected import OFFLOADED, ProtectedArguments, is_encrypted
 
 
 class PayloadProtection(NamedTuple):
@@ -24,8 +24,19 @@ class PayloadProtection(NamedTuple):
             return self.encryption
         return OffloadedArguments(self.offload, self.encryption)
 
-    def bind_to(self, payload: Payload, jid: Jid) -> None:
+    def is_signed(self, payload: Payload) -> bool:
+        """Return whether a payload as it is stored has a right signature: only such a job may get another one."""
+        return self.signatures is not None and self.signatures.is_valid(payload)
+
+    def sign(self, payload: Payload) -> None:
+        """Sign a payload as it is stored; without keys do nothing."""
+        if self.signatures is not None:
+            self.signatures.sign(payload)
+
+    def bind_to(self, payload: Payload, jid: Jid, *, sign: bool) -> None:
         """Give a job that has been read here another id. Both jobs may name the same blob.
+
+        ``sign``: whether the job ``is_signed``, before any change.
 
         Encrypted arguments are bound to the id, so the other job gets a blob of its own. If the blob has vanished meanwhile, or was
         changed, the other job names it too: its run finds it missing, and goes to the dead set with its bytes.
@@ -40,8 +51,8 @@ class PayloadProtection(NamedTuple):
             else:
                 self.encryption.bind_to(payload, jid)
         payload["jid"] = jid
-        if self.signatures is not None and SIGNATURE in payload:
-            self.signatures.sign(payload)
+        if sign:
+            self.sign(payload)
 
     def protect(self, payload: Payload, *, sign: bool) -> None:
         """Encrypt, offload and sign changed arguments as those before were.
@@ -53,8 +64,8 @@ class PayloadProtection(NamedTuple):
             self.encryption.encrypt(payload)
         if self.offload is not None:
             self.offload.move_out(payload)
-        if sign and self.signatures is not None:
-            self.signatures.sign(payload)
+        if sign:
+            self.sign(payload)
 
     def _bind_offloaded(
         self, offload: PayloadOffload, encryption: ArgumentEncryption, payload: Payload, jid: Jid

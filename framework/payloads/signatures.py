@@ -1,24 +1,35 @@
 """Sign payloads with HMAC under versioned keys, and check the signatures before a job runs (decision 240)."""
 
-import hmac
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from framework.errors import MissingKeyError, PayloadError
-from framework.payloads.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
+from framework.payloads.key_versions import KeyVersions
+from framework.payloads.signing_keys import SignatureFault, SigningKeys
+from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
+from framework.wire.batch_fields import BATCH_EVENT, BID
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE
+from framework.wire.cron_fields import CRON
+from framework.wire.job import PROFILE, TASK, TASK_ITEMS, TIMEOUT, TRACK
 from framework.wire.json import dumps
 from framework.wire.protected import ENCRYPTED, ENCRYPTION_KEY, OFFLOADED, SIGNATURE
+from framework.wire.result_fields import RESULT
 
-_SIGNED_FIELDS = ("class", "jid", "version", "args", COMPRESSED, ORIGINAL_SIZE, ENCRYPTED, ENCRYPTION_KEY)
-"""Fields that no move of a job changes, and that decide what runs."""
+_SIGNED_FIELDS = (
+    *("class", "jid", "version", "args", COMPRESSED, ORIGINAL_SIZE, ENCRYPTED, ENCRYPTION_KEY),
+    # With it the arguments are an id with the digest of the blob.
+    OFFLOADED,
+    *("retry", "retry_for", "dead", "backtrace", "tags", "status_expiration", TIMEOUT, PROFILE),
+    *(TRACK, TASK, TASK_ITEMS, BID, BATCH_EVENT, RESULT, CRON, CORRELATION_ID),
+)
+"""Fields that no move of a job changes, and that decide what runs, how, and for whom."""
 
-_FORM = re.compile(r"(\d{1,9}\.[0-9a-f]{8})\.([0-9a-f]{64})", re.ASCII)
 _LOG_INTERVAL_S = 60.0
+_OPTIONS = ":"
+"""Stands between a signature and the names of the application's options that it covers."""
 
 
 class _Verified(str):
@@ -29,21 +40,38 @@ _VERIFIED = _Verified("verified")
 """Takes the place of a checked signature in a running payload. It is recognized by identity, so that no payload can claim it."""
 
 
+def _no_options() -> Collection[str]:
+    return ()
+
+
 class PayloadSignatures:
     """Sign and check payloads. Safe from any thread. Jobs of ``unsigned_queues`` (patterns) never need a signature."""
 
-    def __init__(self, versions: KeyVersions, *, required: bool = False, unsigned_queues: Sequence[str] = ()) -> None:
-        self._keys = {version: derived(secret, "signature") for version, secret in versions.keys.items()}
-        self._names = {version: key_name(version, secret) for version, secret in versions.keys.items()}
-        self._active = versions.active
+    def __init__(
+        self,
+        versions: KeyVersions,
+        *,
+        required: bool = False,
+        unsigned_queues: Sequence[str] = (),
+        option_fields: Callable[[], Collection[str]] = _no_options,
+    ) -> None:
+        """``option_fields`` returns the fields of the application's options, of which modules may declare more."""
+        self._keys = SigningKeys(versions, "signature")
         self._required = required
         self._unsigned_queues = unsigned_queues
+        self._option_fields = option_fields
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
     def sign(self, payload: Payload) -> None:
         """Set the signature of a payload, in place of any other."""
-        name = self._names[self._active]
-        payload[SIGNATURE] = f"{name}.{self._digest(self._active, name, payload)}"
+        # By name: a process of another release may lack an option, and must still accept the job.
+        options = sorted(field for field in self._option_fields() if field in payload)
+        signature = self._keys.sign(_signed_content(payload, options))
+        payload[SIGNATURE] = f"{signature}{_OPTIONS}{','.join(options)}" if options else signature
+
+    def needs_signature(self, queue: str) -> bool:
+        """Return whether a job from this queue must be signed."""
+        return self._required and not any(fnmatchcase(queue, pattern) for pattern in self._unsigned_queues)
 
     def check(self, payload: Payload, queue: str) -> None:
         """Check the signature of a job from ``queue`` once; a checked payload is marked.
@@ -56,7 +84,7 @@ class PayloadSignatures:
         if found is _VERIFIED:
             return
         if found is None:
-            if self._required and not any(fnmatchcase(queue, pattern) for pattern in self._unsigned_queues):
+            if self.needs_signature(queue):
                 raise PayloadError(
                     "it has no signature, and the setting signatures.required asks for one: its writer has no key, or is not this "
                     "application"
@@ -65,30 +93,36 @@ class PayloadSignatures:
         self._verify(payload, found)
         payload[SIGNATURE] = _VERIFIED
 
+    def accepts(self, payload: Payload, queue: str) -> bool:
+        """Return whether ``check`` would accept a job from ``queue``. Marks nothing, and logs nothing."""
+        found = payload.get(SIGNATURE)
+        if found is None:
+            return not self.needs_signature(queue)
+        return found is _VERIFIED or self._fault(payload, found) is None
+
     def is_valid(self, payload: Payload) -> bool:
-        """Return whether a payload has a right signature."""
-        try:
-            self._verify(payload, payload.get(SIGNATURE))
-        except (PayloadError, MissingKeyError):
-            return False
-        return True
+        """Return whether a payload as it is stored has a right signature."""
+        return self._fault(payload, payload.get(SIGNATURE)) is None
 
     def _verify(self, payload: Payload, found: object) -> None:
-        form = _FORM.fullmatch(found) if isinstance(found, str) else None
-        version = None if form is None else version_in(form[1])
-        if form is None or version is None:
-            raise PayloadError(f"its field {SIGNATURE} is no signature")
-        if self._names.get(version) != form[1]:
-            self._missing(payload, missing_reason(version, self._names))
-        if not hmac.compare_digest(form[2], self._digest(version, form[1], payload)):
-            raise PayloadError("its signature is wrong: its class, id, version or arguments were changed")
+        fault = self._fault(payload, found)
+        if fault is None:
+            return
+        if fault.key_missing:
+            self._missing(payload, fault.reason)
+        raise PayloadError(
+            f"its signature {fault.reason}: what it covers was changed, such as its class, id or arguments"
+        )
 
-    def _digest(self, version: int, name: str, payload: Payload) -> str:
-        signed = [name, *(payload.get(field) for field in _SIGNED_FIELDS)]
-        # The arguments are then an id with the digest of the blob.
-        if OFFLOADED in payload:
-            signed.append(payload[OFFLOADED])
-        return hmac.digest(self._keys[version], dumps(signed), "sha256").hex()
+    def _fault(self, payload: Payload, found: object) -> SignatureFault | None:
+        if not isinstance(found, str):
+            return SignatureFault("is missing, or no text")
+        signature, _, names = found.partition(_OPTIONS)
+        options = names.split(",") if names else []
+        fault = self._keys.fault(_signed_content(payload, options), signature)
+        if fault is None and any(one in payload and one not in options for one in self._option_fields()):
+            return SignatureFault("does not cover an option that it has")
+        return fault
 
     def _missing(self, payload: Payload, reason: str) -> NoReturn:
         name = str(payload.get("class"))
@@ -99,3 +133,15 @@ class PayloadSignatures:
             **{"class": name},
         )
         raise MissingKeyError("the job is signed", reason, "signatures.keys")
+
+
+def _signed_content(payload: Payload, options: Sequence[str]) -> bytes:
+    """Return the covered fields as JSON: another writer's spaces, escapes and order change nothing."""
+    facts = sorted(name for name in payload if name.startswith(META_PREFIX))
+    return dumps(
+        [
+            *(payload.get(field) for field in _SIGNED_FIELDS),
+            [[name, payload[name]] for name in facts],
+            [[name, payload.get(name)] for name in options],
+        ]
+    )

@@ -179,8 +179,7 @@ class DueJobPlanner:
         """Run the client middlewares over the payload with decompressed arguments; return whether they let the job pass."""
         stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
         # Only a job that has a right signature gets another one: a forged job must not become a signed one.
-        signatures = self._protection.signatures
-        signed = signatures is not None and signatures.is_valid(payload)
+        signed = self._protection.is_signed(payload)
         self._decompress(payload)
         before = to_json(payload["args"])
         worker: Any = registry.find(payload["class"])
@@ -192,6 +191,9 @@ class DueJobPlanner:
         if reached_end and to_json(payload["args"]) == before:
             # Unchanged arguments keep their compressed bytes.
             payload.update(stored)
+            if signed:
+                # The middleware may have changed other covered fields, such as the context.
+                self._protection.sign(payload)
         elif reached_end:
             # A blob of the former arguments is left to the sweep: this step may not be the one that moves the job.
             payload.pop(OFFLOADED, None)

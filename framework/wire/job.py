@@ -51,6 +51,9 @@ TASK_ITEMS = "aw_items"
 PROFILE = "aw_profile"
 """Field of a payload: whether the runs of the job are profiled. Sidekiq's ``profile`` asks for a profiler of Ruby."""
 
+TIMEOUT = "timeout"
+"""Field of a payload: the most seconds of one run, instead of the class's (``set(timeout=...)``)."""
+
 INTERRUPTED_COUNT = "interrupted_count"
 """Field of a job: how often it was still running when its process had to stop (GitLab counts deaths here too)."""
 

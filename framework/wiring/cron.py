@@ -12,6 +12,7 @@ from framework.cron.leadership import Leadership
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare import registry
+from framework.payloads.stored_state import state_signatures
 from framework.route.router import Router
 from framework.settings.model import Settings
 from framework.store.absent_keys import AbsentKeys
@@ -55,7 +56,7 @@ def open_cron(
         events.unknown_classes(unknown)
     kind = _kind(settings)
     return CronScheduler(
-        CronStates(client, application),
+        CronStates(client, application, state_signatures(settings.signatures)),
         Leadership(client, keys.leader(application), identity, timings=waits),
         entries_on(settings, router, shard) if enabled else {},
         TickJobs(default_client).make,

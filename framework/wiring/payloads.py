@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import application_fields
 from framework.errors import ConfigurationProblem, EncryptionKeyError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.stats import RunningJobs
@@ -72,7 +73,12 @@ def open_signatures(found: SignatureSettings) -> PayloadSignatures | None:
     if not found.secrets:
         return None
     versions = KeyVersions(found.active, found.secrets)
-    return PayloadSignatures(versions, required=found.required, unsigned_queues=found.unsigned_queues)
+    return PayloadSignatures(
+        versions,
+        required=found.required,
+        unsigned_queues=found.unsigned_queues,
+        option_fields=application_fields,
+    )
 
 
 def open_decoder(settings: Settings, running_jobs: RunningJobs, budget: MemoryBudget | None = None) -> PayloadDecoder:

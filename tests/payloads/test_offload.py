@@ -106,7 +106,7 @@ def check_arguments(store):
         assert (
             offload.fetch(payload, blob_id) == base64.b64decode(deflate_arguments(dumps(ARGUMENTS)))
         ) is not encrypts
-        protection.bind_to(payload, "b" * 24)
+        protection.bind_to(payload, "b" * 24, sign=True)
         assert read(payload, protection) == ARGUMENTS
         # Bound to the id: another blob.
         assert (payload["args"] == [blob_id]) is not encrypts

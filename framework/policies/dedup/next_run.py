@@ -58,9 +58,10 @@ def next_run(
     """
     payload = decode(unit.data, None)
     former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
+    signed = protection.is_signed(payload)
     for name in _RUN_FIELDS:
         payload.pop(name, None)
-    protection.bind_to(payload, jid)
+    protection.bind_to(payload, jid, sign=signed)
     payload.update({"queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
     found = tracked_job(payload)
     state = None if found is None else (keys.status(jid), "queued", found.ttl_s)
