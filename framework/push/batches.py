@@ -67,9 +67,6 @@ class Batches:
             return None
         data = batch.payloads[0]
         payload = decode(data, None)
-        if not parent:
-            # The caller may be a job of a batch: the callback is none of that.
-            payload.pop(BID, None)
         # The script that enqueues it writes the times.
         for name in ("created_at", "enqueued_at"):
             payload.pop(name, None)

@@ -11,6 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
 from framework.middleware.chain import Call
+from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
@@ -57,6 +58,7 @@ class Client:
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         recorder: PushRecorder | None = None,
         payload_edits: PayloadEdits = no_edits,
+        state_signatures: StateSignatures = UNSIGNED_STATE,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.shards = shards
@@ -75,7 +77,7 @@ class Client:
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
         self.batches = Batches(self)
-        self.workflows = Workflows(self, self.batches)
+        self.workflows = Workflows(self, self.batches, state_signatures)
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""

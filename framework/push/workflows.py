@@ -1,6 +1,6 @@
 """Start workflows and their steps, on every shard."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from itertools import chain
 from typing import Any, Protocol, cast
@@ -17,6 +17,7 @@ from framework.declare.workflow_functions import function_of
 from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, WorkflowStatus
 from framework.declare.workflow_worker import WorkflowStepWorker
 from framework.errors import BatchError, UnknownBatchError, UnknownWorkflowError, WorkflowError
+from framework.payloads.stored_state import StatePlace, StateSignatures
 from framework.push.batch_block import BatchBlock
 from framework.push.batches import Batches, CallbackMaker
 from framework.push.homes import Homes
@@ -39,6 +40,9 @@ from framework.wire.workflow_fields import (
     step_bid,
 )
 
+_SIGNATURE = "signature"
+_SIGNED_FIELDS = ("name", "description", "queue", "parent", "definition", "steps")
+
 _NO_FLUSH = 1 << 60
 """A part of a step is one write, whatever its size."""
 
@@ -58,8 +62,9 @@ class StepPusher(CallbackMaker, Protocol):
 class Workflows:
     """The workflows of all shards of a client. Safe to share between threads."""
 
-    def __init__(self, client: StepPusher, batches: Batches) -> None:
+    def __init__(self, client: StepPusher, batches: Batches, signatures: StateSignatures) -> None:
         self._client = client
+        self._signatures = signatures
         self._batches = batches
         self._homes = Homes(lambda: client.shards, UnknownWorkflowError)
 
@@ -77,9 +82,12 @@ class Workflows:
             "definition": definition.encode(),
             "steps": " ".join(one.name for one in workflow.steps),
         }
+        if self._signatures.signs:
+            fields[_SIGNATURE] = self._signatures.sign(*_signed_facts(workflow_id, fields))
         for new, step in zip(workflow.steps, definition.steps, strict=True):
             args = [(index, one.args) for index, one in enumerate(new.jobs) if not one.function]
-            parts = home.add_step_parts(keys.step_jobs(workflow_id, new.name), split_jobs(args) if args else ())
+            place = keys.step_jobs(workflow_id, new.name)
+            parts = home.add_step_parts(place, self._sealed(place, split_jobs(args)) if args else ())
             if not step.is_computed:
                 fields |= {f"{new.name}:parts": str(parts), f"{new.name}:jobs": str(sum(len(one) for _, one in args))}
         facts = dumps({"ttl_s": workflow.expires_in_s, "fields": fields})
@@ -98,6 +106,7 @@ class Workflows:
         except UnknownWorkflowError:
             log.warning("the workflow was deleted or has expired: no step starts", event_name="workflow.unknown")
             return
+        self._signatures.check(*_signed_facts(workflow_id, fields), fields.get(_SIGNATURE, ""))
         definition = WorkflowDefinition.decode(fields["definition"])
         if event not in EVENTS_OF_STEPS or (event != "start" and step not in fields["steps"].split()):
             raise WorkflowError(workflow_id, f"it has no step {step!r}, or there is no event {event!r}")
@@ -162,6 +171,7 @@ class Workflows:
                     f"the stored jobs of the step {step.name!r} are lost: cancel the workflow, and start another one",
                 )
             return 0
+        data = self._signatures.open(_part_place(keys.step_jobs(workflow_id, step.name), part.number, last=part.last), data)
         facts = BatchFacts(
             step_bid(workflow_id, step.name),
             f"{fields['name']}: {step.name}",
@@ -203,7 +213,7 @@ class Workflows:
         if now is None or f"{step.name}:planned" in now:
             return
         place = keys.step_jobs(workflow_id, step.name)
-        stored = list(_stored_groups(home, place))
+        stored = list(self._stored_groups(home, place))
         counts = [sum(len(args) for _, args in stored)]
 
         def computed(jobs: StepJobs) -> Iterator[list[Json]]:
@@ -214,8 +224,27 @@ class Workflows:
 
         groups = ((index, computed(jobs)) for index, jobs in enumerate(step.jobs) if jobs.function)
         token = f"{place}:{generate_jid()}"
-        parts = home.add_step_parts(token, split_jobs(chain(stored, groups)))
+        parts = home.add_step_parts(token, self._sealed(place, split_jobs(chain(stored, groups))))
         home.change_workflow(workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
+
+    def _stored_groups(self, home: Shard, place: str) -> Iterator[tuple[int, list[list[Json]]]]:
+        """Yield the stored arguments of a step. Raises as ``StateSignatures.open``."""
+        number, data = 1, home.step_part(place, 1)
+        while data is not None:
+            following = home.step_part(place, number + 1)
+            part = self._signatures.open(_part_place(place, number, last=following is None), data)
+            yield from cast("list[tuple[int, list[list[Json]]]]", loads(part))
+            number, data = number + 1, following
+
+    def _sealed(self, place: str, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the parts of a step's jobs as they are stored at ``place``, one behind: the last one is signed as such."""
+        number, before = 0, None
+        for part in parts:
+            if before is not None:
+                yield self._signatures.seal(_part_place(place, number, last=False), before)
+            number, before = number + 1, part
+        if before is not None:
+            yield self._signatures.seal(_part_place(place, number, last=True), before)
 
     def _home_of(self, workflow: NewWorkflow) -> Shard:
         """Return the shard of all steps. Raises WorkflowError."""
@@ -243,6 +272,17 @@ class Workflows:
     @staticmethod
     def _advancer(shard: str, queue: str) -> Setter[[str, str, str]]:
         return WorkflowStepWorker.set(queue=queue, shard=shard)
+
+
+def _signed_facts(workflow_id: str, fields: Mapping[str, str]) -> tuple[StatePlace, bytes]:
+    """Return the fields of a workflow that scripts never change, at their place: they decide which jobs its steps get."""
+    facts = dumps([fields.get(name, "") for name in _SIGNED_FIELDS])
+    return StatePlace("workflow", keys.workflow(workflow_id)), facts
+
+
+def _part_place(place: str, number: int, *, last: bool) -> StatePlace:
+    # With ``last`` no part can be cut off: the step would succeed without its jobs.
+    return StatePlace("step part", place, (number, last))
 
 
 def _found(home: Shard, fields: Mapping[str, str] | None) -> tuple[Shard, Mapping[str, str]] | None:
@@ -274,9 +314,3 @@ def _setter_of(workflow_id: str, jobs: StepJobs) -> Setter[Any]:
             workflow_id, f"no class {jobs.worker!r} is loaded in this process. Deploy it again, or cancel the workflow"
         )
     return cast("Setter[Any]", worker.set(**jobs.options))
-
-
-def _stored_groups(home: Shard, place: str) -> Iterator[tuple[int, list[list[Json]]]]:
-    number = 0
-    while (data := home.step_part(place, number := number + 1)) is not None:
-        yield from cast("list[tuple[int, list[list[Json]]]]", loads(data))

@@ -84,6 +84,9 @@ class MemoryWorkflows:
         if found is None:
             return "unknown", ""
         following = after_success
+        batch = None if event == "start" else self._batches.fields(step_bid(workflow_id, step))
+        if batch is not None and f"{event}_at" not in batch[0]:
+            return "nothing", ""
         if event == "finished":
             following = after_failure
             if not self._note_failure(found, workflow_id, step):

@@ -18,6 +18,7 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
+from framework.payloads.stored_state import state_signatures
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
@@ -77,6 +78,7 @@ class ProcessClient(Client):
             extra_fields=PushPositions(self.databases),
             recorder=self.recorder,
             payload_edits=payload_edits(self.protection),
+            state_signatures=state_signatures(settings.signatures),
         )
 
     @property

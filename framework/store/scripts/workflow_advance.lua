@@ -27,6 +27,8 @@ end
 
 local cancelled = redis.call('HEXISTS', key, 'cancelled_at') == 1
 if event ~= 'start' then
+  -- A callback that another program has pushed before its time: the event has not happened.
+  if redis.call('HEXISTS', KEYS[2], 'pending') == 1 and redis.call('HEXISTS', KEYS[2], event .. '_at') == 0 then return { 'nothing' } end
   local state = redis.call('HGET', key, from .. ':state')
   if event == 'finished' then
     if state == 'succeeded' or redis.call('HEXISTS', KEYS[2], 'success_at') == 1 then return { 'nothing' } end
