@@ -21,19 +21,30 @@ from framework.declare.iteration import IterationRun, StopReason
 from framework.declare.progress import JobProgress
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.store.script import SAVE_ITERATION, START_ITERATION, is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.batch_fields import bid_of
-from framework.wire.iteration_state import CURSOR, DONE, RUNTIME, TOTAL, SavedIteration, read_iteration
+from framework.wire.iteration_state import (
+    CURSOR,
+    CURSOR_SIGNATURE,
+    DONE,
+    RUNTIME,
+    TOTAL,
+    SavedIteration,
+    read_iteration,
+    signed_cursor,
+)
 from framework.wire.resources import slot_id
 
 ITERATIONS = "sidekiq_job_iterations_total"
 """Items of iterable jobs that were processed."""
 
 _SAVED, _CANCELLED = 1, 2
+_NO_CURSOR = b"null"
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0
 _LOG_PERIOD_S = 60.0
 
@@ -42,12 +53,18 @@ class Iterations:
     """The iterating jobs of one process. ``client`` is safe from any thread."""
 
     def __init__(
-        self, client: "redis.Redis", identity: str, runs: RunningJobs, max_runtime_s: float | None = None
+        self,
+        client: "redis.Redis",
+        identity: str,
+        runs: RunningJobs,
+        max_runtime_s: float | None = None,
+        signatures: StateSignatures = UNSIGNED_STATE,
     ) -> None:
         self.client = client
         self.working = keys.working(identity)
         self.runs = runs
         self.max_runtime_s = math.inf if max_runtime_s is None else max_runtime_s
+        self.signatures = signatures
         self.log = LogRateLimit(_LOG_PERIOD_S)
 
     def prepare(self, instance: Any, unit: UnitOfWork, payload: Payload) -> None:
@@ -80,10 +97,16 @@ class RedisIteration(IterationRun):
         self.jid = slot_id(payload, unit.data)
         self._token = secrets.token_hex(8)
         self._places = [iterations.working, keys.iteration(self.jid)]
+        self._place = StatePlace("cursor", keys.iteration(self.jid))
         self.cancellation = iterations.runs.watch(self.jid, bid_of(payload))
 
     def begin(self) -> SavedIteration:
-        """See ``IterationRun``. Raises redis errors that do not pass: the key has another type, or a right is missing."""
+        """See ``IterationRun``.
+
+        Raises:
+            RedisError: it does not pass: the key has another type, or a right is missing.
+            StateRefusedError, MissingKeyError: the cursor is not signed as it must be.
+        """
         found: list[bytes] | None = self._ask(lambda: self._run_script(START_ITERATION))
         if found is None:
             self.stopped_by = "stop"
@@ -92,6 +115,9 @@ class RedisIteration(IterationRun):
         if saved is None:
             self.stopped_by = "lost"
             return SavedIteration()
+        # Without a cursor the job begins with its first item, as after ``reset_iteration``.
+        if saved.cursor != _NO_CURSOR:
+            self._iterations.signatures.check(self._place, saved.cursor, saved.signature, queue=self._unit.queue)
         self.number = saved.runs
         if saved.cancelled_at is not None:
             self.cancellation.is_set = True
@@ -130,6 +156,8 @@ class RedisIteration(IterationRun):
         fields: list[Any] = [CURSOR, cursor, RUNTIME, f"{progress.runtime_s:.6f}", DONE, progress.done]
         if progress.total is not None:
             fields += [TOTAL, progress.total]
+        if (signatures := self._iterations.signatures).signs:
+            fields += [CURSOR_SIGNATURE, signed_cursor(cursor, signatures.sign(self._place, cursor))]
         reply: int = self._run_script(SAVE_ITERATION, *fields)
         return reply
 

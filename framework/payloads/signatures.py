@@ -1,12 +1,12 @@
 """Sign payloads with HMAC under versioned keys, and check the signatures before a job runs (decision 240)."""
 
 from collections.abc import Callable, Collection, Sequence
-from fnmatch import fnmatchcase
 from typing import NoReturn
 
 from framework.errors import MissingKeyError, PayloadError
 from framework.payloads.key_versions import KeyVersions
-from framework.payloads.signing_keys import SignatureFault, SigningKeys
+from framework.payloads.signing_keys import SignatureFault, SigningKeys, matches_any
+from framework.settings.key_versions import SignatureSettings
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
@@ -71,7 +71,7 @@ class PayloadSignatures:
 
     def needs_signature(self, queue: str) -> bool:
         """Return whether a job from this queue must be signed."""
-        return self._required and not any(fnmatchcase(queue, pattern) for pattern in self._unsigned_queues)
+        return self._required and not matches_any(queue, self._unsigned_queues)
 
     def check(self, payload: Payload, queue: str) -> None:
         """Check the signature of a job from ``queue`` once; a checked payload is marked.
@@ -133,6 +133,20 @@ class PayloadSignatures:
             **{"class": name},
         )
         raise MissingKeyError("the job is signed", reason, "signatures.keys")
+
+
+def payload_signatures(
+    settings: SignatureSettings, option_fields: Callable[[], Collection[str]]
+) -> PayloadSignatures | None:
+    """Return the signatures with the configured keys, ``None`` without keys."""
+    if not settings.secrets:
+        return None
+    return PayloadSignatures(
+        KeyVersions(settings.active, settings.secrets),
+        required=settings.required,
+        unsigned_queues=settings.unsigned_queues,
+        option_fields=option_fields,
+    )
 
 
 def _signed_content(payload: Payload, options: Sequence[str]) -> bytes:

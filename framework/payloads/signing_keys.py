@@ -2,11 +2,18 @@
 
 import hmac
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from framework.payloads.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
 
 _FORM = re.compile(r"(\d{1,9}\.[0-9a-f]{8})\.([0-9a-f]{64})", re.ASCII)
+
+
+def matches_any(queue: str, patterns: Sequence[str]) -> bool:
+    """Return whether the name of a queue is, or matches, one of ``unsigned_queues``; an empty name matches none."""
+    return bool(queue) and any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 
 class SignatureFault(NamedTuple):

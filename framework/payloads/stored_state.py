@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from framework.errors import MissingKeyError, StateRefusedError
 from framework.payloads.key_versions import KeyVersions
-from framework.payloads.signing_keys import SigningKeys
+from framework.payloads.signing_keys import SigningKeys, matches_any
 from framework.settings.key_versions import SignatureSettings
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Json
@@ -38,10 +38,13 @@ class StatePlace(NamedTuple):
 class StateSignatures:
     """Sign and check stored state. Safe from any thread."""
 
-    def __init__(self, versions: KeyVersions | None = None, *, required: bool = False) -> None:
+    def __init__(
+        self, versions: KeyVersions | None = None, *, required: bool = False, unsigned_queues: Sequence[str] = ()
+    ) -> None:
         """Without ``versions`` it signs nothing, and accepts everything."""
         self._keys = None if versions is None else SigningKeys(versions, "stored state")
         self._required = required
+        self._unsigned_queues = unsigned_queues
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
     @property
@@ -53,17 +56,19 @@ class StateSignatures:
         """Return the signature of a value at its place; empty without keys."""
         return "" if self._keys is None else self._keys.sign(_content(place, data))
 
-    def check(self, place: StatePlace, data: bytes, signature: str, *, needed: bool = True) -> None:
+    def check(self, place: StatePlace, data: bytes, signature: str, *, queue: str = "") -> None:
         """Check the signature of a value at its place; ``signature`` is empty if it has none.
 
+        ``queue`` is that of the job whose state it is; it may be one of the ``unsigned_queues``.
+
         Raises:
-            StateRefusedError: the signature is wrong; or it is missing, ``needed`` and required. A log line tells.
+            StateRefusedError: the signature is wrong, or missing and required. A log line tells.
             MissingKeyError: this process lacks the key.
         """
         if self._keys is None:
             return
         if not signature:
-            if self._required and needed:
+            if self._required and not matches_any(queue, self._unsigned_queues):
                 self._refuse(place, "it has no signature, and the setting signatures.required asks for one")
             return
         fault = self._keys.fault(_content(place, data), signature)
@@ -91,7 +96,6 @@ class StateSignatures:
             "signature.state_refused",
             purpose=place.purpose,
             key=place.key,
-            identity=list(place.identity),
             reason=reason,
         )
         raise StateRefusedError(place.purpose, place.key, reason)
@@ -105,7 +109,11 @@ def state_signatures(settings: SignatureSettings) -> StateSignatures:
     """Return the signatures of stored state with the configured keys."""
     if not settings.secrets:
         return UNSIGNED_STATE
-    return StateSignatures(KeyVersions(settings.active, settings.secrets), required=settings.required)
+    return StateSignatures(
+        KeyVersions(settings.active, settings.secrets),
+        required=settings.required,
+        unsigned_queues=settings.unsigned_queues,
+    )
 
 
 def _content(place: StatePlace, data: bytes) -> bytes:

@@ -171,7 +171,9 @@ class Workflows:
                     f"the stored jobs of the step {step.name!r} are lost: cancel the workflow, and start another one",
                 )
             return 0
-        data = self._signatures.open(_part_place(keys.step_jobs(workflow_id, step.name), part.number, last=part.last), data)
+        data = self._signatures.open(
+            _part_place(keys.step_jobs(workflow_id, step.name), part.number, last=part.last), data
+        )
         facts = BatchFacts(
             step_bid(workflow_id, step.name),
             f"{fields['name']}: {step.name}",

@@ -11,6 +11,7 @@ from framework.execute.recording import ElsewhereState
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
 from framework.finish.retry import RetryDecision
+from framework.payloads.signatures import PayloadSignatures
 from framework.push.job_batch import JobBatch
 from framework.push.recording import Destination
 from framework.tasks.change import EventChange, Message, clean_text, has_valid_jid
@@ -56,9 +57,12 @@ class EventRecorder:
         clock: Callable[[], float] = time.time,
         *,
         keeps_payloads: bool = False,
+        signatures: PayloadSignatures | None = None,
     ) -> None:
+        """``signatures`` check the jobs that did not run: a forged job has no event, from which it could be pushed again."""
         self._writer = writer
         self._keeps_payloads = keeps_payloads
+        self._signatures = signatures
         self._params: Literal["loggable", "whole"] = params
         self._shard = shard
         self._clock = clock
@@ -69,7 +73,14 @@ class EventRecorder:
         """Return the recorder of the jobs that run on this shard."""
         found = self._of_shard.get(shard)
         if found is None:
-            found = EventRecorder(self._writer, self._params, shard, self._clock, keeps_payloads=self._keeps_payloads)
+            found = EventRecorder(
+                self._writer,
+                self._params,
+                shard,
+                self._clock,
+                keeps_payloads=self._keeps_payloads,
+                signatures=self._signatures,
+            )
             self._of_shard[shard] = found
         return found
 
@@ -106,12 +117,18 @@ class EventRecorder:
         self._write_soon(changes)
 
     def pushed_by_script(self, payload: Payload, queue: str, at: float) -> EventChange | None:
-        """Return the event of a job that a script has made, ``None`` if it is not recorded."""
+        """Return the event of a job that a script has made, ``None`` if it is not recorded.
+
+        Raises:
+            PayloadError, MissingKeyError: its signature is wrong, or missing and required; this process lacks the key.
+        """
         if payload.get(TRACKED.name) is not True or not has_valid_jid(payload.get("jid")):
             return None
-        change = self._change(
-            payload, parent_of(queue or str(payload.get("queue"))), _declaration_of(payload), "push", at
-        )
+        found = parent_of(queue or str(payload.get("queue")))
+        if self._signatures is not None:
+            # A copy: the check marks a payload.
+            self._signatures.check(dict(payload), found)
+        change = self._change(payload, found, _declaration_of(payload), "push", at)
         if self._keeps_payloads:
             change.payload = dumps(payload).decode()
         return change
@@ -173,6 +190,8 @@ class EventRecorder:
         at_once: bool = False,
     ) -> Ticket | None:
         """Record the end of a run; return the ticket that tells when it is durable."""
+        if self._is_forged(payload, queue):
+            return None
         change = self._change(payload, queue, declaration, "end", self._clock())
         if not has_valid_jid(change.jid):
             return None
@@ -196,6 +215,8 @@ class EventRecorder:
 
     def ended_elsewhere(self, payload: Payload, queue: str, state: ElsewhereState, reason: str) -> None:
         """See ``JobRecorder``."""
+        if self._is_forged(payload, queue):
+            return
         declaration = _declaration_of(payload)
         change = self._change(payload, queue, declaration, "end", self._clock())
         # A killed process may have been the only one that knew the start: then this is the first that the event says.
@@ -208,6 +229,10 @@ class EventRecorder:
     def flush(self, timeout_s: float) -> bool:
         """See ``JobRecorder``."""
         return self._writer.flush(timeout_s)
+
+    def _is_forged(self, payload: Payload, queue: str) -> bool:
+        """Return whether the job is not signed as it must be: a job that expires, or is dropped, ends before its check."""
+        return self._signatures is not None and not self._signatures.accepts(payload, queue)
 
     def _moved(self, destination: Destination, jid: Jid, end: EventEnd, reason: str) -> EventChange:
         change = EventChange(jid, "end", self._clock(), *end, reason=clean_text(reason), shard=destination.shard)

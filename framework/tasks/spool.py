@@ -5,22 +5,27 @@ push there, in the same step (``parts/batch.lua``). At a crash: a change is remo
 it. Two processes may write the same change; its second write changes nothing.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import redis
 
-from framework.errors import PayloadError
+from framework.errors import MissingKeyError, PayloadError
+from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.shard.shards import Shards
 from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange, decode_change
 from framework.tasks.database import TaskDatabase
-from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
+from framework.wire.malformed import dead_set_entry
 
 _PAGE = 500
+_rate = LogRateLimit(30.0)
+_PLACE = StatePlace("task event", keys.TASK_EVENTS)
 _PUSHED = b'{"pushed":'
 """The beginning of an entry that a script has written: a job, its queue, and the time."""
 
@@ -36,30 +41,55 @@ class ScriptPushes(Protocol):
 class ShardSpool:
     """The spool of every shard."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, signatures: StateSignatures = UNSIGNED_STATE) -> None:
         self._shards = shards
+        self._signatures = signatures
 
     def keep(self, changes: Sequence[EventChange]) -> None:
         """Write the changes to the Redis of their shards. Raises redis errors, and UnknownShardError."""
         by_shard: dict[str, dict[bytes, float]] = {}
         for one in changes:
-            by_shard.setdefault(one.shard or "main", {})[one.encode()] = one.at
+            by_shard.setdefault(one.shard or "main", {})[self._signatures.seal(_PLACE, one.encode())] = one.at
         for name, members in by_shard.items():
             client: Any = self._shards[name].client
             client.zadd(keys.TASK_EVENTS, members)
 
 
-def drain(client: "redis.Redis", database: TaskDatabase, pushes: ScriptPushes) -> int:
-    """Write every change in the spool of a shard to the database; return their number. Raises SQLAlchemyError and redis errors."""
-    written = 0
-    while True:
-        members = _page(client, 0)
-        if not members:
-            return written
-        changes = [one for member in members if (one := _decode(member, pushes)) is not None]
+def drain(
+    client: "redis.Redis",
+    database: TaskDatabase,
+    pushes: ScriptPushes,
+    signatures: StateSignatures = UNSIGNED_STATE,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """Write every change in the spool of a shard to the database; return their number. Raises SQLAlchemyError and redis errors.
+
+    An entry that is no change, or is not signed as it must be, goes to the dead set, in one step. One that is signed with a key
+    that this process lacks stays.
+    """
+    written = kept = 0
+    while members := _page(client, kept):
+        changes: list[EventChange] = []
+        done: list[bytes] = []
+        refused: dict[bytes, Exception] = {}
+        for member in members:
+            try:
+                change = _decode(member, pushes, signatures)
+            except MissingKeyError as error:
+                _rate.error("key", str(error), "signature.key_missing", key=keys.TASK_EVENTS)
+                kept += 1
+            except (PayloadError, AttributeError, TypeError, KeyError, ValueError) as error:
+                refused[member] = error
+            else:
+                done.append(member)
+                changes += [] if change is None else [change]
         write_changes(database, changes, late=True)
-        client.zrem(keys.TASK_EVENTS, *members)
-        written += len(members)
+        if done:
+            client.zrem(keys.TASK_EVENTS, *done)
+        if refused:
+            _quarantine(client, refused, clock())
+        written += len(done)
+    return written
 
 
 def count_changes(client: "redis.Redis") -> int:
@@ -76,17 +106,29 @@ def _page(client: "redis.Redis", start: int) -> list[bytes]:
     return cast("list[bytes]", found)
 
 
-def _decode(member: bytes, pushes: ScriptPushes) -> EventChange | None:
-    try:
-        if member.startswith(_PUSHED):
-            entry: Any = loads(member, None)
-            payload: Payload = loads(entry["pushed"].encode(), None)
-            return pushes.pushed_by_script(payload, entry["queue"], float(entry["at"]))
-        return decode_change(member)
-    except (PayloadError, AttributeError, TypeError, KeyError, ValueError) as error:
-        logs.logger().error(
-            "an entry of aw:task_events is no change of an event, and is removed. Find the program that wrote it",
-            event_name="task_event.malformed",
+def _decode(member: bytes, pushes: ScriptPushes, signatures: StateSignatures) -> EventChange | None:
+    if member.startswith(_PUSHED):
+        entry: Any = loads(member, None)
+        payload: Payload = loads(entry["pushed"].encode(), None)
+        # A script cannot sign: the job has the signature of its push.
+        return pushes.pushed_by_script(payload, entry["queue"], float(entry["at"]))
+    return decode_change(signatures.open(_PLACE, member))
+
+
+def _quarantine(client: "redis.Redis", refused: Mapping[bytes, Exception], now: float) -> None:
+    """Move entries to the dead set, in one step: a crash leaves all of them here, or there."""
+    dead: dict[bytes, float] = {}
+    for member, error in refused.items():
+        _rate.error(
+            "malformed",
+            "an entry of aw:task_events is no change of an event, or is not signed as it must be: it was moved to the dead set. Find "
+            "the program that wrote it",
+            "task_event.malformed",
             error=error,
         )
-        return None
+        reason = error if isinstance(error, PayloadError) else PayloadError(f"it is no change of an event: {error!r}")
+        dead[dead_set_entry(member, reason, now)] = now
+    pipeline: Any = client.pipeline(transaction=True)
+    pipeline.zadd(keys.DEAD, dead)
+    pipeline.zrem(keys.TASK_EVENTS, *refused)
+    pipeline.execute()

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+from framework.declare.job_option import application_fields
+from framework.payloads.signatures import payload_signatures
+from framework.payloads.stored_state import StateSignatures, state_signatures
 from framework.settings.model import Settings
 from framework.shard.shards import Shards
 from framework.tasks.database import TaskDatabase
@@ -16,6 +19,8 @@ class TaskStore(NamedTuple):
     database: TaskDatabase
     writer: EventWriter
     recorder: EventRecorder
+    state_signatures: StateSignatures
+    """Sign and check what the spool keeps."""
 
     def recorder_of(self, shard: str) -> EventRecorder:
         """Return the recorder of a worker process of this shard."""
@@ -30,6 +35,13 @@ class TaskStore(NamedTuple):
 def open_store(settings: Settings, shards: Shards, url: str | None = None) -> TaskStore:
     """Return the store of the settings; ``url`` names another database. Opens no connection."""
     database = TaskDatabase(url or settings.tasks_url)
-    writer = EventWriter(database, ShardSpool(shards), settings.tasks.database_down)
-    recorder = EventRecorder(writer, settings.tasks.params, keeps_payloads=settings.tasks.ledger != "none")
-    return TaskStore(database, writer, recorder)
+    state = state_signatures(settings.signatures)
+    writer = EventWriter(database, ShardSpool(shards, state), settings.tasks.database_down)
+    recorder = EventRecorder(
+        writer,
+        settings.tasks.params,
+        keeps_payloads=settings.tasks.ledger != "none",
+        # Another database is that of a test, whose jobs in memory are not signed.
+        signatures=payload_signatures(settings.signatures, application_fields) if url is None else None,
+    )
+    return TaskStore(database, writer, recorder, state)

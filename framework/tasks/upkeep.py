@@ -99,7 +99,8 @@ class TaskUpkeep:
         """Write the spool to the database, then mend events. Raises redis errors and SQLAlchemyError."""
         database = self._recorder.store.database
         spool: Any = import_module("framework.tasks.spool")
-        if written := spool.drain(self._client, database, self._recorder.store.recorder_of(self._shard)):
+        store = self._recorder.store
+        if written := spool.drain(self._client, database, store.recorder_of(self._shard), store.state_signatures):
             self._log.info(
                 "events that Redis kept are in the database of tasks", event_name="tasks.spool_written", count=written
             )

@@ -83,15 +83,8 @@ class MemoryWorkflows:
         found = self._workflows.get(workflow_id)
         if found is None:
             return "unknown", ""
-        following = after_success
-        batch = None if event == "start" else self._batches.fields(step_bid(workflow_id, step))
-        if batch is not None and f"{event}_at" not in batch[0]:
-            return "nothing", ""
-        if event == "finished":
-            following = after_failure
-            if not self._note_failure(found, workflow_id, step):
-                return "nothing", ""
-        elif event == "success" and not self._note_success(found, workflow_id, step, branched=bool(after_failure)):
+        following = after_failure if event == "finished" else after_success
+        if event != "start" and not self._note_end(found, workflow_id, step, event, branched=bool(after_failure)):
             return "nothing", ""
         if "cancelled_at" in found:
             return "cancelled", ""
@@ -104,6 +97,17 @@ class MemoryWorkflows:
             return "nothing", ""
         found.setdefault(f"{following}:started_at", repr(self._clock()))
         return "start", following
+
+    def _note_end(
+        self, found: dict[str, str], workflow_id: str, step: str, event: WorkflowEvent, *, branched: bool
+    ) -> bool:
+        """Note the event of a step; return whether it has happened, and the next step may start."""
+        batch = self._batches.fields(step_bid(workflow_id, step))
+        if batch is not None and f"{event}_at" not in batch[0]:
+            return False
+        if event == "finished":
+            return self._note_failure(found, workflow_id, step)
+        return self._note_success(found, workflow_id, step, branched=branched)
 
     def _note_failure(self, found: dict[str, str], workflow_id: str, step: str) -> bool:
         """Note that all jobs of a step have ended; return whether some have not succeeded."""

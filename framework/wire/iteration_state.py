@@ -2,9 +2,10 @@
 
 ``ex`` is the number of runs, ``c`` the cursor of the next item as JSON, ``rt`` the seconds of all runs, ``cancelled`` when the job
 was cancelled. Sidekiq's pages show them. This framework adds: ``aw_done`` and ``aw_total`` count items, ``aw_run`` is the token of
-the run that may write.
+the run that may write, ``aw_signature`` the signature of a cursor, a space, and the beginning of the cursor's digest.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from framework.errors import PayloadError
 from framework.wire.json import dumps, loads
 
 RUNS, CURSOR, RUNTIME, CANCELLED = "ex", "c", "rt", "cancelled"
-DONE, TOTAL = "aw_done", "aw_total"
+DONE, TOTAL, CURSOR_SIGNATURE = "aw_done", "aw_total", "aw_signature"
 
 MAX_CURSOR_BYTES = 65_536
 """A cursor is a position, and each save sends it."""
@@ -37,6 +38,8 @@ class SavedIteration:
     done: int = 0
     total: int | None = None
     cancelled_at: float | None = None
+    signature: str = ""
+    """The signature of this cursor; empty without one."""
 
     @property
     def rate(self) -> float | None:
@@ -56,14 +59,35 @@ def read_iteration(fields: Mapping[bytes, bytes]) -> SavedIteration | None:
         return None
     total = fields.get(TOTAL.encode())
     cancelled = fields.get(CANCELLED.encode())
+    cursor = fields.get(CURSOR.encode()) or b"null"
     return SavedIteration(
         _count(fields.get(RUNS.encode())),
-        fields.get(CURSOR.encode()) or b"null",
+        cursor,
         _seconds(fields.get(RUNTIME.encode())),
         _count(fields.get(DONE.encode())),
         _count(total) if total else None,
         None if cancelled is None else _seconds(cancelled),
+        _signature_of(cursor, fields.get(CURSOR_SIGNATURE.encode(), b"")),
     )
+
+
+def signed_cursor(cursor: bytes, signature: str) -> str:
+    """Return the field with the signature of a cursor.
+
+    It names the cursor: another process, which has no key yet, may save a later cursor, and leaves this field as it is.
+    """
+    return f"{signature} {_digest(cursor)}"
+
+
+def _signature_of(cursor: bytes, field: bytes) -> str:
+    if not field:
+        return ""
+    signature, _, digest = field.decode("ascii", "replace").partition(" ")
+    return signature if digest == _digest(cursor) else ""
+
+
+def _digest(cursor: bytes) -> str:
+    return hashlib.sha256(cursor).hexdigest()[:16]
 
 
 def encode_cursor(cursor: object) -> bytes:

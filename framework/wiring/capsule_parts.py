@@ -24,6 +24,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
+from framework.payloads.stored_state import state_signatures
 from framework.process.capsules import Capsule
 from framework.process.events import ProcessEvents
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsulePlan
@@ -139,7 +140,13 @@ class CapsuleParts:
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
             together.admit,
             self.events.moved_jobs.recorder,
-            iterations=Iterations(self.shard.client, owner, self.runs, settings.max_iteration_runtime),
+            iterations=Iterations(
+                self.shard.client,
+                owner,
+                self.runs,
+                settings.max_iteration_runtime,
+                state_signatures(settings.signatures),
+            ),
             isolated=self.isolated,
             capsule=own_name,
         )

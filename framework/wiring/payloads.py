@@ -15,9 +15,9 @@ from framework.payloads.key_versions import KeyVersions
 from framework.payloads.offload import PayloadOffload
 from framework.payloads.protection import PayloadProtection
 from framework.payloads.s3_store import S3Store
-from framework.payloads.signatures import PayloadSignatures
+from framework.payloads.signatures import payload_signatures
 from framework.push.edited_payloads import Edits, PayloadEdits
-from framework.settings.key_versions import KeySettings, SignatureSettings
+from framework.settings.key_versions import KeySettings
 from framework.settings.model import Settings
 from framework.settings.payload_offload import PayloadOffloadSettings
 from framework.wire.memory_budget import MemoryBudget
@@ -43,7 +43,9 @@ def _encryption_of(active: int, secrets: tuple[tuple[int, bytes], ...]) -> Argum
 
 def open_protection(settings: Settings) -> PayloadProtection:
     """Return the object that protects payloads. Raises ConfigurationError as ``open_encryption``."""
-    return PayloadProtection(open_encryption(settings), open_signatures(settings.signatures), open_offload(settings))
+    return PayloadProtection(
+        open_encryption(settings), payload_signatures(settings.signatures, application_fields), open_offload(settings)
+    )
 
 
 def open_offload(settings: Settings) -> PayloadOffload | None:
@@ -66,19 +68,6 @@ def _offload_to(url: str, threshold: int, *, made_before: bool) -> PayloadOffloa
     store = S3Store(bucket, prefix, endpoint=endpoint, region=region)
     store.load()
     return PayloadOffload(store, url, threshold, made_before=made_before)
-
-
-def open_signatures(found: SignatureSettings) -> PayloadSignatures | None:
-    """Return the signatures with the configured keys, ``None`` without keys."""
-    if not found.secrets:
-        return None
-    versions = KeyVersions(found.active, found.secrets)
-    return PayloadSignatures(
-        versions,
-        required=found.required,
-        unsigned_queues=found.unsigned_queues,
-        option_fields=application_fields,
-    )
 
 
 def open_decoder(settings: Settings, running_jobs: RunningJobs, budget: MemoryBudget | None = None) -> PayloadDecoder:

@@ -1,5 +1,6 @@
 """Events of jobs that moved without an event, compared with a real Redis."""
 
+import base64
 import json
 import time
 
@@ -122,6 +123,9 @@ def test_spool_is_written_once_and_in_order(memory, redis):
     ]
     redis.zadd(keys.TASK_EVENTS, {one.encode(): one.at for one in found})
     redis.zadd(keys.TASK_EVENTS, {b"no change": 0.5})
-    assert drain(redis, memory.database, memory.recorder) == 4
+    assert drain(redis, memory.database, memory.recorder) == 3
+    # What is no change is kept, where an operator finds it.
+    (kept,) = redis.zrange(keys.DEAD, 0, -1)
+    assert base64.b64decode(json.loads(kept)["aw_raw"]) == b"no change"
     assert (memory.event("j").status, memory.event("j").runs) == ("finish", 1)
     assert (redis.exists(keys.TASK_EVENTS), drain(redis, memory.database, memory.recorder)) == (0, 0)

@@ -105,6 +105,7 @@ def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher, mon
     assert count_changes(redis) == 1
     # Two entries that other programs may have written are left out.
     redis.zadd(keys.TASK_EVENTS, {b'{"pushed":1,"queue":"q","at":1}': 3, b'{"pushed":"[]","queue":"q","at":1}': 4})
-    assert drain(redis, memory.database, memory.recorder) == 4
+    assert drain(redis, memory.database, memory.recorder) == 2
+    assert redis.zcard(keys.DEAD) == 2
     with memory.database.reading() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM aw_events").scalar() == len(jids) + 1

@@ -1,0 +1,320 @@
+"""A program that can write to Redis, and has no key: what it stores becomes no job, no argument and no result (`required`)."""
+
+import base64
+import json
+import time
+
+import pytest
+
+from framework import ApplicationWorker, IterableWorker
+from framework.admin import add_cron_entry
+from framework.batches import Batch
+from framework.cron.scheduler import CronScheduler
+from framework.settings.load import load
+from framework.store.absent_keys import AbsentKeys
+from framework.tasks import Task
+from framework.tasks.change import EventChange
+from framework.tasks.spool import drain
+from framework.testing import real
+from framework.timings import STANDARD
+from framework.wire import keys
+from framework.wiring import client as wiring
+from framework.wiring.client import open_router
+from framework.wiring.cron import open_cron
+from framework.workflows import Workflow, computed, computes_arguments
+from tests.testing.conftest import write_config
+from tests.testing.test_signed import KEY
+
+FORGED = 666
+ENTRY = {"cron": "0 0 1 1 *", "class": "RowWorker", "args": [FORGED]}
+EVENT = {
+    "kind": "end",
+    "at": 1.0,
+    "status": "error",
+    "state": "dead",
+    "worker": "RowWorker",
+    "queue": "default",
+    "shard": "main",
+    "params": f"[{FORGED}]",
+    "whole": True,
+    "messages": [],
+}
+
+
+class Application:
+    """The jobs of an application with signatures, and what has run."""
+
+    def __init__(self, jobs, client, redis, folder):
+        self.jobs, self.client, self.redis, self.folder = jobs, client, redis, folder
+        self.ran = []
+        ran = self.ran
+
+        def perform(self, number: int, more: list[int] | None = None) -> int:
+            ran.append(number)
+            return number
+
+        body = {"feature_category": "not_owned", "queue": "default", "perform": perform, "retry": 0}
+        self.row = type("RowWorker", (ApplicationWorker,), {"__module__": "workers.row_worker", **body})
+
+    def run(self):
+        """Run every job that waits; return the numbers of the jobs that ran."""
+        self.ran.clear()
+        self.jobs.drain(raise_errors=False)
+        return list(self.ran)
+
+    def dead(self):
+        return self.redis.zrange(keys.DEAD, 0, -1)
+
+    def ticks(self):
+        """Let the leader begin with each entry, and push the job of a tick that is due."""
+        for _ in range(2):
+            step = self.scheduler().step
+            step()
+            step()
+            for name, state in self.redis.hgetall(keys.cron_states("default")).items():
+                self.redis.hset(keys.cron_states("default"), name, b"1 " + state.split(b" ", 1)[1])
+
+    def scheduler(self) -> CronScheduler:
+        settings = self.client.settings
+        shard = self.client.shards["main"]
+        made = (settings, open_router(settings), "main", shard.client, "host:1:a", lambda: False)
+        return open_cron(*made, AbsentKeys(), STANDARD)
+
+
+@pytest.fixture
+def application_with_keys(application, monkeypatch, redis, redis_url):
+    write_config(application, {"main": {"url": redis_url}}, routing={})
+    monkeypatch.setenv("FRAMEWORK_SIGNATURES__KEYS__1", KEY)
+    monkeypatch.setenv("FRAMEWORK_SIGNATURES__REQUIRED", "true")
+    monkeypatch.setenv("FRAMEWORK_TASKS__URL", f"sqlite:///{application}/tasks.db")
+    monkeypatch.setenv("FRAMEWORK_TASKS__PARAMS", "whole")
+    client = wiring.ProcessClient(load())
+    wiring.bind(client)
+    with real() as found:
+        yield Application(found, client, redis, application)
+    client.recorder.close()
+    client.shards.close()
+    wiring.bind_default()
+
+
+@pytest.fixture
+def app(application_with_keys):
+    return application_with_keys
+
+
+def test_cron_entry_of_another_program_pushes_no_job(app):
+    add_cron_entry("honest", cron="0 0 1 1 *", cls=app.row, args=[1])
+    stored = app.redis.hget(keys.cron_entries("default"), "honest")
+    # One that is forged, one that is changed, and one that is moved to another name.
+    app.redis.hset(keys.cron_entries("default"), "forged", json.dumps(ENTRY))
+    app.redis.hset(keys.cron_entries("default"), "changed", stored.replace(b"[1]", b"[%d]" % FORGED))
+    app.redis.hset(keys.cron_entries("default"), "moved", stored)
+    app.ticks()
+    assert app.run() == [1]
+    # It is kept, where an operator finds it.
+    assert app.redis.hlen(keys.cron_entries("default")) == 4
+
+
+def test_cron_order_of_another_program_counts_as_not_given(app):
+    add_cron_entry("honest", cron="0 0 1 1 *", cls=app.row, args=[1])
+    app.redis.hset(keys.cron_orders("default"), "honest", json.dumps({"args": [FORGED]}))
+    app.ticks()
+    assert app.run() == [1]
+
+
+@computes_arguments
+def numbers_from(first):
+    yield (first,)
+
+
+def started_workflow(app):
+    run = Workflow("w").step("first", app.row, [(1,)]).then("second", app.row, computed(numbers_from, 2)).start()
+    (start,) = app.redis.lrange(keys.queue("default"), 0, -1)
+    return run, start
+
+
+def change_definition(app, run):
+    definition = app.redis.hget(keys.workflow(run.id), "definition")
+    changed = definition.replace(b'"args":[2]', b'"args":[%d]' % FORGED)
+    assert changed != definition
+    app.redis.hset(keys.workflow(run.id), "definition", changed)
+
+
+def replace_workflow(app, run):
+    app.redis.delete(keys.queue("default"))
+    other, _ = started_workflow(app)
+    fields = app.redis.hgetall(keys.workflow(other.id))
+    app.redis.delete(keys.workflow(run.id))
+    app.redis.hset(keys.workflow(run.id), mapping=fields)
+    app.redis.lset(keys.step_jobs(run.id, "first"), 0, json.dumps([[0, [[FORGED]]]]))
+
+
+def change_part(app, run):
+    place = keys.step_jobs(run.id, "first")
+    changed = app.redis.lindex(place, 0).replace(b"[[1]]", b"[[%d]]" % FORGED)
+    app.redis.lset(place, 0, changed)
+
+
+@pytest.mark.parametrize("attack", [change_definition, replace_workflow, change_part])
+def test_changed_workflow_starts_no_step(app, attack):
+    run, start = started_workflow(app)
+    attack(app, run)
+    # The old job that starts the step has a right signature, and is repeated.
+    app.redis.delete(keys.queue("default"))
+    app.redis.lpush(keys.queue("default"), start)
+    assert app.run() == []
+    assert app.dead() == [start]
+
+
+def test_part_of_another_place_starts_no_step(app):
+    # Two parts, of which one is cut off: the step would succeed without its jobs.
+    many = [(number,) for number in range(1_001)]
+    run = Workflow("w").step("first", app.row, many).start()
+    (start,) = app.redis.lrange(keys.queue("default"), 0, -1)
+    app.redis.hset(keys.workflow(run.id), "first:parts", 1)
+    assert app.run() == []
+    assert app.dead() == [start]
+
+
+def test_honest_workflow_runs_every_step(app):
+    text = "Größe\\x41 \u2028"
+    run = (
+        Workflow("w", description=text)
+        .step("first", app.row, [(number,) for number in range(1_001)])
+        .then("second", app.row, [(2_000,)])
+        .also(app.row, computed(numbers_from, 3_000))
+        .start()
+    )
+    assert sorted(app.run()) == [*range(1_001), 2_000, 3_000]
+    assert run.status.state == "succeeded"
+
+
+def test_callback_before_its_time_starts_no_step(app):
+    later = app.row.set(queue="later")
+    run = Workflow("w", queue="default").step("first", later, [(1,)]).then("second", app.row, [(2,)]).start()
+    app.jobs.drain(app.row, raise_errors=False)
+    ((_, callback),) = json.loads(app.redis.hget(keys.batch(f"aw-{run.id}.first"), "on_success"))
+    # The job that follows the step is signed when the step begins.
+    app.redis.lpush(keys.queue("default"), callback)
+    app.jobs.drain(app.row, raise_errors=False)
+    assert (app.ran, run.status.step("second").state) == ([], "waiting")
+    assert app.run() == [1, 2]
+
+
+def failed_task(app):
+    with Task.create(owner="shop") as task:
+        task.perform_bulk(app.row, [(1,)])
+    assert app.run() == [1]
+    return task
+
+
+def write_spool(app):
+    recorder = app.client.recorder
+    store = recorder.store
+    more = [store.state_signatures] if hasattr(store, "state_signatures") else []
+    drain(app.redis, store.database, store.recorder_of("main"), *more)
+
+
+def test_forged_event_is_not_pushed_again(app):
+    task = failed_task(app)
+    event = {**EVENT, "jid": "forged", "task_id": task.id}
+    job = {"class": "RowWorker", "args": [FORGED], "jid": "made", "queue": "default", "track": True, "aw_task": task.id}
+    app.redis.zadd(keys.TASK_EVENTS, {json.dumps(event): 1.0})
+    app.redis.zadd(keys.TASK_EVENTS, {json.dumps({"pushed": json.dumps(job), "queue": "default", "at": 1.0}): 2.0})
+    failed = {**EVENT, "jid": "made", "task_id": task.id}
+    del failed["params"], failed["whole"]
+    app.redis.zadd(keys.TASK_EVENTS, {json.dumps(failed): 3.0})
+    write_spool(app)
+    assert (task.retry_failed(), app.run()) == (0, [])
+    assert len(app.dead()) == 3
+    assert app.redis.zcard(keys.TASK_EVENTS) == 0
+    assert any(b"forged" in base64.b64decode(json.loads(one)["aw_raw"]) for one in app.dead())
+
+
+@pytest.mark.parametrize("ended", [{"expires_in": 1, "expiry": 1.5}, {}, {"interrupted_count": 99}])
+def test_forged_job_that_ends_early_is_not_pushed_again(app, ended):
+    task = failed_task(app)
+    job = {"class": "RowWorker", "args": [FORGED], "jid": "forged", "queue": "default", "track": True, "retry": 0}
+    app.redis.lpush(keys.queue("default"), json.dumps({**job, "aw_task": task.id, **ended}))
+    assert app.run() == []
+    assert app.client.recorder.flush(30)
+    assert task.progress().total == 1
+    assert (task.retry_failed(), app.run()) == (0, [])
+
+
+def test_spool_of_a_process_with_the_key_is_written(app):
+    task = failed_task(app)
+    recorder = app.client.recorder
+    spool = recorder.store.writer._spool
+    spool.keep([EventChange("a" * 24, "push", time.time(), worker="RowWorker", task_id=task.id, shard="main")])
+    write_spool(app)
+    assert task.progress().total == 2
+    assert app.dead() == []
+
+
+def test_forged_callback_of_a_batch_is_refused(app):
+    batch = Batch()
+    batch.on_success(app.row, 5)
+    with batch.jobs():
+        app.row.perform_async(1)
+    forged = json.dumps({"class": "RowWorker", "args": [FORGED], "jid": "f" * 24, "queue": "default", "retry": 0})
+    honest = json.loads(app.redis.hget(keys.batch(batch.bid), "on_success"))
+    app.redis.hset(keys.batch(batch.bid), "on_success", json.dumps([*honest, ["default", forged]]))
+    assert app.run() == [1, 5]
+    (dead,) = app.dead()
+    assert json.loads(dead)["jid"] == "f" * 24
+
+
+def test_changed_option_or_context_is_refused(app):
+    changes = [
+        {"aw_task": "t" * 32, "track": True},
+        {"meta.user": "root"},
+        {"correlation_id": "x"},
+        {"timeout": 1},
+        {"retry": 25},
+        {"dead": False},
+        {"tags": ["x"]},
+        {"bid": "aw-x"},
+        {"aw_batch_event": ["aw-x", "success"]},
+        {"aw_result": [60, ""]},
+        {"cron": {"name": "x", "tick": 5}},
+    ]
+    app.row.perform_bulk([(1,)] * len(changes))
+    stored = [json.loads(data) for data in app.redis.lrange(keys.queue("default"), 0, -1)]
+    app.redis.delete(keys.queue("default"))
+    forged = [{**payload, **change} for payload, change in zip(stored, changes, strict=True)]
+    app.redis.lpush(keys.queue("default"), *map(json.dumps, forged))
+    assert app.run() == []
+    assert len(app.dead()) == len(changes)
+
+
+def pages(app):
+    """Declare an iterable class that fails at its second item, once."""
+
+    def build_enumerator(self, *, cursor):
+        return [(number, number) for number in range(cursor or 0, (cursor or 0) + 3)]
+
+    def each_iteration(self, number: int) -> None:
+        app.ran.append(number)
+        if app.ran == [0, 1]:
+            raise ValueError
+
+    body = {"feature_category": "not_owned", "queue": "default", "retry": 1, "build_enumerator": build_enumerator}
+    facts = {"__module__": "workers.page_worker", "each_iteration": each_iteration, **body}
+    return type("PageWorker", (IterableWorker,), facts)
+
+
+def test_forged_cursor_is_refused(app):
+    jid = pages(app).perform_async()
+    # As a run has left it that was killed.
+    app.redis.hset(keys.iteration(jid), mapping={"ex": 1, "c": FORGED, "rt": 0})
+    (data,) = app.redis.lrange(keys.queue("default"), 0, -1)
+    assert app.run() == []
+    assert app.dead() == [data]
+    assert app.redis.hget(keys.iteration(jid), "c") == b"%d" % FORGED
+
+
+def test_saved_cursor_is_accepted(app):
+    pages(app).perform_async()
+    assert app.run() == [0, 1, 1, 2, 3]
+    assert app.dead() == []
