@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,8 @@ from framework import ApplicationWorker, IterableWorker
 from framework.admin import add_cron_entry
 from framework.batches import Batch
 from framework.cron.scheduler import CronScheduler
+from framework.cron.states import CronStates
+from framework.payloads.stored_state import state_signatures
 from framework.settings.load import load
 from framework.store.absent_keys import AbsentKeys
 from framework.tasks import Task
@@ -120,6 +123,11 @@ def test_cron_order_of_another_program_counts_as_not_given(app):
     app.redis.hset(keys.cron_orders("default"), "honest", json.dumps({"args": [FORGED]}))
     app.ticks()
     assert app.run() == [1]
+    # An operator's change of it signs no part of it.
+    settings = app.client.settings
+    states = CronStates(app.redis, "default", state_signatures(settings.signatures))
+    states.change_order("honest", lambda order, _: replace(order, enabled=True))
+    assert states.read().orders["honest"].args is None
 
 
 @computes_arguments
