@@ -84,10 +84,13 @@ def drain(
                 done.append(member)
                 changes += [] if change is None else [change]
         write_changes(database, changes, late=True)
-        if done:
-            client.zrem(keys.TASK_EVENTS, *done)
-        if refused:
-            _quarantine(client, refused, clock())
+        if done or refused:
+            # One step: a crash leaves a refused entry here, or in the dead set.
+            pipeline: Any = client.pipeline(transaction=True)
+            if refused:
+                pipeline.zadd(keys.DEAD, _dead_set_entries(refused, clock()))
+            pipeline.zrem(keys.TASK_EVENTS, *done, *refused)
+            pipeline.execute()
         written += len(done)
     return written
 
@@ -115,8 +118,8 @@ def _decode(member: bytes, pushes: ScriptPushes, signatures: StateSignatures) ->
     return decode_change(signatures.open(_PLACE, member))
 
 
-def _quarantine(client: "redis.Redis", refused: Mapping[bytes, Exception], now: float) -> None:
-    """Move entries to the dead set, in one step: a crash leaves all of them here, or there."""
+def _dead_set_entries(refused: Mapping[bytes, Exception], now: float) -> dict[bytes, float]:
+    """Return the entries of the dead set that keep refused entries, and log them."""
     dead: dict[bytes, float] = {}
     for member, error in refused.items():
         _rate.error(
@@ -128,7 +131,4 @@ def _quarantine(client: "redis.Redis", refused: Mapping[bytes, Exception], now: 
         )
         reason = error if isinstance(error, PayloadError) else PayloadError(f"it is no change of an event: {error!r}")
         dead[dead_set_entry(member, reason, now)] = now
-    pipeline: Any = client.pipeline(transaction=True)
-    pipeline.zadd(keys.DEAD, dead)
-    pipeline.zrem(keys.TASK_EVENTS, *refused)
-    pipeline.execute()
+    return dead
