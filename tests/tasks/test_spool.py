@@ -86,7 +86,7 @@ def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher, mon
     assert memory.event("again").params == [1]
     # A process that is killed after the commit has removed nothing: the next leader writes the same again.
     with monkeypatch.context() as killed, pytest.raises(ConnectionError):
-        killed.setattr(redis, "zrem", refused)
+        killed.setattr(redis, "pipeline", refused)
         drain(redis, memory.database, memory.recorder)
     assert drain(redis, memory.database, memory.recorder) == 6
     found = {jid: memory.event(jid) for jid in jids}
