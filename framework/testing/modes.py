@@ -8,6 +8,7 @@ from typing import Any
 from framework.declare import port
 from framework.errors import ModeError
 from framework.settings.load import load
+from framework.testing.exclusive_use import exclusive_use
 from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_jobs import FakeJobs
 from framework.testing.real_jobs import RealJobs
@@ -52,11 +53,15 @@ def inline(
 def real() -> Generator[RealJobs]:
     """Push to the Redis of the configuration within the block, also within a fake.
 
+    It waits until no other process of tests of this machine uses one of the databases, such as another worker of pytest-xdist.
+
     Raises:
         ConfigurationError: the configuration of the application is invalid.
+        ModeError: another process uses one of the databases for minutes.
     """
     client = wiring.process_client.original()
-    with wiring.override(client), _activated(RealJobs(client)) as jobs:
+    endpoints = [shard.endpoint for shard in client.shards.values()]
+    with exclusive_use(endpoints), wiring.override(client), _activated(RealJobs(client)) as jobs:
         yield jobs
 
 

@@ -13,9 +13,10 @@ from framework import ApplicationWorker
 from framework.cli.project import load_project
 from framework.devtools.compat import manifest
 from framework.devtools.compat.release_check import snapshot_of
-from framework.testing import ModeError, check_workers, perform_one, real
+from framework.testing import ModeError, check_workers, exclusive_use, perform_one, real
 from framework.wiring import client as wiring
 from tests.fork_server import FORK_SERVER
+from tests.testing.conftest import write_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -98,6 +99,28 @@ def test_same_file_passes_in_fake_and_real_mode(run: Run, redis_url: str) -> Non
     assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout
     done = run("--application-worker", "real", REDIS_URL=redis_url, FRAMEWORK_ENV="test")
     assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout
+
+
+def test_real_mode_waits_for_another_process(
+    application: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(application, {"main": {"url": redis_url}}, routing={"routing_rules": []})
+    monkeypatch.setattr(exclusive_use, "_ATTEMPTS", 2)
+    wiring.bind_default()
+    code = "from framework.testing import real\nwith real():\n    print('uses it', flush=True)\n    input()\n"
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=application, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"uses it\n"
+        with pytest.raises(ModeError, match=r"uses unix://.*Give each process a database of its own"), real():
+            pass
+        # An end without clean-up leaves nothing locked.
+        other.kill()
+    with real() as jobs, real():
+        assert jobs.enqueued() == []
+    wiring.bind_default()
 
 
 def test_real_mode_refuses_production(application: Path, monkeypatch: pytest.MonkeyPatch) -> None:
