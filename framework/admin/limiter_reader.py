@@ -34,7 +34,7 @@ class LimiterState:
     waited: int
     """Those of them that had to wait."""
     refused: int
-    """Calls that were not admitted at their first or a later try."""
+    """Calls that were not admitted at their first try, each once, however often it tried again."""
     reclaimed: int
     """Locks that ended because their block took longer than ``lock_timeout``, or its process died."""
 

@@ -21,6 +21,7 @@ from framework.declare.validators import InvalidValue
 from framework.errors import OverLimit
 from framework.typeguards import short_repr
 from framework.types import Payload
+from framework.wire.job import OVER_LIMIT_BY
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,11 +67,11 @@ T = TypeVar("T", bound=Permit)
 class _Attempts:
     """The tries of one call, until it is admitted or has waited for long enough."""
 
-    def __init__(self, limiter: "Limiter", key: str, amount: float, wait_s: float) -> None:
+    def __init__(self, limiter: "Limiter", key: str, amount: float, wait_s: float, *, waited: bool = False) -> None:
         self._rule, self._key, self._amount = limiter.rule, key, amount
         self.token = secrets.token_hex(8)
         self._until = time.monotonic() + wait_s
-        self._waited = False
+        self._waited = waited
         self._pause_s = _FIRST_PAUSE_S
         self._lock = threading.Lock()
         self._abandoned = self._admitted = False
@@ -312,7 +313,9 @@ class Limiter:
             key = by(tuple(payload["args"])) if callable(by) else payload.get(meta_prefix + by)
             if key is None:
                 return None
-        attempts = _Attempts(self, checked := _checked_key(key), 1, 0)
+        # A job that comes back is the same call, which has waited.
+        waited = payload.get(OVER_LIMIT_BY) == self.name
+        attempts = _Attempts(self, checked := _checked_key(key), 1, 0, waited=waited)
         attempts.try_once()
         if self.rule.kind == "concurrent":
             # The context is that of the run.

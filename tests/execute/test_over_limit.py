@@ -105,6 +105,17 @@ def test_attribute_keeps_a_run_back_without_perform(bench, redis):
     until(lambda: ONE.used("bob") == 0)
 
 
+def test_attribute_counts_a_job_that_comes_back_once(bench, redis):
+    worker(lambda self: None, limiter=ONE)
+    with ONE.within():
+        # As after two reschedules, and a first try.
+        for fields in ({"overrated": 2, "aw_limiter": "one"}, {}):
+            enqueue(redis, "Job", **fields)
+        bench.start()
+        until(lambda: redis.zcard(keys.SCHEDULE) == 2)
+    assert redis.hget(keys.limiter("one"), "refused") == b"1"
+
+
 def test_attribute_holds_the_lock_of_an_async_run(bench, redis):
     seen = []
 

@@ -41,9 +41,9 @@ class Bench:
         self.now = round(self.now + seconds, 6)
         self.redis.set("aw:push:clock", f"{self.now:.6f}")
 
-    def take(self, limit, amount=1, key="", token=None):
+    def take(self, limit, amount=1, key="", token=None, *, waited=False):
         self.tokens += 1
-        return self.store.take(limit.rule, key, amount, token or f"t{self.tokens}", waited=False)
+        return self.store.take(limit.rule, key, amount, token or f"t{self.tokens}", waited=waited)
 
 
 @pytest.fixture
@@ -212,10 +212,12 @@ def test_points_used_corrects_an_estimate_beyond_the_limit(bench):
 def test_counts_and_list_of_limiters(bench):
     one = limiter.bucket("b", 1, "hour")
     bench.take(one)
-    for _ in range(2):
-        bench.take(one, token="same call, which looks again")
+    # Two calls that wait, and try in turns.
+    for waited in (False, True, True):
+        for token in ("ada", "bob"):
+            bench.take(one, token=token, waited=waited)
     facts = bench.redis.hgetall(keys.limiter("b"))
-    assert (facts[b"taken"], facts[b"refused"]) == (b"1", b"1")
+    assert (facts[b"taken"], facts[b"refused"]) == (b"1", b"2")
     assert bench.redis.zscore(keys.LIMITERS, "b") == bench.now + limiter_store.KEPT_S
 
 

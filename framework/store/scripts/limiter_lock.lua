@@ -13,10 +13,8 @@ if reclaimed > 0 then redis.call('HINCRBY', KEYS[1], 'reclaimed', reclaimed) end
 local held = redis.call('ZCARD', KEYS[2])
 if redis.call('ZSCORE', KEYS[2], ARGV[3]) then return { 1, '', tostring(held), tostring(limit) } end
 if held >= limit then
-  if redis.call('HGET', KEYS[1], 'refused_token') ~= ARGV[3] then
-    limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[5], now, 'refused')
-    redis.call('HSET', KEYS[1], 'refused_token', ARGV[3])
-  end
+  -- A call that waits tries again and again: it is one refusal.
+  if ARGV[4] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[5], now, 'refused') end
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
   return { 0, first[2] and string.format('%.6f', first[2] - now) or '', tostring(held), tostring(limit) }
 end

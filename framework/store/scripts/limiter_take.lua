@@ -17,10 +17,8 @@ if redis.call('HGET', KEYS[2], 'token') == ARGV[4] then return reply(1) end
 -- The drain of a float may leave a rest that no take can see.
 local excess = level.used + amount - limit
 if excess > 1e-6 and ARGV[7] == '' then
-  if redis.call('HGET', KEYS[1], 'refused_token') ~= ARGV[4] then
-    limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'refused')
-    redis.call('HSET', KEYS[1], 'refused_token', ARGV[4])
-  end
+  -- A call that waits tries again and again: it is one refusal.
+  if ARGV[5] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'refused') end
   if amount > limit then return reply(0) end
   if rule.kind == 'bucket' then return reply(0, (level.number + 1) * rule.interval_s - now) end
   if level.rate then return reply(0, excess / level.rate) end
