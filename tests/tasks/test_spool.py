@@ -42,7 +42,7 @@ def limited():
     return type("Few", (LimitedCapacityWorker,), {**facts, **work, "max_running_jobs": 2})
 
 
-def refused(*_):
+def refused(*_, **__):
     raise ConnectionError
 
 
