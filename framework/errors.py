@@ -582,7 +582,10 @@ class OverLimit(FrameworkError):
         reschedules: int = 20,
         backoff: Callable[[int], timedelta | float] | None = None,
         amount: float = 1,
+        turn_s: float | None = None,
     ) -> None:
+        self.turn_s = turn_s
+        """When the job is to come back, among the other jobs that the limiter has not admitted."""
         self.limiter, self.key, self.limit, self.retry_after_s = limiter, key, limit, retry_after_s
         self.policy, self.reschedules, self.backoff = policy, reschedules, backoff
         self.backoff_s: float | None = None

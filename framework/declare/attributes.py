@@ -131,6 +131,16 @@ ATTRIBUTES: dict[str, Attribute] = {
         effect="The number in `retry` has no effect; only `retry = False` still means no retry (as in Sidekiq 8.1).",
         trap="The delays grow as usual: an hour has room for about seven retries, and one more may come after it.",
     ),
+    "retry_delay": Attribute(
+        validator=validators.optional(validators.delays),
+        group="retries",
+        meaning="The delay of each retry, without jitter: one for all, or a tuple with one for each failure, whose last one "
+        "repeats. `None` is Sidekiq's formula, which grows from 15 s.",
+        effect="The job is due after exactly this time. A delay that the hook `retry_in` returns comes first. The class decides at "
+        "the failure: the payload has no such field.",
+        trap="Jobs that failed together come back together, and a short delay uses up `retry` in seconds: raise `retry`, or write "
+        "delays that grow.",
+    ),
     "retry_queue": Attribute(
         validator=validators.optional(validators.queue),
         group="retries",

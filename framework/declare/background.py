@@ -50,6 +50,7 @@ class WorkerAttributes(TypedDict, total=False):
     aliases: tuple[str, ...]
     retry: bool | int
     retry_for: timedelta | float | None
+    retry_delay: timedelta | float | tuple[timedelta | float, ...] | None
     retry_queue: str | None
     dead: bool
     backtrace: bool | int | None

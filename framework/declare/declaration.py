@@ -51,6 +51,7 @@ class Declaration:
 
     retry: bool | int
     retry_for: timedelta | None
+    retry_delay: tuple[timedelta, ...] | None
     retry_queue: str | None
     dead: bool
     backtrace: bool | int | None

@@ -59,7 +59,7 @@ _FAILED_TRY = (
     "work is not ready yet"
 )
 _FILTER = 'every error is retried; the hook `retry_in(count, error, job)` returns `"kill"` or `"discard"` for an error that is not'
-_BACKOFF = "delays grow by themselves; the hook `retry_in(count, error, job)` returns another delay"
+_BACKOFF = "`retry_delay = (5, 30, 300)`, in seconds; the hook `retry_in(count, error, job)` decides by the error"
 _RETURNED = "`{0}.call(...).result()`, or the attribute `keep_result` and `framework.result(jid)`"
 _CHAIN = "a `Workflow` whose steps receive results, or push the next job at the end of `perform`"
 _FAILED_END = "the hook `retries_exhausted(job, error)`"

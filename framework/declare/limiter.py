@@ -85,7 +85,8 @@ class _Attempts:
             OverLimit: the call is not admitted, and will not be within the time to wait.
         """
         limiters = port.current().limiters
-        take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited)
+        left_s = max(0.0, self._until - time.monotonic())
+        take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited, left_s=left_s)
         if take.admitted:
             with self._lock:
                 self._admitted = True
@@ -93,10 +94,9 @@ class _Attempts:
             if not is_wanted:
                 self._give_back()
             return None
-        left_s = self._until - time.monotonic()
         pause_s = self._next_pause_s(take)
         if pause_s is None or left_s <= 0 or (self._rule.kind != "concurrent" and pause_s > left_s):
-            raise self._rule.over_limit(self._key, take.limit, take.retry_after_s, self._amount)
+            raise self._rule.over_limit(self._key, take, self._amount)
         self._waited = True
         return min(pause_s, left_s)
 

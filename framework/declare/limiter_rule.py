@@ -49,17 +49,18 @@ class LimiterRule:
         }
         return dumps({name: value for name, value in facts.items() if value is not None})
 
-    def over_limit(self, key: str, limit: float, retry_after_s: float | None, amount: float) -> OverLimit:
+    def over_limit(self, key: str, take: "Take", amount: float) -> OverLimit:
         """Return the error of a call of ``amount`` that is not admitted."""
         return OverLimit(
             self.name,
             key,
-            limit,
-            retry_after_s,
+            take.limit,
+            take.retry_after_s,
             policy=self.policy,
             reschedules=self.reschedules,
             backoff=self.backoff,
             amount=amount,
+            turn_s=take.turn_s,
         )
 
 
@@ -72,6 +73,9 @@ class Take(NamedTuple):
     used: float
     limit: float
     """The limit in force: operators may have resized it."""
+    turn_s: float | None = None
+    """Until a job that is not admitted is to come back: the calls that others were promised come first. ``None`` for other callers,
+    and for a concurrent limiter."""
 
 
 class JobPermit(Protocol):
@@ -93,8 +97,10 @@ class JobLimiter(Protocol):
 class LimiterPort(Protocol):
     """The state of the limiters: on the shard that the rule names, or in the memory of a test."""
 
-    def take(self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool) -> Take:
-        """Take an amount if it is within the limit. One round trip."""
+    def take(
+        self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
+    ) -> Take:
+        """Take an amount if it is within the limit; ``left_s`` is how long the caller still waits. One round trip."""
         ...
 
     def give_back(self, rule: LimiterRule, key: str, token: str) -> None:

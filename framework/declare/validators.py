@@ -137,6 +137,21 @@ duration = Validator("a positive timedelta, or a positive number of seconds", _d
 """Allows spans of time, normalised to a timedelta."""
 
 
+def _delays(value: Any) -> tuple[timedelta, ...]:
+    members: tuple[Any, ...] = value if is_tuple(value) else (value,)
+    try:
+        found = tuple(duration(one) for one in members)
+    except InvalidValue:
+        raise InvalidValue(delays.allowed) from None
+    if not found:
+        raise InvalidValue(delays.allowed)
+    return found
+
+
+delays = Validator("a positive timedelta or number of seconds, or a tuple of them, for example (5, 30, 300)", _delays)
+"""Allows one delay, or one after the other; normalised to a tuple."""
+
+
 def _spread(value: Any) -> timedelta:
     # A span that is no duration, except for 0, is refused with the words of this validator.
     try:

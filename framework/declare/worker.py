@@ -83,6 +83,9 @@ class ApplicationWorker(AwaitablePushes):
     """How often a failed job is retried. ``True`` is the setting ``max_retries``: 25 retries, over about three weeks."""
     retry_for: ClassVar[timedelta | float | None] = None
     """Retry until this time after the first failure, instead of a number of retries."""
+    retry_delay: ClassVar[timedelta | float | tuple[timedelta | float, ...] | None] = None
+    """The delay of each retry, without jitter: one for all, or a tuple with one for each failure, whose last one repeats. ``None`` is
+    Sidekiq's formula, which grows from 15 s."""
     retry_queue: ClassVar[str | None] = None
     """The queue for retries of the class, which keeps them apart from first runs."""
     dead: ClassVar[bool] = True

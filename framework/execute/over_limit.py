@@ -15,7 +15,8 @@ from framework.telemetry.counters import counters
 from framework.types import Payload
 from framework.wire.job import OVER_LIMIT_BY, OVER_LIMIT_COUNT, count_of
 
-# Sidekiq Enterprise's back-off: five minutes more each time, spread over five minutes.
+# Sidekiq Enterprise's back-off: five minutes more each time, spread over five minutes. A concurrent limiter does not know when a
+# holder ends, and an error of the application has no turn.
 _STEP_S = 300.0
 
 
@@ -37,10 +38,12 @@ def over_limit_outcome(
         return ended
     unit.add_fields({**(unit.extra_fields or {}), OVER_LIMIT_COUNT: count, OVER_LIMIT_BY: error.limiter})
     fields = {"snoozed_by": "limiter", "limiter": error.limiter, "over_limit_count": count}
-    delay_s = _backoff_s(error, count, draw)
-    if error.retry_after_s is not None and error.retry_after_s > delay_s:
-        # Jobs that were refused together must not come back together.
-        delay_s = error.retry_after_s + draw() * delay_s
+    delay_s = error.turn_s
+    if delay_s is None:
+        delay_s = _backoff_s(error, count, draw)
+        if error.retry_after_s is not None and error.retry_after_s > delay_s:
+            # Jobs that were refused together must not come back together.
+            delay_s = error.retry_after_s + draw() * delay_s
     return Snoozed(min(delay_s, MAX_DELAY_S), str(error), fields)
 
 

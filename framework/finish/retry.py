@@ -103,7 +103,7 @@ class RetryPolicy:
             return Delete(self.mark_discarded(payload), args)
         if chosen == "kill":
             return self._kill_or_delete(payload, worker, error, args)
-        delay = self._delay_s(chosen, count)
+        delay = self._delay_s(chosen, count, worker)
         queue = _field(payload, worker, "retry_queue")
         if isinstance(queue, str) and queue:
             payload["queue"] = queue
@@ -168,12 +168,18 @@ class RetryPolicy:
             return retry_for < self.clock() - first
         return count >= limit
 
-    def _delay_s(self, chosen: object, count: int) -> float:
-        """Return the delay of the class if it is positive, else Sidekiq's; jitter spreads jobs that failed together."""
+    def _delay_s(self, chosen: object, count: int, worker: Any | None) -> float:
+        """Return the delay that ``retry_in`` chose if it is positive, else that of the class, else Sidekiq's.
+
+        Jitter spreads jobs that failed together, except for a class that declares its delays.
+        """
         if isinstance(chosen, timedelta):
             chosen = chosen.total_seconds()
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
             return float(min(chosen, MAX_DELAY_S)) + jitter_s(count, self.draw)
+        declared = None if worker is None else worker.declaration().retry_delay
+        if declared is not None:
+            return float(min(declared[min(count, len(declared) - 1)].total_seconds(), MAX_DELAY_S))
         return min(retry_delay_s(count, self.draw), MAX_DELAY_S)
 
 

@@ -12,6 +12,7 @@ from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.store.script import LIMITER_LOCK, LIMITER_READ, LIMITER_TAKE, LIMITER_UNLOCK
+from framework.telemetry.context import job_fields
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
@@ -30,7 +31,9 @@ class LimiterStore:
         self._shards = shards
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
-    def take(self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool) -> Take:
+    def take(
+        self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
+    ) -> Take:
         """See ``LimiterPort``.
 
         Raises:
@@ -40,11 +43,15 @@ class LimiterStore:
         names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
         shard, after = self._shards[rule.shard], ("1" if waited else "", KEPT_S)
         if rule.kind == "concurrent":
-            reply = shard.run_limiter(LIMITER_LOCK, names, (rule.name, rule.wire, token, *after))
-        else:
-            reply = shard.run_limiter(LIMITER_TAKE, names, (rule.name, rule.wire, repr(amount), token, *after, ""))
-        admitted, retry_after_s, used, limit = reply
-        return Take(bool(admitted), float(retry_after_s) if retry_after_s else None, float(used), float(limit))
+            admitted, retry_after_s, used, limit = shard.run_limiter(
+                LIMITER_LOCK, names, (rule.name, rule.wire, token, *after)
+            )
+            return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit))
+        # A caller that is no job gets the time until there is room, and takes no turn of a job.
+        is_job = rule.policy == "reschedule" and rule.backoff is None and bool(job_fields())
+        arguments = (rule.name, rule.wire, repr(amount), token, *after, "", repr(left_s) if is_job else "")
+        admitted, retry_after_s, used, limit, turn_s = shard.run_limiter(LIMITER_TAKE, names, arguments)
+        return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit), _seconds(turn_s))
 
     def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
         """See ``LimiterPort``."""
@@ -63,7 +70,7 @@ class LimiterStore:
     def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
         """See ``LimiterPort``. Raises as ``take``."""
         names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
-        arguments = (rule.name, rule.wire, repr(amount), token, "", KEPT_S, "correct")
+        arguments = (rule.name, rule.wire, repr(amount), token, "", KEPT_S, "correct", "")
         self._shards[rule.shard].run_limiter(LIMITER_TAKE, names, arguments)
 
     def used(self, rule: LimiterRule, key: str) -> float:
@@ -85,6 +92,10 @@ class LimiterStore:
             step(shard.client)
         except (RedisError, OSError) as error:
             raise unavailable_error(shard.name, shard.endpoint, error) from error
+
+
+def _seconds(reply: bytes) -> float | None:
+    return float(reply) if reply else None
 
 
 def resize_limiter(

@@ -21,9 +21,11 @@ class StubLimiters(LimiterPort):
         self._exhausted.clear()
         self.taken.clear()
 
-    def take(self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool) -> Take:
+    def take(
+        self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
+    ) -> Take:
         """See ``LimiterPort``."""
-        del token, waited
+        del token, waited, left_s
         if not self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}):
             return Take(False, None, rule.limit, rule.limit)
         self.taken.append((rule.name, key, amount))

@@ -30,6 +30,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "aliases": ((), ("Old",)),
     "retry": (False, 0, True, 3),
     "retry_for": (None, 60, timedelta(hours=1)),
+    "retry_delay": (None, 5, (5, timedelta(minutes=1))),
     "retry_queue": (None, "retries", "later"),
     "dead": (False, True),
     "backtrace": (False, True, 10),

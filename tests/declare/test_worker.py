@@ -79,6 +79,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("retry", 0, 0),
     ("retry_for", timedelta(hours=1), timedelta(hours=1)),
     ("retry_for", 90, timedelta(seconds=90)),
+    ("retry_delay", 5, (timedelta(seconds=5),)),
+    ("retry_delay", (5, timedelta(minutes=1)), (timedelta(seconds=5), timedelta(minutes=1))),
     ("retry_queue", "slow", "slow"),
     ("dead", False, False),
     ("backtrace", 5, 5),

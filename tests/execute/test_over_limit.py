@@ -34,6 +34,7 @@ def test_job_over_the_limit_is_delayed_more_each_time():
     assert delays == [451, 751, 451, 451]
     assert outcome_of(OverLimit("api", "", 3), 4)[1] == {"overrated": 5, "aw_limiter": "api"}
     assert outcome_of(OverLimit("api", "", 3, retry_after_s=9_000))[0].delay_s == 9_000 + 451 / 2
+    assert outcome_of(OverLimit("api", "", 3, retry_after_s=6, turn_s=12), 7)[0].delay_s == 12
 
 
 @each_row(

@@ -291,6 +291,15 @@ def test_kill_with_dead_false_deletes():
     )
 
 
+@pytest.mark.parametrize(("declared", "delays"), [(5, [5, 5, 5]), ((5, timedelta(minutes=1)), [5, 60, 60])])
+def test_declared_delays_have_no_jitter(declared, delays):
+    cls = worker(retry_delay=declared)
+    found = [judge(payload(**({"retry_count": n - 1} if n else {})), cls=cls, draw=0.9).delay_s for n in range(3)]
+    assert found == delays
+    # The answer of the hook comes first, with its jitter.
+    assert judge(payload(), cls=worker(100)).delay_s == 100
+
+
 @pytest.mark.parametrize("answer", [10**400, 1e300])
 def test_excessive_delay_is_a_hundred_years(answer):
     assert judge(payload(), cls=worker(answer)).delay_s == 3_155_760_000.0

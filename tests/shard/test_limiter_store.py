@@ -15,6 +15,7 @@ from framework.errors import ShardUnavailableError
 from framework.shard import limiter_store
 from framework.shard.limiter_store import LimiterStore
 from framework.store.script import LIMITER_LOCK, LIMITER_READ, LIMITER_TAKE, Script
+from framework.telemetry import context
 from framework.wire import keys
 from tests.harness import opened
 
@@ -41,9 +42,9 @@ class Bench:
         self.now = round(self.now + seconds, 6)
         self.redis.set("aw:push:clock", f"{self.now:.6f}")
 
-    def take(self, limit, amount=1, key="", token=None, *, waited=False):
+    def take(self, limit, amount=1, key="", token=None, *, waited=False, left_s=0.0):
         self.tokens += 1
-        return self.store.take(limit.rule, key, amount, token or f"t{self.tokens}", waited=waited)
+        return self.store.take(limit.rule, key, amount, token or f"t{self.tokens}", waited=waited, left_s=left_s)
 
 
 @pytest.fixture
@@ -59,6 +60,48 @@ def bench(redis, redis_url, monkeypatch):
     made.begin()
     yield made
     shard.close()
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        limiter.bucket("r", 10, "minute"),
+        limiter.window("r", 10, "minute"),
+        limiter.leaky("r", 10, "minute"),
+        limiter.points("r", 10, 1 / 6),
+    ],
+    ids=lambda one: one.rule.kind,
+)
+def test_refused_jobs_come_back_one_by_one_when_there_is_room(bench, one):
+    """Thirty jobs at ten a minute take three minutes at most, and each is refused once at most, also if it comes a little late."""
+    begin, tries, done = bench.now, Counter(), []
+    coming = [(begin, number) for number in range(30)]
+    while coming:
+        coming.sort()
+        at, number = coming.pop(0)
+        bench.pass_time(at + 0.5 * (number % 2) - bench.now if at + 0.5 * (number % 2) > bench.now else 0)
+        tries[number] += 1
+        with context.bound():
+            context.enter_job({"class": "Job"})
+            taken = bench.take(one)
+        if taken.admitted:
+            done.append(bench.now - begin)
+        else:
+            coming.append((bench.now + taken.turn_s, number))
+    assert max(done) <= 180
+    assert max(tries.values()) == 2
+
+
+def test_caller_that_waits_or_is_no_job_takes_no_turn(bench):
+    one = limiter.window("r", 1, "minute")
+    bench.take(one)
+    assert bench.take(one).turn_s is None
+    with context.bound():
+        context.enter_job({"class": "Job"})
+        assert bench.take(one, left_s=61.0).turn_s is None
+        assert bench.take(one).turn_s == pytest.approx(60, abs=0.01)
+        assert bench.take(limiter.window("r", 1, "minute", backoff=int)).turn_s is None
+        assert bench.take(one).turn_s == pytest.approx(60 + 61.2, abs=0.01)
 
 
 @CASES

@@ -46,6 +46,7 @@ class RebuildIndexWorker(ApplicationWorker):
     aliases = ("Search::OldIndexWorker",)
     retry = 3
     retry_for = timedelta(hours=1)
+    retry_delay = (5, timedelta(minutes=1))
     retry_queue = "slow"
     dead = False
     backtrace = 10

@@ -2,16 +2,43 @@
 -- KEYS    1 facts (HASH)  2 state (HASH)  3 limiters (ZSET)
 -- ARGV    1 name  2 rule as JSON  3 amount  4 token of the take  5 "1" if the caller has waited  6 seconds that unused facts are kept
 --         7 "correct": add the amount, which may be negative, whatever the limit; else empty
--- RETURN  {1 taken or 0 over the limit, seconds until the amount may fit (empty: never), used, limit}
+--         8 seconds that the caller still waits, if it is a job that is scheduled again after a longer wait; else empty
+-- RETURN  {1 taken or 0 over the limit, seconds until the amount may fit (empty: never), used, limit, seconds until the turn of the
+--         job (empty: it has none)}
 -- COST    O(log N) of the limiters; window: at most 1,000 entries that have left
--- CRASH   nothing moves. A take whose reply is lost counts; the same token again, as the next take, does not count twice.
+-- CRASH   nothing moves. A take whose reply is lost counts; the same token again, as the next take, does not count twice. A job
+--         that does not come back at its turn leaves room that no job uses.
 -- EXPIRE first, which is allowed at maxmemory.
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 local now, rule, amount = redis_now(), cjson.decode(ARGV[2]), tonumber(ARGV[3])
 local limit = limiter_limit(KEYS[1], rule, now)
 local level = limiter_level(rule, limit, KEYS[2], now)
-local function reply(taken, wait_s)
-  return { taken, wait_s and string.format('%.6f', math.max(0, wait_s)) or '', string.format('%.17g', level.used), tostring(limit) }
+local function seconds(value) return value and string.format('%.6f', math.max(0, value)) or '' end
+local function reply(taken, wait_s, turn_s)
+  return { taken, seconds(wait_s), string.format('%.17g', level.used), tostring(limit), seconds(turn_s) }
+end
+-- Return the seconds until there is room for the amount.
+local function until_room(excess)
+  if amount > limit then return nil end
+  if rule.kind == 'bucket' then return (level.number + 1) * rule.interval_s - now end
+  if level.rate then return excess / level.rate end
+  for number = level.first, level.last do
+    local left, freed = redis.call('HGET', KEYS[2], string.format('%d', number)):match('^%S+ (%S+) (%S+)$')
+    excess = excess - freed
+    if excess <= 0 then return left + rule.interval_s - now end
+  end
+  return rule.interval_s
+end
+-- Return the seconds until the turn of a job: one turn for each call that the limiter admits, and the first when there is room. So
+-- jobs that were refused together do not come back together. A fiftieth more: a job may come a little late, the next one in time.
+local function take_turn(wait_s)
+  if not wait_s or ARGV[8] == '' or wait_s <= tonumber(ARGV[8]) then return nil end
+  local rate = level.rate or limit / rule.interval_s
+  local last = tonumber(redis.call('HGET', KEYS[2], 'turn') or 0)
+  local turn = math.max(now + wait_s, last + 1.02 * amount / rate)
+  redis.call('HSET', KEYS[2], 'turn', string.format('%.6f', turn))
+  redis.call('EXPIRE', KEYS[2], string.format('%d', math.ceil(turn - now + limit / rate) + 1))
+  return turn - now
 end
 if redis.call('HGET', KEYS[2], 'token') == ARGV[4] then return reply(1) end
 -- The drain of a float may leave a rest that no take can see.
@@ -19,16 +46,8 @@ local excess = level.used + amount - limit
 if excess > 1e-6 and ARGV[7] == '' then
   -- A call that waits tries again and again: it is one refusal.
   if ARGV[5] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'refused') end
-  if amount > limit then return reply(0) end
-  if rule.kind == 'bucket' then return reply(0, (level.number + 1) * rule.interval_s - now) end
-  if level.rate then return reply(0, excess / level.rate) end
-  local number = level.first
-  while number <= level.last do
-    local left, freed = redis.call('HGET', KEYS[2], string.format('%d', number)):match('^%S+ (%S+) (%S+)$')
-    excess, number = excess - freed, number + 1
-    if excess <= 0 then return reply(0, left + rule.interval_s - now) end
-  end
-  return reply(0, rule.interval_s)
+  local wait_s = until_room(excess)
+  return reply(0, wait_s, take_turn(wait_s))
 end
 local kept_s
 if rule.kind == 'bucket' then
@@ -48,7 +67,7 @@ elseif rule.kind == 'window' then
     string.format('%.6f %.6f %.17g', since, now, entry_amount))
 else
   level.used = math.max(0, level.used + amount)
-  kept_s = level.used / level.rate
+  kept_s = math.max(level.used / level.rate, tonumber(redis.call('HGET', KEYS[2], 'turn') or 0) - now)
   redis.call('HSET', KEYS[2], 'level', string.format('%.17g', level.used), 'at', string.format('%.6f', now))
 end
 redis.call('HSET', KEYS[2], 'token', ARGV[4])

@@ -20,6 +20,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "extensions",
     "lazy_names",
     "messages",
+    "private_files",
     "pytest_plugin",
     "text",
     "timings",

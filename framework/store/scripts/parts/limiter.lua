@@ -6,6 +6,7 @@
 --   bucket      HASH: `number` of the interval, `used` in it
 --   window      HASH: entries `FIRST`..`LAST`, each "SINCE UNTIL AMOUNT" of takes close to each other; `first`, `last`, `total`
 --   leaky, points  HASH: `level` at the time `at`; it falls at a constant rate
+--   `turn`: when the last of the jobs comes back that were over the limit (not `concurrent`)
 -- COST    O(1); window: O(entries that have left), at most 1,000
 -- CRASH   nothing moves.
 local function limiter_limit(facts, rule, now)
