@@ -3,7 +3,7 @@
     from framework.handlers import on_death, on_error
 
     @on_error
-    def count(error, facts): ...        # each failure; facts: "job" (a dict, empty if unreadable), "queue"
+    def count(error, facts): ...        # each failure; facts: "job" (a dict, empty if unreadable), "queue", "retry_count"
 
     @on_death
     def report(job, error): ...         # a job that will not be retried

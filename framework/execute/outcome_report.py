@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from framework.execute.execution import Execution
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, ForeignClass, Malformed, UnknownClass
+from framework.finish.retry import RetryDecision
 from framework.types import Payload
 
 
@@ -33,11 +34,13 @@ class ProcessorEvents(Protocol):
         """A thread of the framework ended by an error: the process must end."""
 
 
-def report_outcome(events: ProcessorEvents, run: Execution) -> None:
+def report_outcome(events: ProcessorEvents, run: Execution, decision: RetryDecision | None) -> None:
     """Report a run whose outcome has an event: a failure, an unreadable payload, or a class that this process does not run."""
     unit, outcome = run.unit, run.outcome
     if isinstance(outcome, Failed):
-        events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
+        # The number of the line `fail`. The payload of the run has that of the failure before.
+        count = None if decision is None else decision.payload["retry_count"]
+        events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue, "retry_count": count})
     elif isinstance(outcome, Malformed):
         events.malformed(unit, outcome.error)
     elif run.payload is not None and isinstance(outcome, UnknownClass):

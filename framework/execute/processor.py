@@ -286,7 +286,7 @@ class Processor:
         ending = ending_of(outcome, decision)
         self._count(counts, run, ending)
         self._write_end(run, ending, decision)
-        report_outcome(self._events, run)
+        report_outcome(self._events, run, decision)
         if run.record is not None and not self._record_end(run, outcome, ending, decision):
             return
         self._retry_until_done(unit, partial(self._settle, run, outcome, decision))

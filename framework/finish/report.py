@@ -29,20 +29,20 @@ class JobReporter:
         if has_type(error, *EXPECTED_ERRORS):
             return
         job: Mapping[str, Any] = facts.get("job") or {}
-        tags = self._tags(job, facts.get("queue"))
+        tags = self._tags(job, facts)
         self._tracker.capture(error, tags, tags.get("class", "job"))
 
-    def _tags(self, job: Mapping[str, Any], queue: object) -> dict[str, str]:
+    def _tags(self, job: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
         name = job.get("class")
         worker: Any = registry.find(name) if isinstance(name, str) else None
         found: dict[str, object] = {
             "class": name,
-            "queue": queue,
+            "queue": facts.get("queue"),
             "jid": job.get("jid"),
             CORRELATION_ID: job.get(CORRELATION_ID),
             "feature_category": _category(job, worker.declaration()) if worker is not None else None,
             "shard": self._shard,
-            "retry_count": job.get("retry_count"),
+            "retry_count": facts.get("retry_count"),
         }
         return {tag: str(value)[:_MAX_TAG] for tag, value in found.items() if isinstance(value, str | int)}
 

@@ -150,7 +150,7 @@ class MemoryWorker:
         assert outcome is not None, "no suspect runs here, and no other process can own a job"  # noqa: S101
         args = run.payload["args"] if run.payload else None
         ending, decision = self._settler.decide(unit, run.worker, outcome, args)
-        report_outcome(self._events, run)
+        report_outcome(self._events, run, decision)
         if run.record is not None and (durable := run.record.end(ending, outcome, decision)) is not None:
             durable.wait()
         self._settler.settle(unit, outcome, ending, decision, run.tracked)

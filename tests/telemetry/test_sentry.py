@@ -159,7 +159,7 @@ def test_sentry_job_failure_has_tags_and_no_arguments(site, redis, receiver):
     process = site.worker("-q", "default", SENTRY_DSN=receiver.dsn, SENTRY_RELEASE="r1").ready()
     quiet = ("RetryErrorWorker", "BusinessWorker", "LaterWorker", "DiscardWorker")
     pushed(redis, *quiet)
-    pushed(redis, "FailWorker", "CrumbWorker", args=["s3cret"], correlation_id="corr")
+    pushed(redis, "FailWorker", "CrumbWorker", args=["s3cret"], correlation_id="corr", retry_count=1)
     for name in (*quiet, "FailWorker", "CrumbWorker"):
         until(lambda name=name: [line for line in process.find(jid=name.lower()) if line["job_status"] != "start"])
     assert process.end() == 0
@@ -174,7 +174,9 @@ def test_sentry_job_failure_has_tags_and_no_arguments(site, redis, receiver):
         "correlation_id": "corr",
         "feature_category": "search",
         "shard": "main",
+        "retry_count": str(process.line(jid="failworker", job_status="fail")["retry_count"]),
     }
+    assert event["tags"]["retry_count"] == "2"
     assert event["transaction"] == "FailWorker"
     assert event["release"] == "r1"
     assert event["environment"] == "development"
@@ -265,7 +267,7 @@ def test_sentry_expected_errors_unreported_malformed_reported():
         reporter(error, {"job": payload(), "queue": "q"})
     assert tracker.captured == []
     error = ValueError("x")
-    reporter(error, {"job": {"class": ["odd"], "jid": [1], "retry_count": 3, "args": ["s"]}, "queue": "q"})
+    reporter(error, {"job": {"class": ["odd"], "jid": [1], "args": ["s"]}, "queue": "q", "retry_count": 3})
     reporter(error, {"job": {}, "queue": "q"})
     assert tracker.captured == [
         (error, {"queue": "q", "shard": "main", "retry_count": "3"}, "job"),
