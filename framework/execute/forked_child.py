@@ -1,12 +1,12 @@
 """End a child process that a job has forked, without the exit handlers of the job's own process."""
 
 import os
-import sys
 import traceback
 from contextlib import suppress
 from typing import NoReturn
 
 from framework.finish.outcome import Failed, RunOutcome
+from framework.telemetry import logs
 from framework.typeguards import has_type
 
 
@@ -20,8 +20,7 @@ def exit_forked_child(error: BaseException | None) -> NoReturn:
                 status = error.code if type(error.code) is int else int(error.code is not None)
             else:
                 traceback.print_exception(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
+    logs.flush_output()
     # Not `sys.exit`: the parent's exit handlers, threads and connections must not end here.
     os._exit(status)
 

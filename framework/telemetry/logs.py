@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from functools import cache
 from math import floor
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -261,9 +262,16 @@ def _take_lines(log: ProcessLog) -> None:
     logging.captureWarnings(True)
 
 
+def flush_output() -> None:
+    """Write out what Python has buffered of stdout and stderr. A job may have closed them, or replaced them by any object."""
+    for name in ("stdout", "stderr"):
+        with suppress(BaseException):
+            getattr(sys, name).flush()
+
+
 def redirect_stdout() -> int:
     """Return a descriptor of the former stdout, and redirect further output to stdout (of jobs and their children) to stderr."""
-    sys.stdout.flush()
+    flush_output()
     descriptor = os.dup(1)
     os.dup2(2, 1)
     return descriptor

@@ -1,9 +1,7 @@
 """Build and run a worker process from its settings."""
 
 import os
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -178,9 +176,7 @@ def run_worker(
         components.events.tracker.close()
     finally:
         logs.close_server_log()
-    # A job may have closed stdout.
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
+    logs.flush_output()
     # A job that hangs in its thread must not keep the process alive: its job has been pushed back.
     os._exit(status)
 

@@ -44,6 +44,13 @@ class TalkWorker(Base):
         self.log_extra(rows=7, odd="\ud800")
 
 
+class StreamsWorker(Base):
+    """Leaves the streams of Python without a use."""
+
+    def perform(self) -> None:
+        sys.stdout, sys.stderr = None, object()  # type: ignore[assignment]
+
+
 class ParentWorker(Base):
     def perform(self) -> None:
         NoopWorker.perform_async("child")

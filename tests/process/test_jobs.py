@@ -94,6 +94,14 @@ def test_process_end_leaves_no_keys_in_redis(site, redis, proofs):
     assert left - {b"aw:steady_since", b"aw:held_alert"} == {b"queues"}  # both keys expire
 
 
+def test_job_that_replaces_the_streams_leaves_a_clean_stop(site, redis):
+    process = site.worker("-q", "default").ready()
+    enqueue(redis, "StreamsWorker")
+    process.line(job_status="done")
+    assert process.end() == 0
+    assert process.errors.read_text() == ""
+
+
 def test_job_pushed_by_a_job_has_its_correlation_id(site, redis, proofs):
     enqueue(redis, "ParentWorker", correlation_id="c0ffee", **{"meta.user": "u1"})
     process = site.worker("-q", "default")

@@ -10,7 +10,6 @@ import importlib
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -202,9 +201,7 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
         end = {"end": "raised", "error": described(error)}
     if worker.is_copy:
         exit_forked_child(None)
-    with contextlib.suppress(BaseException):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    logs.flush_output()
     worker.tell(**end, counters=counters.take())
     os._exit(0)
 
