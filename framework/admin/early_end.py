@@ -10,6 +10,9 @@ from framework.wire.job import expiry_of
 _WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
 """The kinds of places whose jobs run by themselves."""
 _REMEDY = "the process that fetches it, which ends it without running"
+_RUBY_REMEDY = (
+    "the process that runs it: an iterable job ends before its next item; any other runs, and may read `self.cancelled`"
+)
 
 
 def early_end_blockers(location: JobLocation, snapshot: ShardSnapshot) -> list[Blocker]:
@@ -27,6 +30,9 @@ def early_end_blockers(location: JobLocation, snapshot: ShardSnapshot) -> list[B
     if since is not None:
         why = f"{what} was cancelled {format_duration(max(0.0, snapshot.now - since))} ago"
         blockers.append(Blocker("cancelled", why, _REMEDY if kind in _WAITING else sees))
+    elif (marked := snapshot.marked_by_ruby_since(str(payload.get("jid")))) is not None:
+        why = f"Sidekiq's cancel! has marked it {format_duration(max(0.0, snapshot.now - marked))} ago"
+        blockers.append(Blocker("cancelled_by_ruby", why, _RUBY_REMEDY))
     expiry = expiry_of(payload, location.score if kind == "scheduled" else None)
     if kind in _WAITING and expiry is not None and expiry <= snapshot.now:
         why = f"it expired {format_duration(snapshot.now - expiry)} ago: it was to begin earlier (expires_in)"

@@ -94,6 +94,14 @@ class ShardSnapshot:
         except ResponseError:
             return None
 
+    def marked_by_ruby_since(self, jid: str) -> float | None:
+        """Return when Sidekiq's ``cancel!`` marked a job, which ``framework.cancel`` does too; ``None`` for a job without a mark."""
+        try:
+            state = read_iteration(cast("dict[bytes, bytes]", self.client.hgetall(keys.iteration(jid))))
+        except ResponseError:
+            return None
+        return None if state is None else state.cancelled_at
+
     def iteration(self, jid: str) -> SavedIteration | None:
         """Return the state of an iterable job that has begun, ``None`` without one, or if Redis refuses it."""
         try:

@@ -135,9 +135,12 @@ class _Steps:
             fact = f"build_enumerator returned {short_repr(enumerator)}, which cannot be iterated"
             reason = f"{fact}: return an iterator of (item, cursor)"
             raise IterationError(self.name, reason, cursor=self.cursor)
-        total = getattr(enumerator, "total", None)
+        total, done = getattr(enumerator, "total", None), getattr(enumerator, "done", None)
         if type(total) is int and self.progress.total is None:
             self.progress.total = total
+        # Ruby counts no items: those of its runs are known by the cursor alone.
+        if type(done) is int:
+            self.progress.done = max(self.progress.done, done)
         return enumerator
 
     def first_hook(self) -> str:

@@ -16,7 +16,9 @@ from framework.declare.error_collector import ErrorCollector
 from framework.declare.json_form import to_json_value
 from framework.declare.strict_json import (
     CONTAINERS,
+    MAX_DEPTH,
     MAX_DIGITS,
+    MAX_PARSED_DEPTH,
     PLAIN_TYPES,
     NotJsonError,
     check_strict_json,
@@ -99,7 +101,8 @@ class JobSignature:
         """Raise ArgumentsError unless the list fits the method and survives JSON unchanged. ``parsed``: it comes from JSON.
 
         With ``surely_strict`` only the types are checked. An int passes for a float, a bool never for an int. The error names
-        worker, argument and reason, never the argument's value, as messages are logged.
+        worker, argument and reason, never the argument's value, as messages are logged. Another program may have pushed what is
+        ``parsed``, so it may be nested as deep as the parser reads.
         """
         if not self.required <= len(args) <= len(self.names):
             self.check_count(args)
@@ -107,7 +110,7 @@ class JobSignature:
         try:
             for index, value in enumerate(args):  # noqa: B007 - read by the handler
                 if not (parsed and type(value) in CONTAINERS and (surely_strict or is_strict_parsed(value))):
-                    check_strict_json(value)
+                    check_strict_json(value, MAX_PARSED_DEPTH if parsed else MAX_DEPTH)
         except NotJsonError as error:
             raise ArgumentsError(self.worker, _reason_with_path(error), argument=self._argument_name(index)) from None
         if self.validate is not None or self.validate_varargs is not None:

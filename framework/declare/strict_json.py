@@ -10,7 +10,10 @@ from framework.text import with_article
 from framework.typeguards import short_repr
 
 MAX_DEPTH = 64
-"""Levels of lists and objects in one argument. Ruby's parser stops at 100, pydantic_core's at 200."""
+"""Levels of lists and objects in an argument of a push of this framework. Ruby's parser stops at 100, pydantic_core's at 200."""
+
+MAX_PARSED_DEPTH = 200
+"""Levels in an argument that another program pushed: what the parser reads, so that a job of Ruby, of up to 100, is run."""
 
 MAX_DIGITS = 4_000
 """Digits of a whole number. pydantic_core's parser and Python's own conversion stop at 4,300."""
@@ -86,7 +89,7 @@ def is_strict_parsed(value: list[Any] | dict[str, Any]) -> bool:
 
     A parser makes plain types and Unicode texts; only its numbers and its depth may be refused.
     """
-    return _are_levels_strict(value, MAX_DEPTH, parsed=True)
+    return _are_levels_strict(value, MAX_PARSED_DEPTH, parsed=True)
 
 
 def _are_levels_strict(value: Any, depth_left: int, *, parsed: bool) -> bool:

@@ -389,7 +389,7 @@ class ApplicationWorker(AwaitablePushes):
         """Push one job per tuple of arguments, in chunks of 1,000; return the ids in the same order, None for dropped jobs.
 
         Every job is checked before the first is written. ``perform_bulk_for`` is the typed form. ``at`` is the time of all jobs, or
-        an iterable with the time of each; with ``spread_interval`` each is due at a random time within it (Sidekiq 7).
+        an iterable with the time of each; with ``spread_interval`` each is due at a random time within it (Sidekiq 8.0.8).
 
         Raises:
             ArgumentsError: the arguments of a job, or the times are invalid; nothing was written.

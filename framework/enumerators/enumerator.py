@@ -10,11 +10,15 @@ T = TypeVar("T")
 
 
 class Enumerator(Iterator[tuple[T, Any]], Generic[T]):
-    """Pairs (item, cursor). The framework takes ``total`` for the progress of a job that sets none."""
+    """Pairs (item, cursor). The framework takes ``total`` for the progress of a job that sets none.
 
-    def __init__(self, pairs: Generator[tuple[T, Any]], total: int | None = None) -> None:
+    ``done`` is the number of items before the cursor, where the cursor tells it: also those that a process of Ruby has run.
+    """
+
+    def __init__(self, pairs: Generator[tuple[T, Any]], total: int | None = None, done: int | None = None) -> None:
         self._pairs = pairs
         self.total = total
+        self.done = done
 
     def __next__(self) -> tuple[T, Any]:
         """Return the next item and its cursor."""

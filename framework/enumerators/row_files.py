@@ -35,7 +35,7 @@ def csv_rows(
             _check_header(rows.fieldnames or (), path)
             yield from _from_row(rows, start, path)
 
-    return Enumerator(pairs())
+    return Enumerator(pairs(), done=start)
 
 
 def xlsx_rows(path: str | PathLike[str], *, cursor: int | None, sheet: str | None = None) -> Enumerator[dict[str, Any]]:
@@ -67,7 +67,7 @@ def xlsx_rows(path: str | PathLike[str], *, cursor: int | None, sheet: str | Non
         finally:
             book.close()
 
-    return Enumerator(pairs())
+    return Enumerator(pairs(), done=start)
 
 
 def _check_header(names: Sequence[str], path: object) -> None:

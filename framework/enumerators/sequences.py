@@ -18,7 +18,7 @@ def items(sequence: Sequence[T], *, cursor: int | None) -> Enumerator[T]:
         for index in range(start, len(sequence)):
             yield sequence[index], index
 
-    return Enumerator(pairs(), len(sequence))
+    return Enumerator(pairs(), len(sequence), start)
 
 
 def batches(sequence: Sequence[T], size: int, *, cursor: int | None) -> Enumerator[Sequence[T]]:

@@ -26,9 +26,10 @@ from framework.wire import keys
 from framework.wire.batch_fields import AwaitedJob, awaited_job_of
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
 from framework.wire.job import DEATH_COUNT, Job, count_of, decode
-from framework.wire.json import dumps, loads_object
+from framework.wire.json import loads_object
 from framework.wire.malformed import dead_set_entry
 from framework.wire.owners import capsule_field, capsule_owner, capsules_of, split_owner
+from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
@@ -260,7 +261,7 @@ def _disposition(
     try:
         payload, queue = read_queue(data, decoded_limit)
         start_state = evidence.classify(data, payload, rank)
-        changed = data if start_state == "not_started" else dumps(_mark_suspect(payload, start_state))
+        changed = data if start_state == "not_started" else rewrite(data, _mark_suspect(payload, start_state))
     except PayloadError as error:
         stored, awaited = dead_set_entry(data, error, time.time()), awaited_job_of(loads_object(data))
         return _Disposition(data, keys.DEAD, "", stored, {}, awaited=awaited)

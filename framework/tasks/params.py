@@ -7,7 +7,7 @@ from typing import Any, cast
 from framework.declare.declaration import Declaration
 from framework.types import Payload
 from framework.wire.job import version_of
-from framework.wire.json import dumps
+from framework.wire.json import dumps_parsed
 
 FILTERED = "[FILTERED]"
 COMPRESSED = "[COMPRESSED]"
@@ -51,4 +51,4 @@ def _is_number(value: object) -> bool:
 
 def _encode(values: list[Any]) -> str:
     # JSON has a NUL as an escape, which PostgreSQL's TEXT takes, and no lone surrogate.
-    return dumps(values).decode()
+    return dumps_parsed(values).decode()

@@ -12,7 +12,8 @@ from framework.errors import PayloadError
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, is_nested_deeper, may_exceed, measure, pieces
 
 MAX_NESTING = 64
-"""The most nested arrays and objects in a payload, below the limits of pydantic_core (200) and of Ruby's JSON (100)."""
+"""The most nested arrays and objects that this framework writes, below the limits of pydantic_core (200) and of Ruby's JSON (100).
+``loads`` reads what other programs push up to the limit of pydantic_core, which protects the stack of the process."""
 
 _class_of: Callable[[Any], type[Any]] = type
 _TOO_DEEP = f"it is nested deeper than {MAX_NESTING} levels"
@@ -55,6 +56,18 @@ def dumps_exact(value: object, *, outer_levels: int) -> bytes:
     # Each level takes at least two bytes.
     if len(data) > 2 * room and data.count(b"[") + data.count(b"{") > room and _deeper_than(value, room):
         raise PayloadError(_TOO_DEEP)
+    return data
+
+
+def dumps_parsed(value: object) -> bytes:
+    """Return as JSON a value that ``loads`` has returned: it may be nested as deep as another program wrote it.
+
+    Raises:
+        PayloadError: a number is not finite.
+    """
+    data = _encode(value)
+    if b"NaN" in data or b"Infinity" in data:
+        _refuse_non_finite(value)
     return data
 
 

@@ -55,7 +55,10 @@ def test_explain_shows_the_progress_of_an_iterable_job(site, explain, redis):
     assert explain()["found"][0]["iteration"] is None
     # Of any job that was cancelled before it began.
     redis.hset(keys.iteration(JID), mapping={"c": "null", "cancelled": 5})
-    assert explain()["found"][0]["iteration"] is None
+    report = explain()
+    assert report["found"][0]["iteration"] is None
+    # Only Ruby's mark: it stops an iterable job at its first item, and any other job runs.
+    assert codes(report)["main", "queue"][0] == "cancelled_by_ruby"
     redis.hset(keys.iteration(JID), mapping={"ex": 3, "c": "[7]", "rt": "5", "aw_done": 1200, "aw_total": 10_000})
     redis.hdel(keys.iteration(JID), "cancelled")
     (found,) = explain()["found"]

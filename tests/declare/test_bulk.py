@@ -104,7 +104,7 @@ def take_two(self, one: Any, two: Any) -> None: ...
     [
         (take_two, (1,), "is missing"),
         (take_anything, (1, 2, 3), "takes 2 arguments, 3 were given"),
-        (take_nothing, (1,), "takes 0 arguments, 1 were given"),
+        (take_nothing, (1,), "takes 0 arguments, 1 was given"),
         (take_rest, (1, "a", 2), "does not fit"),
         (take, (1, 2), "does not fit"),
         (take, (), "is missing"),
@@ -150,7 +150,7 @@ def test_bulk_error_names_the_wrong_job_at_any_index(value, words):
 
 @each_row(("jobs", "place"), [([(1,), 2], 1), (["ab"], 0), ([(1,), {3}], 1), ([None], 0)], around=registry.isolated)
 def test_bulk_job_that_is_no_tuple_is_refused(jobs, place):
-    with pytest.raises(ArgumentsError, match=f"job {place} of the bulk is a .*tuple, such as"):
+    with pytest.raises(ArgumentsError, match=f"job {place} of the bulk is an? .*tuple, such as"):
         lines(SIGNATURES[0], jobs)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from framework.declare.iteration import UnsavedRun
 from framework.declare.progress import JobProgress
+from framework.enumerators import items
 from framework.errors import IterationError
 from framework.wire.iteration_state import SavedIteration, encode_cursor
 from tests.execute.iterable_jobs import async_iterable, iterable
@@ -246,3 +247,10 @@ def test_lost_job_calls_no_hook():
     worker, done = iterable(2)
     run(worker, Lost())
     assert done == []
+
+
+def test_progress_counts_the_items_that_ruby_has_run():
+    worker, done = iterable(9, build_enumerator=lambda self, *, cursor: items(range(9), cursor=cursor))
+    # Sidekiq saves its cursor without a count: items 0 to 6 have run, and two of them were counted here.
+    assert run(worker, ScriptedRun(b"7", done=2)).progress.done == 9
+    assert [one for one in done if isinstance(one, int)] == [7, 8]

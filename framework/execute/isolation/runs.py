@@ -32,7 +32,7 @@ from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 from framework.types import Payload
-from framework.wire.json import dumps, loads_object
+from framework.wire.json import dumps, dumps_parsed, loads_object
 
 LOST_PROCESSES = "sidekiq_jobs_process_lost_total"
 """Runs whose own process ended before them, or needed more memory than their ``memory_limit``."""
@@ -236,7 +236,7 @@ class _Run:
             "recorded": self._instance._aw_record is not None,
         }
         # As on the wire: integers of any size stay exact.
-        message = b'{"payload":%b,%b' % (dumps(self._payload), dumps(fields)[1:])
+        message = b'{"payload":%b,%b' % (dumps_parsed(self._payload), dumps(fields)[1:])
         self._job.settimeout(_START_LIMIT_S)
         # Its process has ended: the status says why.
         with suppress(OSError):
