@@ -7,6 +7,7 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
+from framework.payloads.stored_state import UNSIGNED_STATE, result_place
 from framework.shard.profile_store import JobProfile, read_profile
 from framework.wire import keys
 from framework.wire.result_fields import CallEnd, read_answer
@@ -39,7 +40,8 @@ def read_kept_answer(client: "redis.Redis", jid: str) -> KeptAnswer | None:
     if data is None:
         return None
     try:
-        found = read_answer(data)
+        # Only the words are shown: the caller checks the signature.
+        found = read_answer(UNSIGNED_STATE.open(result_place(jid), data))
     except Exception:  # noqa: BLE001 - the process of an isolated job may have sent anything
         found = CallEnd("refused", reason="the stored answer cannot be read")
     reason = f"{found.error_class}: {found.reason}" if found.error_class else found.reason

@@ -7,6 +7,7 @@ from framework.errors import PayloadError
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Cancelled, Discarded, Expired, Failed, Retired, RunOutcome
 from framework.finish.retry import RetryDecision
+from framework.payloads.stored_state import StateSignatures, result_place
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.wire.error_text import error_class, error_message
@@ -66,6 +67,20 @@ def note_result(resources: JobResources, instance: Any) -> None:
         else encoded_value(instance.declaration().wire_name, awaited.jid, returned)
     )
     resources.awaited = awaited._replace(answer=str(answer))
+
+
+class _SealedAnswer(str):
+    """An answer with its signature: a settlement may be repeated."""
+
+    __slots__ = ()
+
+
+def sign_answer(resources: JobResources, signatures: StateSignatures) -> None:
+    """Sign the answer of a job that ends, if it has one."""
+    awaited = resources.awaited
+    if awaited is not None and awaited.answer and type(awaited.answer) is not _SealedAnswer:
+        sealed = signatures.seal(result_place(awaited.jid), awaited.answer.encode(errors="replace"))
+        resources.awaited = awaited._replace(answer=_SealedAnswer(sealed.decode()))
 
 
 def note_end(resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:

@@ -29,16 +29,18 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
-from framework.finish.results import note_end
+from framework.finish.results import note_end, sign_answer
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.finish.yielded_payload import yielded_payload
+from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
+from framework.wire.resources import JobResources
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import LastStatus, TrackedJob
 from framework.wire.sub_queues import return_queue
@@ -80,8 +82,11 @@ class Settler:
         on_retry_soon: Callable[[], None],
         status_writer: StatusWriter,
         timings: Timings = STANDARD,
+        signatures: StateSignatures = UNSIGNED_STATE,
     ) -> None:
         self._client = client
+        self._signatures = signatures
+        self._signs = signatures.signs
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
         self._handlers = handlers
@@ -133,8 +138,8 @@ class Settler:
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement and no resources
         gets its last state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
-        if (resources := unit.resources) is not None and resources.awaited is not None:
-            note_end(resources, outcome, decision)
+        if unit.resources is not None and unit.resources.awaited is not None:
+            self._note_end(unit.resources, outcome, decision)
         match outcome:
             case Succeeded() | Discarded() | Expired() | Cancelled():
                 if isinstance(outcome, Cancelled):
@@ -158,6 +163,11 @@ class Settler:
             case _:
                 assert_never(outcome)
 
+    def _note_end(self, resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:
+        note_end(resources, outcome, decision)
+        if self._signs:
+            sign_answer(resources, self._signatures)
+
     def _acknowledge(
         self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None, *, confirmed: bool
     ) -> SettleResult:
@@ -174,6 +184,8 @@ class Settler:
     ) -> None:
         """Prepare a unit that is ``acknowledged_with_others``: ``fetch.lua`` releases its resources and writes its last state."""
         if unit.resources is not None or tracked is not None:
+            if self._signs and unit.resources is not None:
+                sign_answer(unit.resources, self._signatures)
             unit.release_on_ack(_last_status(tracked, state))
 
     def _remove(self, unit: UnitOfWork, status: LastStatus | None) -> SettleResult:

@@ -17,7 +17,8 @@ from framework.payloads.key_versions import KeyVersions
 from framework.payloads.signing_keys import SigningKeys, matches_any
 from framework.settings.key_versions import SignatureSettings
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.types import Json
+from framework.types import Jid, Json
+from framework.wire import keys
 from framework.wire.json import dumps
 
 StatePurpose: TypeAlias = Literal["cron entry", "cron order", "workflow", "step part", "task event", "cursor", "result"]
@@ -33,6 +34,11 @@ class StatePlace(NamedTuple):
     purpose: StatePurpose
     key: str
     identity: Sequence[Json] = ()
+
+
+def result_place(jid: Jid) -> StatePlace:
+    """Return the place of the answer of a job."""
+    return StatePlace("result", keys.result(jid))
 
 
 class StateSignatures:

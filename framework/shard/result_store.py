@@ -6,6 +6,7 @@ job of another process has none. Without a waiting call there is no thread.
 """
 
 import os
+import re
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,16 @@ from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
 from framework.declare.request import PushRequest
-from framework.errors import ShardUnavailableError
+from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
+from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures, result_place
 from framework.shard.shard import Shard
 from framework.types import Jid, JobState
 from framework.wire import keys
+from framework.wire.result_fields import end_answer
 from framework.wire.status_key import most_advanced
+
+_SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
+"""The answer of a script: only how the job ended without a result (``parts/batch.lua``)."""
 
 _BLOCK_S = 2
 _LOOK_EVERY = 2
@@ -48,8 +54,9 @@ class Waiter(Protocol):
 class ResultStore:
     """Implement ``ResultPort`` on the shards of the process. Opens no socket before the first wait; safe from any thread."""
 
-    def __init__(self, client: Waiter) -> None:
+    def __init__(self, client: Waiter, signatures: StateSignatures = UNSIGNED_STATE) -> None:
         self._client = client
+        self._signatures = signatures
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
@@ -68,7 +75,7 @@ class ResultStore:
             thread = self._threads.get(shard.name)
             if thread is None or not thread.add(jid, future):
                 others = [one for one in self._client.shards.values() if one is not shard]
-                thread = self._threads[shard.name] = _ShardThread(shard, others, self.caller)
+                thread = self._threads[shard.name] = _ShardThread(shard, others, self.caller, self._signatures)
                 thread.add(jid, future)
                 thread.start()
         # After the registration: an answer that comes from now on is seen by the thread.
@@ -86,7 +93,7 @@ class ResultStore:
                 failure = failure or error
                 continue
             if answer is not None:
-                return answer, "completed"
+                return _opened(self._signatures, jid, answer), "completed"
             states.append(state)
         if failure is not None:
             raise failure
@@ -101,8 +108,9 @@ class ResultStore:
 class _ShardThread:
     """The waiting calls of one shard, and the thread that waits for their answers."""
 
-    def __init__(self, shard: Shard, others: Sequence[Shard], caller: str) -> None:
+    def __init__(self, shard: Shard, others: Sequence[Shard], caller: str, signatures: StateSignatures) -> None:
         self._shard = shard
+        self._signatures = signatures
         self.others = others
         self._list = keys.result_calls(caller)
         self._lock = threading.Lock()
@@ -185,4 +193,15 @@ class _ShardThread:
             for future in futures:
                 # Its waiter may have given up meanwhile.
                 with suppress(InvalidStateError):
-                    future.set_result(answer)
+                    future.set_result(_opened(self._signatures, jid, answer))
+
+
+def _opened(signatures: StateSignatures, jid: Jid, stored: bytes) -> bytes:
+    """Return an answer without its signature; one that is not signed as it must be becomes an end without a result."""
+    # A script that ends a job cannot sign: its word has no value, and whoever writes it could delete the job as well.
+    if _SCRIPT_END.fullmatch(stored):
+        return stored
+    try:
+        return signatures.open(result_place(jid), stored)
+    except (StateRefusedError, MissingKeyError) as error:
+        return end_answer("refused", error.reason).encode()

@@ -167,6 +167,7 @@ class CapsuleParts:
             self.poll_timing.expect_retry,
             self.states,
             self.waits,
+            state_signatures(settings.signatures),
         )
 
 

@@ -99,7 +99,7 @@ class ProcessClient(Client):
     def results(self) -> ResultPort:
         """The results of called jobs. Made at its first use."""
         if self._results is None:
-            self._results = ResultStore(self)
+            self._results = ResultStore(self, state_signatures(self.settings.signatures))
         return self._results
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:

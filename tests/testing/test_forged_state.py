@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from framework import ApplicationWorker, IterableWorker
+import framework
+from framework import ApplicationWorker, IterableWorker, admin
 from framework.admin import add_cron_entry
 from framework.batches import Batch
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
+from framework.errors import JobRemovedError, ResultRefusedError
 from framework.payloads.stored_state import state_signatures
 from framework.settings.load import load
 from framework.store.absent_keys import AbsentKeys
@@ -326,3 +328,29 @@ def test_saved_cursor_is_accepted(app):
     pages(app).perform_async()
     assert app.run() == [0, 1, 1, 2, 3]
     assert app.dead() == []
+
+
+@pytest.mark.parametrize("answer", [f'{{"value":{FORGED}}}', '{"end":"done"}'])
+def test_forged_result_is_refused(app, answer):
+    call = app.row.call(1)
+    app.redis.set(keys.result(call.jid), answer)
+    with pytest.raises(ResultRefusedError, match="no signature"):
+        call.result(timeout=10)
+    with pytest.raises(ResultRefusedError, match="no signature"):
+        framework.result(call.jid)
+
+
+def test_result_of_another_job_is_refused(app):
+    first, second = app.row.call(1), app.row.call(2)
+    assert app.run() == [1, 2]
+    app.redis.set(keys.result(first.jid), app.redis.get(keys.result(second.jid)))
+    with pytest.raises(ResultRefusedError, match="moved from another place"):
+        first.result(timeout=10)
+    assert second.result(timeout=10) == framework.result(second.jid) == 2
+
+
+def test_end_without_a_result_needs_no_signature(app):
+    call = app.row.call(1)
+    admin.Queue("default").clear()
+    with pytest.raises(JobRemovedError):
+        call.result(timeout=10)
