@@ -34,7 +34,7 @@ from framework.wiring.queue_locations import open_queue_locations
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("selectors", nargs=-1, required=True, metavar="SELECTOR...")
 @click.option("--queue-selector", "by_query", is_flag=True, help="Read each SELECTOR as a query, as in routing rules.")
-@click.option("-n", "--negate", is_flag=True, help="Serve every queue of the routing rules except those of SELECTOR.")
+@click.option("-n", "--negate", is_flag=True, help="Serve every queue of * except those of SELECTOR.")
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
@@ -86,8 +86,8 @@ def cluster(
 ) -> None:
     """Keep worker processes running for each SELECTOR, on each shard that has queues of it.
 
-    SELECTOR is a list of queues and namespaces, separated by commas, or * for every queue of the routing rules. A namespace means
-    itself and NAMESPACE:*.
+    SELECTOR is a list of queues and namespaces, separated by commas, or * for every queue of the routing rules, and those of the
+    last releases in which jobs may be left. A namespace means itself and NAMESPACE:*.
     """
     if dryrun and list_queues:
         raise click.UsageError("--dryrun and --list-queues do not go together.")

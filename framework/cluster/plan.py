@@ -129,7 +129,7 @@ class Planner:
     def _group(self, selector: str) -> _Group:
         chosen = self._by_query(selector) if self._selection.by_query else self._by_names(selector)
         if self._selection.negate:
-            left = {name: shards for name, shards in self._places.routed.items() if name not in chosen.queues}
+            left = {name: shards for name, shards in self._places.served.items() if name not in chosen.queues}
             chosen = _Group(left)
             if not left:
                 raise SelectorError(selector, "leaves no queue to serve: with --negate these are the ones left out")
@@ -163,11 +163,11 @@ class Planner:
     def _by_names(self, selector: str) -> _Group:
         names = read_names(selector)
         if names == [ALL_QUEUES]:
-            if not self._places.routed:
+            if not self._places.served:
                 raise SelectorError(
                     selector, f"there is no queue: {self._places.source} and the routing rules name none"
                 )
-            return _Group(self._places.routed)
+            return _Group(self._places.served)
         found = [self._queues_of(selector, name) for name in names]
         weights = Counter(queue for one in found for queue in one)
         own = self._places.known.keys() & set(names)

@@ -11,9 +11,10 @@ from framework.fetch.queues import QueueOrder
 from framework.messages import join_names
 from framework.route.router import Router
 from framework.route.rule_checks import serves
-from framework.route.topology import locations_of, queues_on
+from framework.route.topology import QueueLocation, former_locations, locations_of, queues_on
 from framework.settings.all_queues import all_queues_path, read_entries
 from framework.settings.model import Settings
+from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
 
@@ -107,8 +108,14 @@ def _order_of(capsule: CapsuleOptions, known: Collection[str], named: Collection
 
 # Decision 194: a process serves the queues of its loaded classes by default.
 def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueues:
-    """Return the queues of the loaded classes on a shard with the generated weights, or ``default`` when there are none."""
+    """Return the queues of the loaded classes on a shard with the generated weights, or ``default`` when there are none.
+
+    The queues of earlier releases are included: jobs may be left there after a rule has moved a class.
+    """
     found = queues_on(router, _declarations(), shard)
+    for place, users in former_queues(settings, router, _declarations()).items():
+        if place.shard == shard:
+            found.setdefault(place.queue, users)
     weights = tuple((queue, _weight(settings, users)) for queue, users in sorted(found.items()))
     return OwnQueues(weights or _NO_QUEUES, FROM_CLASSES, is_implicit=True)
 
@@ -154,6 +161,17 @@ def expand_queues(queues: Weights, known: Collection[str]) -> QueueOrder:
     )
 
 
+def former_queues(
+    settings: Settings, router: Router, declarations: Sequence[Declaration]
+) -> dict[QueueLocation, list[Declaration]]:
+    """Return the queues of earlier releases that receive no more jobs of these classes; none if the manifest is malformed."""
+    try:
+        return former_locations(router, declarations, read_released_queues(settings))
+    # ``check-compat`` and ``cluster`` report it.
+    except (YamlError, OSError):
+        return {}
+
+
 def warn_own_queues(own: OwnQueues, shard: str) -> None:
     """Warn of a file that lacks queues of loaded classes, and of a process whose shard receives no job of a loaded class."""
     if own.added:
@@ -177,7 +195,8 @@ def _declarations() -> list[Declaration]:
 
 
 def _weight(settings: Settings, users: Sequence[Declaration]) -> int:
-    return max(queue_facts.effective_weight(one, settings.namespace_weights).value for one in users)
+    weights = (queue_facts.effective_weight(one, settings.namespace_weights).value for one in users)
+    return max(weights, default=1)
 
 
 def _is_newer(router: Router, declaration: Declaration, names: Collection[str], known: Collection[str] | None) -> bool:

@@ -14,10 +14,11 @@ from typing import NamedTuple, cast
 import redis
 from redis.exceptions import RedisError
 
-from framework.command_line import command, worker_command
+from framework.command_line import command, remedy_command, worker_command
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.messages import join_names
+from framework.process.own_queues import former_queues
 from framework.process.record import unserved_queues
 from framework.route.router import Router
 from framework.route.rule_checks import serves
@@ -26,6 +27,7 @@ from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.timings import STANDARD, Timings
+from framework.wire import keys
 
 REPEAT_S = 3600.0
 """The period at which a warning that still holds is repeated."""
@@ -103,7 +105,8 @@ class UnservedWatch:
 class UnservedQueues:
     """Find and report the unserved queues of the loaded classes, whose locations ``router`` knows.
 
-    A class that ``foreign_classes`` names is left out, because another application runs it.
+    Queues of earlier releases count while they have jobs. A class that ``foreign_classes`` names is left out, because another
+    application runs it.
     """
 
     def __init__(self, settings: Settings, router: Router) -> None:
@@ -111,11 +114,12 @@ class UnservedQueues:
         classes = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
         own = [one for one in classes if not any(fnmatchcase(one.wire_name, text) for text in settings.foreign_classes)]
         self._targets = locations_of(router, own)
+        self._former = former_queues(settings, router, own)
 
     @property
     def locations(self) -> frozenset[QueueLocation]:
-        """Every queue that receives jobs of these classes, with its shard."""
-        return frozenset(self._targets)
+        """Every queue that receives jobs of these classes, or did in an earlier release, with its shard."""
+        return frozenset((*self._targets, *self._former))
 
     def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[QueueLocation]) -> frozenset[QueueLocation]:
         """Return those of ``places`` that no running process serves; none of a shard that does not answer.
@@ -126,7 +130,8 @@ class UnservedQueues:
         for shard in sorted({place.shard for place in places}):
             names = {place.queue for place in places if place.shard == shard}
             try:
-                found.update(QueueLocation(name, shard) for name in unserved_queues(clients[shard], names))
+                unserved = {QueueLocation(name, shard) for name in unserved_queues(clients[shard], names)}
+                found.update(unserved - _empty(clients[shard], unserved & self._former.keys()))
             # Nothing is known; pushes and the other threads report a shard that does not answer.
             except (RedisError, OSError):
                 pass
@@ -136,7 +141,9 @@ class UnservedQueues:
 
     def log_unserved(self, places: Iterable[QueueLocation]) -> None:
         """Warn once per shard of its unserved queues, with their classes and the command that serves them."""
-        for shard, queues in _by_shard(places).items():
+        all_places = frozenset(places)
+        self._log_former(all_places & self._former.keys())
+        for shard, queues in _by_shard(all_places & self._targets.keys()).items():
             users = {one.wire_name: one for queue in queues for one in self._targets[QueueLocation(queue, shard)]}
             names = sorted(users)
             remedy = self._command(shard, queues, users.values())
@@ -148,6 +155,21 @@ class UnservedQueues:
                 shard=shard,
                 queues=queues[:_MOST_FIELDS],
                 classes=names[:_MOST_FIELDS],
+                command=remedy,
+            )
+
+    def _log_former(self, places: Iterable[QueueLocation]) -> None:
+        for shard, queues in _by_shard(places).items():
+            users = {one.wire_name: one for queue in queues for one in self._former[QueueLocation(queue, shard)]}
+            remedy = self._command(shard, queues, users.values())
+            logs.logger().warning(
+                f"jobs of an earlier release wait in the {_counted('queue', queues)} of the shard {shard}, and no running process "
+                f"serves {'it' if len(queues) == 1 else 'them'}: start a process with `{remedy}`, or move the jobs with "
+                f"`{remedy_command('migrate-jobs', 'queued', '--follow-rules')}`",
+                event_name="boot.unserved",
+                shard=shard,
+                queues=queues[:_MOST_FIELDS],
+                classes=sorted(users)[:_MOST_FIELDS],
                 command=remedy,
             )
 
@@ -196,6 +218,11 @@ def warn_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard
         for name in {place.shard for place in unserved.locations}
     }
     unserved.log_unserved(unserved.find(clients, unserved.locations))
+
+
+def _empty(client: "redis.Redis", places: Iterable[QueueLocation]) -> set[QueueLocation]:
+    """Return those of the queues that have no jobs. Raises redis errors."""
+    return {place for place in places if not client.llen(keys.queue(place.queue))}
 
 
 def _by_shard(places: Iterable[QueueLocation]) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean
 from framework.route.query import parse, worker_attributes
 from framework.route.router import MAIN, Router
+from framework.settings.released_queues import ReleasedQueues
 from framework.typeguards import is_list, short_repr
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, WIRE_NAME
 
@@ -38,14 +39,20 @@ class QueueLocations:
     ``routed`` are the queues that receive jobs: those named by rules, by a worker's own ``queue`` and ``shard``, the generated
     name where no rule matches, retry queues; also for each alias, as an older release pushes under it. ``known`` adds the
     generated queues whose jobs a rule now routes elsewhere: some jobs may remain there. Of ``retired`` classes only the name is
-    known.
+    known. ``served`` adds to ``routed`` the queues of ``released``, those of earlier releases, in which jobs may be left.
 
     Raises:
         ConfigurationError: lists every entry that generate-queues cannot have written for this configuration.
     """
 
     def __init__(
-        self, router: Router, entries: Sequence[QueueEntry], retired: Iterable[str] = (), *, source: str = SOURCE
+        self,
+        router: Router,
+        entries: Sequence[QueueEntry],
+        retired: Iterable[str] = (),
+        *,
+        released: Iterable[tuple[str, str]] = (),
+        source: str = SOURCE,
     ) -> None:
         problems = [problem for entry in entries for problem in _problems(router, entry, source)]
         if problems:
@@ -59,10 +66,13 @@ class QueueLocations:
         ]
         routed += [place for entry in all_entries for place in self._routed(entry)]
         self.routed: dict[str, ShardNames] = _by_queue(routed)
+        # check-compat reports a shard that is gone.
+        earlier = [QueueLocation(queue, shard) for queue, shard in released if router.has_shard(shard)]
+        self.served: dict[str, ShardNames] = _by_queue([*routed, *earlier])
         former = [
             place for entry in all_entries for place in _generated_locations(entry) if place.queue not in self.routed
         ]
-        self.known: dict[str, ShardNames] = _by_queue([*routed, *former])
+        self.known: dict[str, ShardNames] = _by_queue([*routed, *earlier, *former])
 
     def matching(self, text: str) -> dict[str, ShardNames]:
         """Return the queues that receive the jobs of the workers matching a query, with their shards.
@@ -98,6 +108,27 @@ def locations_of(router: Router, declarations: Iterable[Declaration]) -> dict[Qu
         for place in _locations(router, declaration):
             found.setdefault(place, []).append(declaration)
     return found
+
+
+def former_locations(
+    router: Router, declarations: Sequence[Declaration], released: ReleasedQueues
+) -> dict[QueueLocation, list[Declaration]]:
+    """Return each location of earlier releases that receives no more jobs of these classes and may have some, with the classes.
+
+    Those of releases before the last one, whose classes are not known, are left out if a class of the last release is missing:
+    its jobs may wait there.
+    """
+    names = {name: one for one in declarations for name in (one.wire_name, *one.aliases)}
+    today = locations_of(router, declarations)
+    found: dict[QueueLocation, list[Declaration]] = {}
+    for worker, places in released.of_workers.items():
+        for place in {QueueLocation(*place) for place in places} - today.keys():
+            if worker in names:
+                found.setdefault(place, []).append(names[worker])
+    if released.of_workers.keys() <= names.keys():
+        for place in {QueueLocation(*place) for place in released.former} - today.keys():
+            found.setdefault(place, [])
+    return {place: users for place, users in found.items() if router.has_shard(place.shard)}
 
 
 def queues_on(router: Router, declarations: Iterable[Declaration], shard: str) -> dict[str, list[Declaration]]:

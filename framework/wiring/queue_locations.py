@@ -6,16 +6,27 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.topology import QueueLocations, regenerate_advice
 from framework.settings.all_queues import all_queues_path, read_entries
 from framework.settings.model import Settings
+from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
 from framework.wiring.client import open_router
+
+_RESTORE = "restore it from version control"
 
 
 def open_queue_locations(settings: Settings, *, required: bool) -> QueueLocations:
     """Return the locations by the generated file and the routing rules; by the rules only without a file, unless ``required``.
 
-    Raises ConfigurationError for invalid rules and entries, and for a malformed file. About 250 ms for 1,000 workers.
+    The queues of earlier releases are added. About 250 ms for 1,000 workers.
+
+    Raises:
+        ConfigurationError: a rule or an entry is invalid, or a file is malformed.
     """
     router = open_router(settings)
+    try:
+        released = read_released_queues(settings)
+    except YamlError as error:
+        place = settings.generated_file_label("released.yml")
+        raise ConfigurationError([ConfigurationProblem(place, "", f"{error}; {_RESTORE}")]) from None
     path, entries = all_queues_path(settings), list[dict[str, Any]]()
     source = settings.generated_file_label("all_queues.yml")
     if required or path.exists():
@@ -23,4 +34,4 @@ def open_queue_locations(settings: Settings, *, required: bool) -> QueueLocation
             entries = read_entries(path)
         except YamlError as error:
             raise ConfigurationError([ConfigurationProblem(source, "", f"{error}; {regenerate_advice()}")]) from None
-    return QueueLocations(router, entries, settings.retired_workers, source=source)
+    return QueueLocations(router, entries, settings.retired_workers, released=released.all_places(), source=source)

@@ -424,6 +424,25 @@ def test_list_queues_prints_groups_shards_and_queues(project):
     ]
 
 
+def test_all_queues_include_those_of_the_last_releases(project):
+    """A new rule moves a class: jobs in its old queue must run, also on a shard to which its jobs go no more."""
+    moved = {"place": "a.MailWorker", "queue": "mail", "shard": "main", "retry_queue": "mail_again"}
+    gone = {"place": "a.GoneWorker", "queue": "lost", "shard": "removed"}
+    content = {
+        "workers": {"MailWorker": moved, "LostWorker": gone},
+        "former_queues": {"aside:mail": {"side": "2026-01-01"}},
+    }
+    (project / "workers" / "released.yml").write_text(json.dumps(content))
+    shown = cluster("*", "--list-queues")
+    rows = [tuple(line.split()[1:]) for line in shown.stdout.splitlines()[1:]]
+    assert {("main", "mail"), ("main", "mail_again"), ("side", "aside:mail"), ("far", "mail")} <= set(rows)
+    assert "lost" not in shown.stdout
+    assert "aside:mail" not in cluster("mail", "-n", "--list-queues", "--shard", "main").stdout
+    assert cluster("aside", "--list-queues").stdout.splitlines()[2].split() == ["aside", "side", "aside:mail"]
+    (project / "workers" / "released.yml").write_text("[]")
+    assert "workers/released.yml: is not a manifest of releases" in cluster("*", "--list-queues").stderr
+
+
 def test_dry_run_refuses_a_capsule_that_no_group_needs(project):
     assert cluster("mail", "--dryrun", "--capsule", "slow", "1", "mail").exit_code == 0
     shown = cluster("mail", "--dryrun", "--capsule", "slow", "1", "other")

@@ -75,6 +75,26 @@ def test_worker_restarted_serves_a_second_class(boot, site):
     assert process.line(job_status="done")["class"] == "FastWorker"
 
 
+def test_worker_without_files_serves_queues_of_the_last_release(boot, site, redis):
+    """A rule has moved the class since. Queues of classes that are not loaded here are not served, and of unknown ones neither."""
+    (site.folder / "workers").mkdir()
+    entries = {
+        name: {"place": f"a.{name}", "queue": queue, "shard": "main"}
+        for name, queue in (("HelloWorker", "greetings"), ("FarWorker", "far"))
+    }
+    manifest = site.folder / "workers" / "released.yml"
+    manifest.write_text(json.dumps({"workers": entries, "former_queues": {"older": {"main": "2026-01-01"}}}))
+    process, line = boot(ONE)
+    assert served(line) == (["greetings", "hello"], "the loaded classes")
+    process.end()
+    del entries["FarWorker"]
+    manifest.write_text(
+        json.dumps({"workers": entries, "former_queues": {"older": {"main": "2026-01-01", "second": "2026-01-01"}}})
+    )
+    _, line = boot(ONE)
+    assert served(line) == (["greetings", "hello", "older"], "the loaded classes")
+
+
 def test_queues_of_classes_are_weighted_like_generated_ones(boot, redis):
     _, line = boot(ONE + MORE)
     until(lambda: redis.exists(line["identity"]), "the record")

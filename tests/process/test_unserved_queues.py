@@ -1,8 +1,10 @@
 """Warn about queues of loaded classes without a running process, at the boot of a producer and later in processes."""
 
+import json
+
 import pytest
 
-from tests.harness import ROOT, register_process, until
+from tests.harness import ROOT, enqueue, register_process, until
 
 HELLO = """
 from framework import ApplicationWorker
@@ -105,6 +107,21 @@ def test_producer_is_warned_of_each_shard_in_a_line(site_with_module, redis_url,
     assert "`application-worker worker -r hello`" in main
     assert "the queues far, far_retries of the shard second" in second
     assert "`application-worker worker -r hello --shard second`" in second
+
+
+def test_producer_is_warned_of_jobs_in_a_queue_of_the_last_release(site_with_module, redis):
+    register_process(redis, {"queues": ["hello"]})
+    (site_with_module.folder / "workers").mkdir()
+    entry = {"place": "hello.HelloWorker", "queue": "greetings", "shard": "main"}
+    (site_with_module.folder / "workers" / "released.yml").write_text(json.dumps({"workers": {"HelloWorker": entry}}))
+    assert not booted(site_with_module), "no job is left"
+    enqueue(redis, "HelloWorker", queue="greetings")
+    (line,) = booted(site_with_module)
+    assert line.startswith(
+        "framework WARNING jobs of an earlier release wait in the queue greetings of the shard main, and no running process "
+        "serves it: start a process with `application-worker worker -r hello`, or move the jobs with "
+        "`application-worker migrate-jobs queued --follow-rules` "
+    )
 
 
 def test_producer_is_not_warned_of_foreign_classes(site_with_module):

@@ -25,6 +25,13 @@ class ServedQueues(NamedTuple):
     shards: Collection[str]
     config_label: str = "config"
     """The name of the config folder in messages."""
+    has_file: bool = True
+    """Whether config/queues.yml exists."""
+
+    @property
+    def source(self) -> str:
+        """What serves the queues, for messages."""
+        return f"{self.config_label}/queues.yml" if self.has_file else "by `cluster '*'`, and by processes without -q"
 
 
 class ReleaseComparison:
@@ -43,6 +50,7 @@ class ReleaseComparison:
             found += self._of_worker(name, old)
         found += self._retired()
         found += self._new()
+        found += self._former_queues()
         return sorted(found, key=lambda finding: not finding.fails)
 
     def _of_worker(self, name: str, old: ReleasedWorker) -> Iterator[CompatFinding]:
@@ -160,9 +168,16 @@ class ReleaseComparison:
         kept = [] if new is None else new.queues
         for queue in old.queues:
             if queue not in kept:
-                yield findings.queue_changed(
-                    name, old, new, queue, self._served.config_label, served=serves(self._served.queues, queue)
-                )
+                served_by = self._served.source if serves(self._served.queues, queue) else ""
+                yield findings.queue_changed(name, old, new, queue, self._served.config_label, served_by)
+
+    def _former_queues(self) -> Iterator[CompatFinding]:
+        """Yield findings of queues that got jobs of releases before the last one only."""
+        used = set(self._today.locations)
+        for (queue, shard), since in self._last.former_locations.items():
+            gone = shard not in self._served.shards or (queue, shard) in used
+            if not gone and self._maybe_in_flight(since) and not serves(self._served.queues, queue):
+                yield findings.former_queue_unserved(queue, since, self._served.config_label)
 
     def _maybe_in_flight(self, since: date) -> bool:
         return in_flight(since, self._today.day)

@@ -281,14 +281,12 @@ def new_worker(worker: str, new: ReleasedWorker) -> CompatFinding:
 
 
 def queue_changed(
-    worker: str, old: ReleasedWorker, new: ReleasedWorker | None, queue: str, config_label: str, *, served: bool
+    worker: str, old: ReleasedWorker, new: ReleasedWorker | None, queue: str, config_label: str, served_by: str
 ) -> CompatFinding:
     """Report a queue that gets no more jobs of the worker and may still hold some."""
     went = "none of its jobs go" if new is None else f"its jobs go to {' and '.join(new.queues)}, not"
-    if served:
-        return CompatFinding(
-            "change", worker, old.place, f"{went} to {queue}, which is served ({config_label}/queues.yml)"
-        )
+    if served_by:
+        return CompatFinding("change", worker, old.place, f"{went} to {queue}, which is served ({served_by})")
     message = (
         f"{went} to {queue}, and no line of {config_label}/queues.yml serves that queue, in which jobs may be left"
     )
@@ -297,6 +295,16 @@ def queue_changed(
         _accept_hint(worker),
     )
     return CompatFinding("queue-unserved", worker, f"{old.place}: queue", message, MOVE_QUEUE, write)
+
+
+def former_queue_unserved(queue: str, since: date, config_label: str) -> CompatFinding:
+    """Report a queue of a release before the last one that may still hold jobs."""
+    message = (
+        f"{queue} got jobs until {since}, and no line of {config_label}/queues.yml serves it, in which jobs may be left: "
+        f"{_last_until(since)}"
+    )
+    write = (f"{command('generate-queues')}  # keeps it in {config_label}/queues.yml until then",)
+    return CompatFinding("queue-unserved", "", "released.yml: former_queues", message, MOVE_QUEUE, write)
 
 
 def shard_changed(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:

@@ -131,21 +131,33 @@ class ReleasedWorker(_FrozenModel):
 class Manifest(_FrozenModel):
     """Every worker by wire name, and the retired ones with the date of the first release without them.
 
-    ``former_queues`` get no more jobs since the date. ``accepted`` has the reason for each entry that was updated to today's code
-    between two releases.
+    ``former_queues`` get no more jobs on each shard since the date. ``accepted`` has the reason for each entry that was updated
+    to today's code between two releases.
     """
 
     release: str
     day: Day
     workers: dict[str, ReleasedWorker] = {}
     retired: dict[str, Day] = {}
-    former_queues: dict[str, Day] = {}
+    former_queues: dict[str, dict[str, Day]] = {}
     accepted: dict[str, str] = {}
 
     @property
     def queues(self) -> list[str]:
         """Every queue in which jobs of this release and earlier ones may wait."""
-        return [*dict.fromkeys(queue for entry in self.workers.values() for queue in entry.queues), *self.former_queues]
+        return list(dict.fromkeys(queue for queue, _ in (*self.locations, *self.former_locations)))
+
+    @property
+    def locations(self) -> list[tuple[str, str]]:
+        """Every queue that gets jobs of this release, with its shard."""
+        return [(queue, entry.shard) for entry in self.workers.values() for queue in entry.queues]
+
+    @property
+    def former_locations(self) -> dict[tuple[str, str], date]:
+        """Every queue with its shard that got jobs of an earlier release only, and until when."""
+        return {
+            (queue, shard): since for queue, shards in self.former_queues.items() for shard, since in shards.items()
+        }
 
     def find_worker(self, name: str) -> tuple[str, ReleasedWorker] | None:
         """Return the wire name and the worker that runs jobs of this name, which may be an alias."""
@@ -308,10 +320,13 @@ def _former_versions(entry: ReleasedWorker, before: ReleasedWorker | None, day: 
     }
 
 
-def _former_queues(today: Manifest, last: Manifest, day: date) -> dict[str, date]:
-    used = set(today.queues)
-    found = {**dict.fromkeys(last.queues, day), **last.former_queues}
-    return {queue: since for queue, since in found.items() if queue not in used and in_flight(since, day)}
+def _former_queues(today: Manifest, last: Manifest, day: date) -> dict[str, dict[str, date]]:
+    used = set(today.locations)
+    former: dict[str, dict[str, date]] = {}
+    for (queue, shard), since in {**dict.fromkeys(last.locations, day), **last.former_locations}.items():
+        if (queue, shard) not in used and in_flight(since, day):
+            former.setdefault(queue, {})[shard] = since
+    return former
 
 
 class _FlowMapping(dict[str, Any]):

@@ -305,10 +305,20 @@ def test_compare_former_queue_is_served_or_reported():
         == ["queue-unserved"] * 2
     )
     last = next_manifest(workers("def perform(self): ...", DAY, rules=[("*", "fast")], name="2"), old)
-    assert last.former_queues == {"shop:some": DAY, "later": DAY}
+    assert last.former_queues == {"shop:some": {"main": DAY}, "later": {"main": DAY}}
+    # The next release, too, must serve them: its own queues are not all.
+    (found,) = [
+        one
+        for one in compared(last, workers("def perform(self): ...", rules=[("*", "fast")]), served=["fast", "later"])
+        if one.fails
+    ]
+    assert (found.code, found.place) == ("queue-unserved", "released.yml: former_queues")
+    assert found.message.startswith(f"shop:some got jobs until {DAY}, and no line of config/queues.yml serves it")
+    later = workers("def perform(self): ...", DAY + timedelta(31), rules=[("*", "fast")])
+    assert codes(compared(last, later, served=["fast"])) == []
     assert set(last.queues) == {"fast", "shop:some", "later"}
     late = next_manifest(workers("def perform(self): ...", DAY + timedelta(31), rules=[("*", "later")], name="3"), last)
-    assert late.former_queues == {"fast": DAY + timedelta(31)}
+    assert late.former_queues == {"fast": {"main": DAY + timedelta(31)}}
 
 
 def test_changed_shard_is_reported_and_removed_shard_fails():
