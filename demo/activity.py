@@ -132,7 +132,7 @@ class _Counter:
     def __init__(self) -> None:
         self._activity = Activity()
         self._first: float | None = None
-        self._processes: dict[tuple[str, int], Process] = {}
+        self._processes: dict[int, Process] = {}
         self._starts: Counter[str] = Counter()
         self._classes: dict[str, JobClass] = {}
         self._last: dict[str, str] = {}
@@ -165,7 +165,7 @@ class _Counter:
 
     def _add_child(self, entry: Entry, kind: str, at: float) -> None:
         """Count a line of the supervisor."""
-        process = self._process(str(entry["shard"]), int(entry["child_pid"]))
+        process = self._process(entry, int(entry["child_pid"]), own_shard=True)
         if kind == "started":
             self._starts[str(entry["child"])] += 1
             process.started_s = at
@@ -174,7 +174,7 @@ class _Counter:
 
     def _add_line(self, entry: Entry, event: str, at: float) -> None:
         """Count a line of a worker process."""
-        process = self._process(str(entry["shard"]), int(entry["pid"]))
+        process = self._process(entry, int(entry["pid"]), own_shard=event == "process.ready")
         process.last_line_s = at
         if event == "process.ready":
             process.ready_s = at
@@ -217,8 +217,12 @@ class _Counter:
             job_class.jobs_done += jid not in self._done
             self._done.add(jid)
 
-    def _process(self, shard: str, pid: int) -> Process:
-        return self._processes.setdefault((shard, pid), Process(shard, pid))
+    def _process(self, entry: Entry, pid: int, *, own_shard: bool) -> Process:
+        # A line may be about another shard than that of its process, to which the process has pushed, for example.
+        process = self._processes.setdefault(pid, Process(str(entry["shard"]), pid))
+        if own_shard:
+            process.shard = str(entry["shard"])
+        return process
 
     def _class(self, entry: Entry) -> JobClass:
         found = self._classes.setdefault(str(entry.get("class")), JobClass(str(entry.get("class"))))

@@ -97,6 +97,16 @@ def test_activity_killed_process_gives_extra_runs(logs):
     assert "1 process died; their successors took back 2 jobs, and 2 runs were second runs." in page.text
 
 
+def test_activity_line_about_another_shard_is_no_process(logs):
+    logs.child("started", 0, 10)
+    logs.line("main", 0.5, pid=10, worker_id="host:10", shard="queues_shard_a", event_name="cron.lead")
+    logs.ready(1, 10)
+    logs.run("one", 1.1, 10)
+    logs.line("main", 2, pid=10, worker_id="host:10", shard="queues_shard_a", message="a push to it")
+    (process,) = logs.read().processes
+    assert (process.shard, process.runs.begun) == ("main", 1)
+
+
 def test_activity_repeats_asked_for_are_no_extra_runs(logs):
     logs.ready(0, 10)
     logs.run("failed", 1, 10, "fail")
