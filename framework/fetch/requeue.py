@@ -8,6 +8,7 @@ import redis
 from framework.errors import PayloadError
 from framework.fetch.state import FetchState, ReplySnapshot
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.quarantine import quarantine_counter
 from framework.recover.reaper import OnRecovered, RecoveredJob, read_queue
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import KILL, REQUEUE
@@ -15,8 +16,10 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import Job
+from framework.wire.json import loads_object
 from framework.wire.malformed import batch_resources_of, dead_set_entry
 from framework.wire.owners import split_owner
+from framework.wire.resources import JobResources
 from framework.wire.set_limits import SetLimits
 from framework.wire.sub_queues import return_queue
 
@@ -142,11 +145,12 @@ class Reconciler:
             payload, queue = read_queue(data, self._decoded_limit)
         except PayloadError as error:
             payload, destination = Payload(), keys.DEAD
-            stored, held = dead_set_entry(data, error, time.time()), batch_resources_of(data)
+            stored, held = dead_set_entry(data, error, time.time()), batch_resources_of(data) or JobResources()
+            held.counter = quarantine_counter(loads_object(data).get("class"), "malformed")
             killed: Any = KILL(
                 self._client,
                 [keys.working(self._owner), keys.DEAD],
-                [data, stored, *self._dead_set_limits.arguments, "", "", 0, "" if held is None else held.on_end()],
+                [data, stored, *self._dead_set_limits.arguments, "", "", 0, held.on_end()],
             )
             moved, trimmed = int(killed >= 0), max(0, int(killed))
         else:

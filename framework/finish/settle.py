@@ -34,11 +34,13 @@ from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPoli
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.finish.yielded_payload import yielded_payload
 from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
+from framework.recover.quarantine import quarantine_counter
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
+from framework.wire.json import loads_object
 from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
@@ -159,6 +161,8 @@ class Settler:
             case Retired(name):
                 return self._remove_retired(unit, name, tracked)
             case Malformed(error, stored):
+                worker = loads_object(unit.data).get("class")
+                unit.own_resources().counter = quarantine_counter(worker, "malformed")
                 return self._kill(unit, stored, None, error, tracked)
             case _:
                 assert_never(outcome)
@@ -321,6 +325,7 @@ class Settler:
     def _give_up_unknown(self, unit: UnitOfWork, outcome: UnknownClass, tracked: TrackedJob | None) -> SettleResult:
         """Move a job whose class no process has to the ``interrupted`` set, and release its resources, in one step."""
         data = delayed_payload(unit, outcome)
+        unit.own_resources().counter = quarantine_counter(decode(unit.data, None).get("class"), "unknown_class")
         trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, INTERRUPTED_SET_LIMITS, tracked)
         self._in_doubt.discard(unit.data)
         if trimmed > 0:

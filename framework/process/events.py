@@ -11,7 +11,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
 from framework.finish.report import EXPECTED_ERRORS, JobReporter
-from framework.process.moved_jobs import MovedJobs, count_quarantined
+from framework.process.moved_jobs import MovedJobs
 from framework.process.redis_failures import MESSAGES, failure_kind
 from framework.recover.reaper import RecoveredJob
 from framework.store.tls import tls_advice
@@ -23,7 +23,6 @@ from framework.typeguards import has_type
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import Job
-from framework.wire.json import loads_object
 from framework.wire.status_key import TrackedJob
 
 _REPEAT_S = 30.0
@@ -221,7 +220,6 @@ class ProcessEvents:
                 error=error,
                 **facts,
             )
-            count_quarantined(name, "unknown_class")
             self.handlers.call_error_handlers(error, {"job": payload, "queue": unit.queue})
         elif count := self._unknown_classes.hit(name):
             self._log.warning(
@@ -257,7 +255,6 @@ class ProcessEvents:
             payload=_payload_excerpt(unit.data),
             error=error,
         )
-        count_quarantined(loads_object(unit.data).get("class"), "malformed")
         self.handlers.call_error_handlers(error, {"job": {}, "queue": unit.queue})
 
     def status_write_failed(self, tracked: TrackedJob, state: JobState, error: BaseException) -> None:
@@ -281,7 +278,6 @@ class ProcessEvents:
             payload=_payload_excerpt(data),
             error=error,
         )
-        count_quarantined(loads_object(data).get("class"), "malformed")
 
     def due_job_failed(self, source: str, error: BaseException) -> None:
         count = self._hit(f"poller of {source}")
@@ -350,7 +346,6 @@ class ProcessEvents:
         )
         gone = "its process died" if recovered.cause == "death" else "the reply of its fetch was lost"
         if recovered.quarantined:
-            count_quarantined(job.worker, recovered.cause)
             self.moved_jobs.record(job, "quarantined", f"{gone} too often while it ran; it is in the interrupted set")
         else:
             self.moved_jobs.record(job, "interrupted", f"{gone}; the job is in its queue again")

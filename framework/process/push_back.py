@@ -23,8 +23,8 @@ from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import INTERRUPTED_TOO_OFTEN
 from framework.process.events import ProcessEvents
-from framework.process.moved_jobs import count_quarantined
 from framework.recover.interruptions import InterruptionLimit
+from framework.recover.quarantine import quarantine_counter
 from framework.store.script import INTERRUPT
 from framework.telemetry import logs
 from framework.text import format_count
@@ -133,7 +133,6 @@ class PushBack:
         )
         if cut.given_up:
             reason = "it was interrupted too often; it is in the interrupted set"
-            count_quarantined(job.worker, "stop")
             self._events.moved_jobs.record(job, "quarantined", reason)
         else:
             self._events.moved_jobs.record(job, "interrupted", "its process stopped; the job is in its queue again")
@@ -232,9 +231,9 @@ def _interrupt_call(identity: str, interruption: _Interruption) -> tuple[list[st
     held = unit.resources or JobResources()
     held = JobResources(held.lock, held.slots, awaited=awaited_job_of(interruption.payload))
     held.batch_end = INTERRUPTED_TOO_OFTEN.batch
-    ended = held.on_dead() if held.lock is not None or held.slots or held.awaited is not None else ""
+    held.counter = quarantine_counter(interruption.payload.get("class"), "stop")
     status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
-    return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS.arguments, *status]
+    return [*places, keys.INTERRUPTED], [*arguments, held.on_dead(), *INTERRUPTED_SET_LIMITS.arguments, *status]
 
 
 def _interrupted_job(interruption: _Interruption, reply: object) -> InterruptedJob:

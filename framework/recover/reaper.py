@@ -17,6 +17,7 @@ from framework.declare import registry
 from framework.errors import PayloadError
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
+from framework.recover.quarantine import quarantine_counter
 from framework.recover.suspects import SUSPECT_FIELD, RunEvidence, StartState
 from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
 from framework.text import decode_escaped
@@ -248,6 +249,8 @@ class _Disposition:
     """Set if the job is given up: the same script writes its state, as no process would write it later."""
     awaited: AwaitedJob | None = None
     """Set if the job is given up, and a batch counts it as dead, or a caller gets an error."""
+    counter: str = ""
+    """The series in which a job that is given up is counted."""
 
 
 def _disposition(
@@ -264,10 +267,12 @@ def _disposition(
         changed = data if start_state == "not_started" else rewrite(data, _mark_suspect(payload, start_state))
     except PayloadError as error:
         stored, awaited = dead_set_entry(data, error, time.time()), awaited_job_of(loads_object(data))
-        return _Disposition(data, keys.DEAD, "", stored, {}, awaited=awaited)
+        counter = quarantine_counter(loads_object(data).get("class"), "malformed")
+        return _Disposition(data, keys.DEAD, "", stored, {}, awaited=awaited, counter=counter)
     if start_state == "started" and limit.reached(payload, DEATH_COUNT):
         tracked, awaited = tracked_job(payload), awaited_job_of(payload)
-        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked, awaited)
+        counter = quarantine_counter(payload.get("class"), "death")
+        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked, awaited, counter)
     if may_exceed(len(data), LARGE_PAYLOAD):
         # A page of large jobs would take much memory, and no caller reads the arguments.
         payload["args"] = []
@@ -285,7 +290,7 @@ def _resources_of(owner: str, disposition: "_Disposition") -> JobResources:
     member = slot_member(owner, slot_id(payload, disposition.fetched))
     slots = [Slot(keys.limit(name), member) for name in sorted(names)]
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
-    return JobResources(lock, slots, awaited=disposition.awaited, batch_end="dead")
+    return JobResources(lock, slots, awaited=disposition.awaited, batch_end="dead", counter=disposition.counter)
 
 
 def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:

@@ -16,6 +16,7 @@ from framework.middleware.chain import Call, ChainInvocation
 from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.push.lock_port import PushLocks
 from framework.push.size_limiter import SizeLimiter
+from framework.recover.quarantine import quarantine_counter
 from framework.route.topology import QueueLocation
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
@@ -217,7 +218,9 @@ def _resources_of(member: bytes) -> str:
         payload = decode(member)
     except PayloadError:
         payload = loads_object(member)
-    return _on_end(lock_of(payload, None), awaited_job_of(payload), "dead")
+    counter = quarantine_counter(payload.get("class"), "malformed")
+    held = JobResources(lock_of(payload, None), awaited=awaited_job_of(payload), batch_end="dead", counter=counter)
+    return held.on_end()
 
 
 def _on_end(lock: Lock | None, awaited: AwaitedJob | None, batch_end: BatchEnd) -> str:

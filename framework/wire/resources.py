@@ -240,6 +240,8 @@ class JobResources:
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
     """The id of an iterating job: its cursor is removed when the job will not run again."""
+    counter: str = ""
+    """The series in which the step that ends the job counts it; empty for none."""
     on_removed: Callable[[], None] | None = None  # called after the confirmed removal: deletes the offloaded arguments
 
     def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
@@ -263,6 +265,8 @@ class JobResources:
             fields["cancelled"] = self.cancelled
         if self.iteration:
             fields["iteration"] = self.iteration
+        if self.counter:
+            fields["counter"] = self.counter
         if awaited is not None and self.batch_end:
             fields["batch"] = awaited.moved(self.batch_end)
         return fields

@@ -22,6 +22,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
+from framework.recover.quarantine import quarantine_counter
 from framework.wire import keys
 from framework.wire.job import decode
 from framework.wire.json import dumps
@@ -271,6 +272,8 @@ def test_malformed_payload_is_stored_as_its_outcome_says(bench):
     unit = hold(bench.redis, b"{not json \xff\x00")
     assert bench.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).moved_to == "dead"
     assert bench.places() == {keys.DEAD: [b"wrapped"]}
+    series = quarantine_counter(None, "malformed").encode()
+    assert bench.redis.hgetall(keys.COUNTERS) == {series: b"1"}
 
 
 @pytest.mark.proves("R51", "R54", "I5")
@@ -493,6 +496,7 @@ def test_given_up_job_moves_with_its_state_in_one_step(bench, redis):
     assert abs(since - time.time()) < 60
     stored = json.loads(member)
     assert (stored["aw_unknown_class_count"], stored["error_class"]) == (9, "framework.errors.NewerVersionError")
+    assert bench.redis.hget(keys.COUNTERS, quarantine_counter("Job", "unknown_class")) == b"1"
     assert "retry_count" not in stored
     assert redis.get(keys.status(stored["jid"])) == b"failed"
     assert bench.places() == {keys.INTERRUPTED: [member]}

@@ -4,17 +4,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from framework.declare import registry
-from framework.errors import PayloadError, UnknownWorkerError
-from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import UnknownClass
 from framework.process.events import ProcessEvents
-from framework.process.moved_jobs import QUARANTINED_JOBS
 from framework.recover.reaper import RecoveredJob
-from framework.telemetry.counters import counters
-from framework.wire import keys
 from framework.wire.job import Job
-from tests.execute.processor_bench import worker
 from tests.harness import server_lines
 
 
@@ -105,28 +97,3 @@ def test_events_jobs_of_a_dead_migration_are_one_line(lines, events):
     assert (line["owner"], line["destination"], line["count"]) == ("aw:migration:reports", "queue:reports", 1_200)
     assert (line["job_status"], line["severity"]) == ("recovered", "WARN")
     assert "class" not in line
-
-
-def test_events_quarantined_jobs_are_counted_by_cause(lines, events, monkeypatch):
-    monkeypatch.setattr(counters, "_counts", {})
-    with registry.isolated():
-        worker(lambda self: None, wire_name="KnownWorker")
-        known = Job({"class": "KnownWorker", "jid": "j"})
-        events.recovered(RecoveredJob("host:1:000000000abc", known, "queue:default"))
-        events.recovered(RecoveredJob("host:1:000000000abc", known, keys.INTERRUPTED))
-        events.recovered(RecoveredJob("host:1:000000000abc", known, keys.INTERRUPTED, cause="lost reply"))
-        # Names that other programs write must not make series without end.
-        for data in (b'{"class":"KnownWorker","args":[1,]}', b'{"class":"KnownWorker"}', b'{"class":"Gone"}', b"\xff"):
-            events.malformed(UnitOfWork("default", data), PayloadError("it is odd"))
-            events.due_job_malformed("schedule", data, PayloadError("it is odd"))
-        error = UnknownWorkerError("Gone")
-        events.unknown_class(
-            UnitOfWork("default", b"{}"), {"class": "Gone"}, UnknownClass(error, 0.0, 3, 1.0, gives_up=True)
-        )
-    assert counters._counts == {
-        f'{QUARANTINED_JOBS}{{cause="death",worker="KnownWorker"}}': 1,
-        f'{QUARANTINED_JOBS}{{cause="lost reply",worker="KnownWorker"}}': 1,
-        f'{QUARANTINED_JOBS}{{cause="malformed",worker="KnownWorker"}}': 2,
-        f'{QUARANTINED_JOBS}{{cause="malformed",worker=""}}': 6,
-        f'{QUARANTINED_JOBS}{{cause="unknown_class",worker=""}}': 1,
-    }

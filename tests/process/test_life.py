@@ -169,6 +169,7 @@ def test_worker_job_interrupted_too_often_runs_the_hook(site, redis, proofs):
     (job,) = [json.loads(data) for data in redis.zrange(keys.INTERRUPTED, 0, -1)]
     assert (job["interrupted_count"], job["foreign"], "aw_death_count" in job) == (2, "kept", False)
     assert (redis.llen("queue:default"), redis.get(keys.status("j1"))) == (0, b"failed")
+    assert redis.hget(keys.COUNTERS, 'sidekiq_jobs_quarantined_total{cause="stop",worker="LongWorker"}') == b"1"
     assert not redis.keys("aw:working:*")
 
 

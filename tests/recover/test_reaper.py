@@ -193,6 +193,23 @@ def limited(limit):
     return type("Limited", (ApplicationWorker,), {**body, "max_retries_after_interruption": limit})
 
 
+def test_quarantined_jobs_are_counted_in_the_step_that_moves_them(reaper, redis):
+    """The process that recovers a job may die before its next heartbeat, for example by that job."""
+    limited(0)
+    die(redis, OTHER)
+    # Names that other programs write must not make series without end.
+    for data in (encoded("Limited"), encoded("Gone", aw_death_count=9), b'{"class":"Limited","args":[1,]}', b"\xff"):
+        hold(redis, data, OTHER)
+    reaper.sweep()
+    assert redis.hgetall(keys.COUNTERS) == {
+        b'sidekiq_jobs_quarantined_total{cause="death",worker="Limited"}': b"1",
+        b'sidekiq_jobs_quarantined_total{cause="death",worker=""}': b"1",
+        b'sidekiq_jobs_quarantined_total{cause="malformed",worker=""}': b"2",
+    }
+    reaper.sweep()
+    assert sum(map(int, redis.hvals(keys.COUNTERS))) == 4
+
+
 @pytest.mark.proves("R24", "I6")
 @pytest.mark.parametrize(
     ("name", "before", "destination"),

@@ -7,6 +7,7 @@
 --           slots  [[base, member], ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
 --           iteration  jid of an iterating job that does not run again: its cursor is removed
+--           counter  series in which the job is counted, when it ends
 --           status [key, state, seconds that it is kept] of a tracked job
 --           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua); of a job whose caller waits for its
 --                  result also [ttl_s, caller, answer], and bid is '' if it has no batch
@@ -41,6 +42,7 @@ local function release_resources(held)
     redis.pcall('UNLINK', 'it-' .. held.cancelled)
   end
   if held.iteration then redis.pcall('UNLINK', 'it-' .. held.iteration) end
+  if held.counter then redis.pcall('HINCRBY', 'aw:counters', held.counter, 1) end
   local status = held.status
   local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
   if held.batch then
