@@ -4,7 +4,7 @@ At a crash: all rows of a batch change together with the counters, or none. A re
 written over an equal end, messages have keys. Rows are locked in the order of their ids, first events, then tasks.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Status
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
-from framework.tasks.model import OPEN_STATUSES, tasks
+from framework.tasks.model import OPEN_STATUSES, events, tasks
 from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
 
@@ -39,7 +39,7 @@ _COMPLETE = _completion()
 
 
 @dataclass(slots=True)
-class _Row:
+class StoredEvent:
     """An event as it is stored, and as it will be."""
 
     id: int
@@ -77,6 +77,7 @@ class _Row:
 
     @property
     def is_open(self) -> bool:
+        """Whether the job has not ended."""
         return self.current in OPEN_STATUSES
 
 
@@ -128,8 +129,7 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
     changed = [row for row in rows.values() if row.new_status is not None or row.status is None]
     # Rarely any: the rows say whether there are.
     if any(row.has_duplicates or row.stands_for is not None for row in changed):
-        ended = {row.jid: row for row in changed if not row.is_open}
-        changed += _end_duplicates(connection, ended, rows)
+        changed += _end_duplicates(connection, changed, rows)
     usual, rare = _updates(changed)
     deltas = _counted(changed, max([one.at for one in changes], default=0.0))
     if rare:
@@ -141,13 +141,13 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
         statements.add_messages(connection, said)
 
 
-def _row(stored: Sequence[Any]) -> _Row:
-    row = _Row(*stored)
+def _row(stored: Sequence[Any]) -> StoredEvent:
+    row = StoredEvent(*stored)
     row.current = stored[3]
     return row
 
 
-def _insert(connection: Connection, changes: Sequence[EventChange], rows: dict[str, _Row]) -> None:
+def _insert(connection: Connection, changes: Sequence[EventChange], rows: dict[str, StoredEvent]) -> None:
     """Make the missing events, as waiting in their queues, or as their pushes say."""
     firsts: dict[str, EventChange] = {}
     # The jobs of which the batch has more than a push: their rows are read again, with their numbers and their duplicates.
@@ -169,7 +169,9 @@ def _insert(connection: Connection, changes: Sequence[EventChange], rows: dict[s
         rows[row.jid] = row
     for jid, one in firsts.items():
         if jid not in read_again:
-            row = _Row(0, jid, one.task_id if one.task_id in known else None, None, one.state, one.at, items=one.items)
+            row = StoredEvent(
+                0, jid, one.task_id if one.task_id in known else None, None, one.state, one.at, items=one.items
+            )
             row.is_current = True
             rows[jid] = row
 
@@ -184,7 +186,7 @@ def _inserted(first: EventChange, known: Collection[str]) -> tuple[Any, ...]:
     )
 
 
-def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
+def _fold(row: StoredEvent, change: EventChange, *, late: bool) -> None:
     kind, at = change.kind, change.at
     if kind == "note" or not _accepts(row, change, late=late):
         return
@@ -208,7 +210,7 @@ def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
         row.set_payload(None)
 
 
-def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
+def _accepts(row: StoredEvent, change: EventChange, *, late: bool) -> bool:
     """Return whether a change is newer than what is stored."""
     if change.kind in _OF_A_RUN and row.current in OPEN_STATUSES and not late and change.state != _HELD:
         # Nearly every change, so it is asked first. The rules below would say the same.
@@ -232,38 +234,86 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
     return not (change.kind == "start" and not row.is_open and row.changed_at > change.at)
 
 
-def _end_duplicates(connection: Connection, ended: Mapping[str, _Row], rows: Mapping[str, _Row]) -> list[_Row]:
-    """End the events of duplicates with the events of the jobs that stand for them; return those that the batch had not changed."""
-    statements = STATEMENTS[connection.dialect.name]
-    owners = [jid for jid, row in ended.items() if row.has_duplicates]
-    stored: dict[str, str] = {pair[0]: pair[1] for pair in statements.duplicates(connection, owners)} if owners else {}
-    # A row that the batch has changed says more than the stored one, and counts once.
-    stored = {jid: owner for jid, owner in stored.items() if jid not in rows or rows[jid].new_status is None}
-    missing = [jid for jid in stored if jid not in rows]
-    locked = map(_row, statements.lock(connection, missing)) if missing else ()
-    more = [*locked, *(rows[jid] for jid in stored if jid in rows)]
-    for row in more:
-        _end_with(row, ended[stored[row.jid]])
-    for row in rows.values():
-        if row.is_open and row.stands_for is not None and row.stands_for in ended:
-            _end_with(row, ended[row.stands_for])
+def _end_duplicates(
+    connection: Connection, changed: Sequence[StoredEvent], rows: dict[str, StoredEvent]
+) -> list[StoredEvent]:
+    """End the events of duplicates with the events of the jobs that stand for them, however many others stand in between.
+
+    A debounced job that was replaced a hundred times ends with the last one. Return the rows that the batch had not changed.
+    """
+    standing: dict[str, list[StoredEvent]] = {}
+    for row in changed:
+        if row.is_open and row.stands_for is not None:
+            standing.setdefault(row.stands_for, []).append(row)
+    # Each row with the row of the job that decides its end.
+    level = [(row, row) for row in changed if not row.is_open]
+    level += [(row, row) for row in ended_rows(connection, list(standing.keys() - {row.jid for row in changed}))]
+    more: list[StoredEvent] = []
+    while level:
+        deciders = {row.jid: decider for row, decider in level}
+        stored = _stored_duplicates(connection, [row.jid for row, _ in level if row.has_duplicates], rows)
+        more += (row for row, _ in stored)
+        noted = [(row, jid) for jid in deciders for row in standing.pop(jid, ()) if row.is_open]
+        level = [(row, deciders[jid]) for row, jid in (*stored, *noted)]
+        for row, decider in level:
+            _end_with(row, decider)
     return more
 
 
-def _end_with(row: _Row, owner: _Row) -> None:
+def _stored_duplicates(
+    connection: Connection, owners: Sequence[str], rows: dict[str, StoredEvent]
+) -> list[tuple[StoredEvent, str]]:
+    """Return the open duplicates of these jobs that the batch has not changed, each with its job; ``rows`` gets them."""
+    if not owners:
+        return []
+    statements = STATEMENTS[connection.dialect.name]
+    # A row that the batch has changed says more than the stored one, and counts once.
+    found = {
+        jid: owner
+        for jid, owner in statements.duplicates(connection, owners)
+        if jid not in rows or rows[jid].new_status is None
+    }
+    missing = [jid for jid in found if jid not in rows]
+    rows |= {row.jid: row for row in map(_row, statements.lock(connection, missing) if missing else ())}
+    return [(rows[jid], owner) for jid, owner in found.items() if jid in rows]
+
+
+def ended_rows(connection: Connection, jids: Sequence[str]) -> list[StoredEvent]:
+    """Return the events of these jobs that have ended. Not locked: a duplicate that misses the end is mended later."""
+    if not jids:
+        return []
+    names = ("jid", "status", "state", "changed_at", "reason", "error_class", "ended_at")
+    ended = select(*(events.c[name] for name in names)).where(
+        events.c.jid.in_(jids), events.c.status.not_in(OPEN_STATUSES)
+    )
+    found: list[StoredEvent] = []
+    for jid, status, state, changed_at, reason, error_class, ended_at in connection.execute(ended):
+        row = StoredEvent(
+            0, jid, None, status, state, changed_at, current=status, reason=reason, error_class=error_class
+        )
+        row.ended_at = ended_at
+        found.append(row)
+    return found
+
+
+def _end_with(row: StoredEvent, owner: StoredEvent) -> None:
     row.new_status = row.current = owner.current
     row.state, row.stands_for = DUPLICATE.state, owner.jid
-    row.reason = _reason_of_duplicate(owner.jid, owner.state, owner.reason)
+    row.reason = reason_of_duplicate(owner.jid, owner.state, owner.reason)
     row.error_class, row.changed_at, row.ended_at = owner.error_class, owner.changed_at, owner.ended_at
     if row.has_payload:
         row.set_payload(None)
 
 
-def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
+def reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
+    """Return why an event ended with that of another job."""
+    if state == DUPLICATE.state and reason:
+        # It names the job that has run.
+        return reason
     return f"the job {owner} stands for it: {state}" + (f": {reason}" if reason else "")
 
 
-def _updates(rows: Sequence[_Row]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def _updates(rows: Sequence[StoredEvent]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Return the parameters of ``Statements.update``, and of ``update_all`` for the rows that need it."""
     usual: list[tuple[Any, ...]] = []
     rare: list[tuple[Any, ...]] = []
@@ -281,7 +331,7 @@ def _updates(rows: Sequence[_Row]) -> tuple[list[tuple[Any, ...]], list[tuple[An
     return usual, rare
 
 
-def _counted(rows: Sequence[_Row], now: float) -> list[tuple[Any, ...]]:
+def _counted(rows: Sequence[StoredEvent], now: float) -> list[tuple[Any, ...]]:
     """Return the numbers to add to the counters of each task. A task whose last open event has ended is complete then."""
     deltas: dict[str, dict[str, int]] = {}
     for row in rows:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import redis
 from sqlalchemy import Connection, select, update
@@ -26,7 +26,7 @@ from framework.admin.search import (
     search,
     search_lists,
 )
-from framework.tasks.apply import apply_changes, note_completion
+from framework.tasks.apply import StoredEvent, apply_changes, ended_rows, note_completion, reason_of_duplicate
 from framework.tasks.change import EventChange, Message
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DEAD, DUPLICATE, INTERRUPTED, LOST, QUARANTINED, EventEnd
@@ -42,6 +42,8 @@ ABANDONED_S = 86_400.0
 
 _PAGE = 20_000
 _MAX_SEARCHES = 200
+_MOST_JIDS = 500
+"""Jobs of one query by their ids."""
 _MARK = b'"track":true'
 _JID = re.compile(rb'"jid":"((?:[^"\\]|\\.)*)"')
 _JID_FIELD = b'"jid":"'
@@ -84,6 +86,37 @@ def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] |
             return None
 
 
+class Standing(NamedTuple):
+    """The last job that stands for a duplicate, and its event if that has ended."""
+
+    jid: Jid
+    end: StoredEvent | None
+
+
+def _last_of(jid: Jid, nearest: dict[Jid, Jid]) -> Jid:
+    """Follow the chain of jobs that stand for each other to its end; shorten it for the next call."""
+    passed = dict[Jid, None]()
+    while jid in nearest and jid not in passed:
+        passed[jid] = None
+        jid = nearest[jid]
+    nearest.update(dict.fromkeys(passed, jid))
+    return jid
+
+
+def _change_by_end(event: OpenEvent, standing: Mapping[Jid, Standing], now: float) -> EventChange | None:
+    """Return the end of a duplicate by the end of the job that stands for it; ``None`` if that has not ended."""
+    found = standing.get(event.jid)
+    if found is None or found.end is None:
+        return None
+    reason = reason_of_duplicate(found.jid, found.end.state, found.end.reason)
+    return _change(event, EventEnd(found.end.current, DUPLICATE.state), reason, now)
+
+
+def _job_of(event: OpenEvent, standing: Mapping[Jid, Standing]) -> Jid:
+    found = standing.get(event.jid)
+    return found.jid if found is not None else event.stands_for or event.jid
+
+
 class EventReconciler:
     """Mend the events of one shard. ``step`` is called by one thread at a time.
 
@@ -122,8 +155,12 @@ class EventReconciler:
         now = self._clock()
         with self._database.reading() as connection:
             found = self._stale(connection, now)
+            standing = self._standing(connection) if any(one.stands_for is not None for one in found) else {}
         self.lost = set()
-        mended = self._pass(found, now) if found else 0
+        by_ends = [change for one in found if (change := _change_by_end(one, standing, now)) is not None]
+        ended = {change.jid for change in by_ends}
+        rest = [one for one in found if one.jid not in ended]
+        mended = self._mend(by_ends + (self._changes(rest, standing, now) if rest else []))
         # The events of the next page are compared in the next step.
         self._after = found[-1].id if len(found) == _PAGE else 0
         if not self._after:
@@ -142,12 +179,33 @@ class EventReconciler:
         )
         return [OpenEvent(*row) for row in connection.execute(wanted.order_by(events.c.id).limit(_PAGE))]
 
-    def _pass(self, found: Sequence[OpenEvent], now: float) -> int:
-        places = locate(self._client, {one.stands_for or one.jid for one in found})
+    def _standing(self, connection: Connection) -> dict[Jid, "Standing"]:
+        """Return the last job that stands for each open duplicate: one may stand for another that stands for the first."""
+        chosen = select(events.c.jid, events.c.stands_for).where(
+            events.c.shard == self._shard, events.c.stands_for.is_not(None), events.c.status.in_(OPEN_STATUSES)
+        )
+        nearest: dict[Jid, Jid] = {row[0]: row[1] for row in connection.execute(chosen)}
+        last = {jid: _last_of(jid, nearest) for jid in nearest}
+        jids = sorted(set(last.values()))
+        parts = [jids[start : start + _MOST_JIDS] for start in range(0, len(jids), _MOST_JIDS)]
+        ended = {row.jid: row for part in parts for row in ended_rows(connection, part)}
+        return {jid: Standing(owner, ended.get(owner)) for jid, owner in last.items()}
+
+    def _mend(self, changes: Sequence[EventChange]) -> int:
+        """Write the changes; return their number."""
+        if changes:
+            for change in changes:
+                change.shard = self._shard
+            self._database.write(partial(apply_changes, changes=changes))
+        return len(changes)
+
+    def _changes(self, found: Sequence[OpenEvent], standing: Mapping[Jid, "Standing"], now: float) -> list[EventChange]:
+        """Return the changes of events whose jobs are at a place that contradicts them, or are lost."""
+        places = locate(self._client, {_job_of(one, standing) for one in found})
         changes: list[EventChange] = []
         searches = 0
         for one in found:
-            jid = one.stands_for or one.jid
+            jid = _job_of(one, standing)
             place = places.get(jid)
             if place is None:
                 self._missing_now[one.jid] = one.changed_at
@@ -167,10 +225,8 @@ class EventReconciler:
                 continue
             mend = mend_of(one, place)
             if mend is not None:
-                changes.append(_change(one, *mend, now, self._shard))
-        if changes:
-            self._database.write(partial(apply_changes, changes=changes))
-        return len(changes)
+                changes.append(_change(one, *mend, now))
+        return changes
 
 
 def _close_abandoned(connection: Connection, now: float) -> None:
@@ -222,8 +278,8 @@ def _searched(client: "redis.Redis", jid: Jid) -> StoreKind | None:
     return locations[0].store.kind if locations else None
 
 
-def _change(event: OpenEvent, end: EventEnd, reason: str, now: float, shard: str) -> EventChange:
-    change: Any = EventChange(event.jid, "mend", now, end.status, end.state, reason=reason, shard=shard)
+def _change(event: OpenEvent, end: EventEnd, reason: str, now: float) -> EventChange:
+    change: Any = EventChange(event.jid, "mend", now, end.status, end.state, reason=reason)
     change.seen_at, change.stands_for = event.changed_at, event.stands_for
     change.messages.append(Message(reason, now))
     found: EventChange = change

@@ -45,6 +45,16 @@ _SELECT = (
 )
 
 
+def _duplicates_of(jids: str) -> str:
+    """Return the statement that follows the chain of open duplicates. UNION leaves out pairs that it has, so a ring ends too."""
+    return (
+        "WITH RECURSIVE d (jid, owner) AS ("  # noqa: S608 - constants
+        f"SELECT jid, stands_for FROM aw_events WHERE {jids} AND status IN {_OPEN} UNION "
+        f"SELECT e.jid, d.owner FROM aw_events e JOIN d ON e.stands_for = d.jid WHERE e.status IN {_OPEN}"
+        ") SELECT jid, owner FROM d"
+    )
+
+
 class Statements(Protocol):
     """The statements of one kind of database."""
 
@@ -54,7 +64,7 @@ class Statements(Protocol):
         ...
 
     def duplicates(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
-        """Return the open events of duplicates of these jobs: (jid, stands_for)."""
+        """Return the open events of duplicates of these jobs, and of duplicates of those: (jid, job of ``jids``)."""
         ...
 
     def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Collection[str]:
@@ -81,10 +91,7 @@ class SqliteStatements:
     """The statements of SQLite. One connection writes at a time, so no row is locked."""
 
     _LOCK = f"{_SELECT} WHERE e.jid IN (SELECT value FROM json_each(?))"  # noqa: S608 - constants
-    _DUPLICATES = (
-        "SELECT jid, stands_for FROM aw_events "  # noqa: S608 - constants
-        f"WHERE stands_for IN (SELECT value FROM json_each(?)) AND status IN {_OPEN}"
-    )
+    _DUPLICATES = _duplicates_of("stands_for IN (SELECT value FROM json_each(?))")
     # SQLite writes the entries of an index for each of its columns that is set, also to the same value: so the columns of most
     # updates are few.
     _SET = "UPDATE aw_events SET " + ", ".join(  # noqa: S608 - constants
@@ -200,7 +207,7 @@ class PostgresStatements:
 
     # In the order of their ids, so that two writers never wait for each other.
     _LOCK = f"{_SELECT} WHERE e.jid = ANY(%s::text[]) ORDER BY e.jid FOR UPDATE OF e"
-    _DUPLICATES = f"SELECT jid, stands_for FROM aw_events WHERE stands_for = ANY(%s::text[]) AND status IN {_OPEN}"  # noqa: S608 - constants
+    _DUPLICATES = _duplicates_of("stands_for = ANY(%s::text[])")
     _INSERT = (
         f"INSERT INTO aw_events ({', '.join(INSERTED)}) SELECT {', '.join(INSERTED)} "  # noqa: S608 - constants
         f"FROM {_rows_of(INSERTED)} ON CONFLICT (jid) DO NOTHING RETURNING jid"

@@ -1,5 +1,7 @@
 """Changes of events, and the counters of their tasks."""
 
+import itertools
+
 import pytest
 from sqlalchemy import insert, select, update
 
@@ -70,6 +72,30 @@ def test_job_pushed_twice_and_clock_set_back_count_once(bench):
     bench.apply(change("j", "end", 51.0, "finish", "completed"))
     bench.apply(change("j", "start", 40.0, "working", "working"), change("j", "end", 41.0, "finish", "completed"))
     assert counters(bench) == {"total": 1, "finish": 1}
+
+
+def test_debounced_events_end_with_the_last_job_of_their_chain(bench):
+    """Each push of a window replaces the one before: all of them end with the job that runs, with its result."""
+    make_task(bench, closed_at=1.0)
+    jids = [f"j{number}" for number in range(5)]
+    bench.apply(*(change(jid, "push", 1.0, task_id=TASK) for jid in jids))
+    for jid, owner in itertools.pairwise(jids):
+        bench.apply(change(jid, "end", 2.0, state="duplicate", stands_for=owner))
+    bench.apply(change("j4", "end", 3.0, "error", "dead", reason="boom"))
+    assert counters(bench) == {"total": 5, "error": 5}
+    assert {bench.event(jid).reason for jid in jids[:4]} == {"the job j4 stands for it: dead: boom"}
+    assert bench.task(TASK)["completed_at"] == 3.0
+
+
+def test_duplicate_noted_after_the_end_of_its_job_ends_at_once(bench):
+    make_task(bench, closed_at=1.0)
+    bench.apply(*(change(jid, "push", 1.0, task_id=TASK) for jid in ("a", "b", "c")))
+    bench.apply(change("a", "end", 2.0, state="duplicate", stands_for="b"))
+    bench.apply(change("c", "end", 2.0, "error", "dead", reason="boom"))
+    # In one batch with a note about its job, which is no change of it.
+    bench.apply(change("c", "note", 2.5), change("b", "end", 3.0, state="duplicate", stands_for="c"))
+    assert counters(bench) == {"total": 3, "error": 3}
+    assert bench.event("a").reason == "the job c stands for it: dead: boom"
 
 
 @pytest.mark.campaign

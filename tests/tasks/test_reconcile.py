@@ -75,6 +75,25 @@ def test_events_are_mended_by_the_places_of_their_jobs(memory, redis):
     assert reconciler.step() == 0
 
 
+def test_duplicates_are_mended_by_the_last_job_of_their_chain(memory, redis):
+    redis.zadd("schedule", {payload("c2"): time.time() + 100})
+    memory.apply(*(change(jid, "push", 1.0) for jid in ("a1", "b1", "c1", "c2")))
+    memory.apply(
+        change("a1", "end", 1.0, "enqueue", "duplicate", stands_for="b1"),
+        change("b1", "end", 1.0, "enqueue", "duplicate", stands_for="c1"),
+        change("c1", "end", 1.0, "enqueue", "duplicate", stands_for="c2"),
+    )
+    reconciler = EventReconciler(redis, "main", memory.database)
+    # The job in the middle of the chain is in no key, and that of its end waits.
+    assert [reconciler.step() for _ in range(3)] == [0, 0, 0]
+    with memory.database.writing() as connection:
+        # As another transaction leaves them that has read the duplicates before they were written.
+        connection.exec_driver_sql("UPDATE aw_events SET status = 'failed', state = 'expired' WHERE jid = 'c2'")
+    assert reconciler.step() == 3
+    assert {memory.event(jid).status for jid in ("a1", "b1", "c1")} == {"failed"}
+    assert memory.event("a1").reason == "the job c2 stands for it: expired"
+
+
 def test_event_that_changes_during_a_pass_stays(memory, redis, monkeypatch):
     memory.apply(change("j", "push", 1.0))
     reconciler = EventReconciler(redis, "main", memory.database)
