@@ -1,6 +1,7 @@
 """Return jobs of this process to their queues: units that it knows, and jobs of its working list whose reply was lost."""
 
 import time
+from dataclasses import replace
 from typing import Any, cast
 
 import redis
@@ -145,8 +146,9 @@ class Reconciler:
             payload, queue = read_queue(data, self._decoded_limit)
         except PayloadError as error:
             payload, destination = Payload(), keys.DEAD
-            stored, held = dead_set_entry(data, error, time.time()), batch_resources_of(data) or JobResources()
-            held.counter = quarantine_counter(loads_object(data).get("class"), "malformed")
+            stored = dead_set_entry(data, error, time.time())
+            counter = quarantine_counter(loads_object(data).get("class"), "malformed")
+            held = replace(batch_resources_of(data) or JobResources(), counter=counter)
             killed: Any = KILL(
                 self._client,
                 [keys.working(self._owner), keys.DEAD],
