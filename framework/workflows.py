@@ -19,7 +19,7 @@
 The definition is stored when the workflow is started. Each step is started once, by a callback of the batch of the step before.
 """
 
-from framework.declare.workflow import Computed, Workflow, WorkflowRun, computed
+from framework.declare.workflow import Computed, Workflow, WorkflowRun, computed, result_of, results_of
 from framework.declare.workflow_functions import computes_arguments
 from framework.declare.workflow_port import StepStatus, WorkflowStatus
 from framework.errors import UnknownWorkflowError, WorkflowError
@@ -34,4 +34,6 @@ __all__ = [
     "WorkflowStatus",
     "computed",
     "computes_arguments",
+    "result_of",
+    "results_of",
 ]

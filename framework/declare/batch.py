@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, cast
 from framework.async_twin import async_twin
 from framework.declare import batch_client, port
 from framework.declare.batch_port import BatchFacts, BatchStatus, JobCollector
+from framework.declare.calls import kept_values
 from framework.declare.request import P, Performs
 from framework.declare.setter import Setter, setter_of
 from framework.declare.validators import InvalidValue, queue
@@ -37,7 +38,8 @@ class Batch:
 
     ``callback_queue`` is the queue of callbacks that name none themselves; without it their classes are routed as usual.
     ``expires_in`` is how long the batch is kept after the last change. A batch is stored on the shard of its
-    jobs, which must all be of one shard: only a batch without jobs needs ``shard``.
+    jobs, which must all be of one shard: only a batch without jobs needs ``shard``. With ``keep_results`` the results of its jobs
+    are kept for its callbacks (``results``): at most 256 KiB each and 16 MiB together.
 
     Raises:
         TypeError, ValueError: an argument is invalid.
@@ -51,9 +53,11 @@ class Batch:
         callback_queue: str | None = None,
         expires_in: timedelta | float = EXPIRES_IN,
         shard: str | None = None,
+        keep_results: bool = False,
     ) -> None:
         if bid is not None:
-            if description or callback_queue is not None or expires_in != EXPIRES_IN or shard is not None:
+            given = description or callback_queue is not None or expires_in != EXPIRES_IN or shard is not None
+            if given or keep_results:
                 raise TypeError("Batch(bid) is a batch that exists, and takes no other argument")
             self._facts = BatchFacts(_check_bid(bid), exists=True)
             return
@@ -64,6 +68,7 @@ class Batch:
             "" if callback_queue is None else _check_queue(callback_queue),
             check_expiry(expires_in),
             shard,
+            keeps_results=keep_results,
         )
         if block is not None:
             self._facts.parent, self._facts.parent_block = block.facts, block
@@ -166,6 +171,19 @@ class Batch:
         """
         port.current().batches.change(self.bid, "delete")
 
+    def results(self) -> list[Any]:
+        """Return what the jobs that have succeeded have returned, in the order of their pushes.
+
+        A callback reads those of its batch: ``self.batch_event.batch.results()``. A job that was discarded or dropped has none.
+
+        Raises:
+            BatchError: the batch was made without ``keep_results``, or the results have more than 16 MiB.
+            ResultRefusedError: a job has returned what is not JSON, or has more than 256 KiB.
+            UnknownBatchError: the batch was deleted, or has expired: a day after its success.
+            ShardUnavailableError: Redis does not answer.
+        """
+        return kept_values(port.current().batches.results(self.bid))
+
     def failed_jids(self) -> Iterator[Jid]:
         """Yield the ids of its jobs that failed in their last run: those that will be retried, and the dead ones."""
         yield from port.current().batches.members(self.bid, "failed")
@@ -180,6 +198,7 @@ class Batch:
         for bid in port.current().batches.members(self.bid, "children"):
             yield Batch(bid)
 
+    aresults = async_twin(results)
     ainvalidate = async_twin(invalidate)
     acancel = async_twin(cancel)
     adelete = async_twin(delete)

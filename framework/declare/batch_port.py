@@ -1,8 +1,8 @@
 """Define what a batch asks of the client: to collect and write its jobs, and to read and change it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from framework.declare.request import BulkRequest, PushRequest
 from framework.types import Jid
@@ -42,6 +42,8 @@ class BatchStatus:
     finished_at: float | None
     invalidated_at: float | None
     cancelled_at: float | None
+    keeps_results: bool = False
+    """Whether the results of its jobs are kept."""
 
     @property
     def complete(self) -> bool:
@@ -84,6 +86,10 @@ class BatchFacts:
     parent: "BatchFacts | None" = None
     parent_block: "JobCollector | None" = None
     """The block that it was made in."""
+    keeps_results: bool = False
+    """Whether the results of its jobs are kept."""
+    next_place: int = 0
+    """The place of the last result, in the order of the pushes."""
     part: StepPart | None = None
     """The part of a workflow's step that the block writes."""
     callbacks: dict[BatchEventName, list[BuiltCallback]] = field(
@@ -126,6 +132,13 @@ class JobCollector(Protocol):
         ...
 
 
+class KeptResult(NamedTuple):
+    """The stored answer of a job of a batch."""
+
+    jid: Jid
+    answer: bytes
+
+
 class BatchPort(Protocol):
     """The batches of the client."""
 
@@ -151,6 +164,10 @@ class BatchPort(Protocol):
 
     def is_valid(self, bid: str) -> bool:
         """Return whether neither the batch nor one around it was invalidated."""
+        ...
+
+    def results(self, bid: str) -> Sequence[KeptResult]:
+        """Return the answers of its jobs that have succeeded, in the order of their pushes. Raises BatchError."""
         ...
 
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:

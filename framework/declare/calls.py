@@ -1,7 +1,7 @@
 """Call jobs: push one, and wait for what its ``perform`` returns."""
 
 import asyncio
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from framework.declare import awaited_push, misuse, port, validators
+from framework.declare.batch_port import KeptResult
 from framework.declare.constraints import refused_result
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, P, PushRequest
@@ -197,6 +198,12 @@ def value_of(worker: str, jid: Jid | None, end: CallEnd) -> Any:
     if end.word == "done":
         return end.value
     raise _ERRORS.get(end.word, JobRemovedError)(worker, jid, end.word, end.reason, end.error_class)
+
+
+def kept_values(results: Iterable[KeptResult]) -> list[Any]:
+    """Return the values of jobs of a batch. One that was discarded has none. Raises ResultRefusedError."""
+    ends = ((jid, stored_end(answer)) for jid, answer in results)
+    return [value_of("", jid, end) for jid, end in ends if end.word in ("done", "refused")]
 
 
 def _declaration_of(worker: Any) -> Declaration:

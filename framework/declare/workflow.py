@@ -2,21 +2,22 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, get_origin
 
 from framework.async_twin import async_twin
 from framework.declare import port, registry
 from framework.declare.batch import EXPIRES_IN, check_expiry, check_text
 from framework.declare.bulk import bind_all
+from framework.declare.declaration import Declaration
 from framework.declare.request import P
 from framework.declare.setter import Setter, setter_of
 from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue
 from framework.declare.workflow_functions import path_of
-from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, WorkflowStatus
+from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
 from framework.errors import WorkflowError
 from framework.messages import did_you_mean
 from framework.typeguards import is_class, short_repr
@@ -33,6 +34,19 @@ class Computed:
     path: str
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+
+
+def result_of(step: str) -> Any:
+    """Return an argument that stands for the result of an earlier step, which has one job: ``[(result_of("price"), 9)]``."""
+    return StepResult(step, all_jobs=False)
+
+
+def results_of(step: str) -> Any:
+    """Return an argument that stands for the list of the results of an earlier step: ``[(results_of("parts"), 9)]``.
+
+    The list has them in the order of the step's arguments. A job that was discarded has none.
+    """
+    return StepResult(step, all_jobs=True)
 
 
 StepArguments: TypeAlias = Iterable[Sequence[Any]] | Computed
@@ -146,9 +160,10 @@ class Workflow:
         """
         if not self._steps:
             raise self._error("it has no step; begin with step(name, Worker, args)")
-        steps = [
-            NewStep(one.name, one.on, one.after, [self._jobs(one, *jobs) for jobs in one.jobs]) for one in self._steps
-        ]
+        made = [(one, [self._jobs(one, *jobs) for jobs in one.jobs]) for one in self._steps]
+        kept = {part.step for _, jobs in made for one in jobs for part in one.results()}
+        self._check_kept(made, kept)
+        steps = [NewStep(one.name, one.on, one.after, jobs, one.name in kept) for one, jobs in made]
         new = NewWorkflow(self._name, self._description, self._queue, self._expires_in_s, steps)
         return WorkflowRun(port.current().workflows.start(new))
 
@@ -177,7 +192,40 @@ class Workflow:
                 f"step {step.name!r}: the arguments of {declaration.wire_name} are encrypted, and would be stored in plain text. "
                 "Compute them when the step starts: computed(function, ...)"
             )
-        return NewStepJobs(declaration, setter.options, bind_all(declaration.signature, args))
+        rows = list(args)
+        if any(isinstance(value, StepResult) for row in rows if isinstance(row, list | tuple) for value in row):
+            received = [self._received(step, declaration, row) for row in rows]
+            return NewStepJobs(declaration, setter.options, (), received=received)
+        return NewStepJobs(declaration, setter.options, bind_all(declaration.signature, rows))
+
+    def _received(self, step: _Step, declaration: Declaration, row: Sequence[Any]) -> Sequence[Any]:
+        """Check one job's arguments, of which some are results of earlier steps. Those are checked when the step starts."""
+        signature = declaration.signature
+        signature.check_count(row)
+        earlier = [one.name for one in self._steps[: self._steps.index(step)]]
+        for index, value in enumerate(row):
+            if not isinstance(value, StepResult):
+                continue
+            if value.step not in earlier:
+                raise self._error(
+                    f"step {step.name!r}: {value!r} names no earlier step{did_you_mean(value.step, earlier)}"
+                )
+            kind = signature.annotations[min(index, len(signature.annotations) - 1)]
+            if value.all_jobs and (get_origin(kind) or kind) not in (list, Sequence, Any):
+                raise self._error(
+                    f"step {step.name!r}: {value!r} is a list, and perform of {declaration.wire_name} takes "
+                    f"{getattr(kind, '__name__', kind)}: annotate the parameter with list[...]"
+                )
+        return row
+
+    def _check_kept(self, steps: Sequence[tuple[_Step, Sequence[NewStepJobs]]], kept: Collection[str]) -> None:
+        """Check the steps whose results are kept."""
+        for step, jobs in steps:
+            secret = next((one.declaration.wire_name for one in jobs if one.declaration.encrypt), None)
+            if step.name in kept and secret is not None:
+                raise self._error(
+                    f"step {step.name!r}: {secret} declares encrypt, and results are not encrypted: let the job store its own"
+                )
 
     def _setter(self, step: _Step, worker: StepWorker) -> Setter[Any]:
         if isinstance(worker, str):

@@ -72,6 +72,17 @@ class WorkflowStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StepResult:
+    """An argument that is known when a step starts: what the jobs of an earlier step have returned."""
+
+    step: str
+    all_jobs: bool
+
+    def __repr__(self) -> str:
+        return f"{'results_of' if self.all_jobs else 'result_of'}({self.step!r})"
+
+
+@dataclass(frozen=True, slots=True)
 class NewStepJobs:
     """Jobs of one class in a step that is not stored yet."""
 
@@ -83,6 +94,12 @@ class NewStepJobs:
     function: str = ""
     function_args: Sequence[Any] = ()
     function_kwargs: Any = None
+    received: Sequence[Sequence[Any]] = ()
+    """Of arguments with results of earlier steps: those of each job."""
+
+    def results(self) -> list[StepResult]:
+        """Return the results that stand in the arguments."""
+        return [value for row in self.received for value in row if isinstance(value, StepResult)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,7 @@ class NewStep:
     on: StepCondition
     after: str
     jobs: Sequence[NewStepJobs]
+    keeps_results: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,9 @@ class EncodedAnswer(str):
 
 
 def note_result(resources: JobResources, instance: Any) -> None:
-    """Note the result of ``perform``, if the caller of the job waits for it."""
+    """Note the result of ``perform``, if a caller or the batch of the job gets it."""
     awaited = resources.awaited
-    if awaited is None or awaited.call is None:
+    if awaited is None or not awaited.keeps_answer:
         return
     returned = instance._aw_returned  # pyright: ignore[reportPrivateUsage]
     answer = (
@@ -88,7 +88,7 @@ def note_end(resources: JobResources, outcome: RunOutcome, decision: RetryDecisi
     ending = ending_of(outcome, decision)
     resources.batch_end = ending.batch
     awaited = resources.awaited
-    if awaited is None or awaited.call is None or not ending.batch or awaited.answer:
+    if awaited is None or not awaited.keeps_answer or not ending.batch or awaited.answer:
         return
     resources.awaited = awaited._replace(answer=_answer_of(outcome, died=ending.batch == "dead"))
 

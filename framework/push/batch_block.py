@@ -18,6 +18,7 @@ from framework.types import Jid, Json
 from framework.wire.batch_fields import (
     BID,
     CANCELLED,
+    KEPT,
     NO_PARENT,
     PARENT_CANCELLED,
     SUCCEEDED,
@@ -33,6 +34,7 @@ from framework.wire.batch_fields import (
 )
 from framework.wire.ids import generate_jid
 from framework.wire.json import loads
+from framework.wire.payload_edit import append_fields
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import tracked_job
 
@@ -143,7 +145,8 @@ class BatchBlock:
             self._set_shard(plan.shard.name, plan.declaration.wire_name)
             queue = "" if batch.dues is not None else batch.queue
             group = self._groups.setdefault(queue, BatchGroup(queue))
-            for index, payload in enumerate(batch.payloads):
+            for index, built in enumerate(batch.payloads):
+                payload = self._with_place(built)
                 due = None if batch.dues is None else batch.dues[index]
                 if batch.unique is not None:
                     self._add_lock(plan, batch, index, group, due)
@@ -159,6 +162,14 @@ class BatchBlock:
             if self.facts.part is None and (len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES):
                 self._flush(last=False)
             return batch.jids
+
+    def _with_place(self, payload: bytes) -> bytes:
+        """Return a payload with the place of the job's result, if the batch keeps results."""
+        facts = self.facts
+        if not facts.keeps_results:
+            return payload
+        facts.next_place += 1
+        return append_fields(payload, {KEPT: facts.next_place})
 
     def _add_lock(self, plan: PushPlan, batch: JobBatch, index: int, group: BatchGroup, due: DueTime | None) -> None:
         assert plan.deduplication is not None, "the plan has made the lock keys"  # noqa: S101
@@ -267,7 +278,7 @@ class BatchBlock:
             for event, built_callbacks in facts.callbacks.items()
         }
         parent = "" if facts.parent is None else facts.parent.bid
-        return NewBatch(facts.description, parent, facts.callback_queue, callbacks)
+        return NewBatch(facts.description, parent, facts.callback_queue, callbacks, facts.keeps_results)
 
     def _refusal(self, code: int) -> BatchError:
         if code == UNKNOWN:

@@ -1,12 +1,12 @@
 """Read and change batches on every shard, and build their callbacks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback, JobCollector
+from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback, JobCollector, KeptResult
 from framework.declare.declaration import Declaration
 from framework.declare.request import PushRequest
-from framework.errors import UnknownBatchError
+from framework.errors import BatchError, UnknownBatchError
 from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
 from framework.push.homes import Homes
 from framework.push.job_batch import JobBatch
@@ -44,7 +44,8 @@ class Batches:
             # An unknown name is an error before the block.
             shard = self._client.shards[shard].name
         elif facts.exists:
-            shard = self._homes.ask(facts.bid, lambda home: home.name if home.read_batch(facts.bid) else None)
+            found = self.status(facts.bid)
+            shard, facts.keeps_results = found.shard, found.keeps_results
         return BatchBlock(self._client, facts, shard, autoflush)
 
     def build_callback(self, facts: BatchFacts, event: BatchEventName, request: PushRequest) -> BuiltCallback | None:
@@ -112,6 +113,13 @@ class Batches:
         except UnknownBatchError:
             return False
         return True
+
+    def results(self, bid: str) -> Sequence[KeptResult]:
+        """See ``BatchPort``."""
+        found = self.status(bid)
+        if not found.keeps_results:
+            raise BatchError(bid, "it keeps no results: make it with Batch(keep_results=True)")
+        return self._homes.ask(bid, lambda home: home.batch_results(bid))
 
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
         """See ``BatchPort``."""

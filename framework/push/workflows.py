@@ -1,6 +1,6 @@
 """Start workflows and their steps, on every shard."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any, Protocol, cast
@@ -9,14 +9,15 @@ from framework.declare import registry
 from framework.declare.batch_client import current_block
 from framework.declare.batch_port import BatchFacts
 from framework.declare.bulk import bind_all
+from framework.declare.calls import kept_values
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.setter import Setter
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.workflow_functions import function_of
-from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, WorkflowStatus
+from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
 from framework.declare.workflow_worker import WorkflowStepWorker
-from framework.errors import BatchError, UnknownBatchError, UnknownWorkflowError, WorkflowError
+from framework.errors import BatchError, ResultError, UnknownBatchError, UnknownWorkflowError, WorkflowError
 from framework.payloads.stored_state import StatePlace, StateSignatures
 from framework.push.batch_block import BatchBlock
 from framework.push.batches import Batches, CallbackMaker
@@ -42,6 +43,9 @@ from framework.wire.workflow_fields import (
 
 _SIGNATURE = "signature"
 _SIGNED_FIELDS = ("name", "description", "queue", "parent", "definition", "steps")
+
+_PLACES_OF_PART = 1_000_000
+"""Places of results per part of a step: more than a part has jobs."""
 
 _NO_FLUSH = 1 << 60
 """A part of a step is one write, whatever its size."""
@@ -85,7 +89,7 @@ class Workflows:
         if self._signatures.signs:
             fields[_SIGNATURE] = self._signatures.sign(*_signed_facts(workflow_id, fields))
         for new, step in zip(workflow.steps, definition.steps, strict=True):
-            args = [(index, one.args) for index, one in enumerate(new.jobs) if not one.function]
+            args = [(index, one.args) for index, one in enumerate(new.jobs) if not (one.function or one.received)]
             place = keys.step_jobs(workflow_id, new.name)
             parts = home.add_step_parts(place, self._sealed(place, split_jobs(args)) if args else ())
             if not step.is_computed:
@@ -182,6 +186,9 @@ class Workflows:
             home.name,
             exists=part.number > 1,
             left_open=part.number > 1,
+            keeps_results=step.keeps_results,
+            # The parts may be written by several processes.
+            next_place=part.number * _PLACES_OF_PART,
             part=part,
         )
         if fields.get("parent"):
@@ -224,7 +231,17 @@ class Workflows:
                 counts[0] += 1
                 yield from bind_all(signature, (args,), None, counts[0] - 1)
 
-        groups = ((index, computed(jobs)) for index, jobs in enumerate(step.jobs) if jobs.function)
+        def received(jobs: StepJobs) -> list[list[Json]]:
+            signature = _setter_of(workflow_id, jobs).declaration.signature
+            rows = [[_received(home, workflow_id, value) for value in row] for row in jobs.received]
+            counts[0] += len(rows)
+            return bind_all(signature, rows)
+
+        groups = (
+            (index, computed(jobs) if jobs.function else received(jobs))
+            for index, jobs in enumerate(step.jobs)
+            if jobs.function or jobs.received
+        )
         token = f"{place}:{generate_jid()}"
         parts = home.add_step_parts(token, self._sealed(place, split_jobs(chain(stored, groups))))
         home.change_workflow(workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
@@ -292,7 +309,8 @@ def _found(home: Shard, fields: Mapping[str, str] | None) -> tuple[Shard, Mappin
 
 
 def _step(workflow: str, new: NewStep) -> WorkflowStep:
-    return WorkflowStep(new.name, new.on, new.after, tuple(_step_jobs(workflow, new.name, one) for one in new.jobs))
+    jobs = tuple(_step_jobs(workflow, new.name, one) for one in new.jobs)
+    return WorkflowStep(new.name, new.on, new.after, jobs, new.keeps_results)
 
 
 def _step_jobs(workflow: str, step: str, new: NewStepJobs) -> StepJobs:
@@ -300,13 +318,18 @@ def _step_jobs(workflow: str, step: str, new: NewStepJobs) -> StepJobs:
         name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in new.options.items()
     }
     args, kwargs = list(new.function_args), dict(new.function_kwargs or {})
+    received = [[_stored_argument(value) for value in row] for row in new.received]
     try:
-        check_strict_json([args, kwargs])
+        check_strict_json([args, kwargs, received])
     except NotJsonError as error:
-        raise WorkflowError(
-            workflow, f"step {step!r}: the arguments of {new.function} must be JSON; {error.reason}"
-        ) from None
-    return StepJobs(new.declaration.wire_name, options, new.function, args, kwargs or None)
+        of = new.function or new.declaration.wire_name
+        raise WorkflowError(workflow, f"step {step!r}: the arguments of {of} must be JSON; {error.reason}") from None
+    return StepJobs(new.declaration.wire_name, options, new.function, args, kwargs or None, received)
+
+
+def _stored_argument(value: Any) -> list[Json]:
+    """Return an argument as the definition of a workflow stores it (``StepJobs.received``)."""
+    return [value.step, "all" if value.all_jobs else "one"] if isinstance(value, StepResult) else [value]
 
 
 def _setter_of(workflow_id: str, jobs: StepJobs) -> Setter[Any]:
@@ -316,3 +339,23 @@ def _setter_of(workflow_id: str, jobs: StepJobs) -> Setter[Any]:
             workflow_id, f"no class {jobs.worker!r} is loaded in this process. Deploy it again, or cancel the workflow"
         )
     return cast("Setter[Any]", worker.set(**jobs.options))
+
+
+# At a crash: the results are those that the ends of jobs have stored; the arguments made of them are stored once, as computed ones.
+def _received(home: Shard, workflow_id: str, argument: Sequence[Json]) -> Json:
+    """Return a stored argument, or the result or the results of the step that it names. Raises WorkflowError."""
+    if len(argument) == 1:
+        return argument[0]
+    step, kind = str(argument[0]), argument[1]
+    try:
+        values: list[Json] = kept_values(home.batch_results(step_bid(workflow_id, step)))
+    except (BatchError, ResultError) as error:
+        raise WorkflowError(workflow_id, f"the results of the step {step!r} cannot be received: {error}") from error
+    if kind == "all":
+        return values
+    if len(values) != 1:
+        raise WorkflowError(
+            workflow_id,
+            f"the step {step!r} has {len(values)} results, and result_of takes one: use results_of({step!r})",
+        )
+    return values[0]

@@ -5,10 +5,11 @@ from typing import Any, cast
 
 import redis
 
-from framework.declare.batch_port import BatchStatus
+from framework.declare.batch_port import BatchStatus, KeptResult
+from framework.errors import BatchError
 from framework.text import decode_escaped
 from framework.wire import keys
-from framework.wire.batch_fields import BatchMembers
+from framework.wire.batch_fields import KEEPS_RESULTS, RESULTS_FULL, BatchMembers
 
 _PAGE = 1_000
 """Members of a set per round trip."""
@@ -59,6 +60,27 @@ def scan_members(client: "redis.Redis", bid: str, kind: BatchMembers) -> Iterato
     yield from map(decode_escaped, members)
 
 
+def read_results(client: "redis.Redis", bid: str) -> list[KeptResult]:
+    """Return the stored answers of the jobs of a batch, by their places. Raises redis errors."""
+    stored = cast("dict[bytes, bytes]", client.hgetall(f"{keys.batch(bid)}:results"))
+    return sorted_results(bid, stored)
+
+
+def sorted_results(bid: str, stored: Mapping[bytes, bytes]) -> list[KeptResult]:
+    """Return answers that are stored with their places, in the order of these. Raises BatchError if some are missing."""
+    if RESULTS_FULL in stored:
+        raise BatchError(
+            bid, "the results of its jobs have more than 16 MiB, and some are not kept: return ids instead of data"
+        )
+    found: list[tuple[int, str, bytes]] = []
+    for jid, value in stored.items():
+        if jid.startswith(b":"):
+            continue
+        place, _, answer = value.partition(b" ")
+        found.append((int(place), decode_escaped(jid), answer))
+    return [KeptResult(jid, answer) for _, jid, answer in sorted(found)]
+
+
 def batch_status(
     bid: str, shard: str, fields: Mapping[str, str], failed: int, dead: int, ttl_s: int, now: float
 ) -> BatchStatus:
@@ -91,4 +113,5 @@ def batch_status(
         finished_at=at("finished_at"),
         invalidated_at=at("invalidated_at"),
         cancelled_at=at("cancelled_at"),
+        keeps_results=KEEPS_RESULTS in fields,
     )

@@ -7,10 +7,10 @@ from typing import Any, cast
 import redis
 from redis.exceptions import RedisError
 
-from framework.declare.batch_port import BatchStatus
+from framework.declare.batch_port import BatchStatus, KeptResult
 from framework.errors import ShardUnavailableError
 from framework.shard.application_pool import validated_client
-from framework.shard.batch_reader import read_batches, scan_members
+from framework.shard.batch_reader import read_batches, read_results, scan_members
 from framework.shard.connection import ShardConnection, pack
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator
@@ -306,6 +306,13 @@ class Shard(WorkflowStore):
         """
         try:
             yield from scan_members(self.client, bid, kind)
+        except (RedisError, OSError) as error:
+            raise unavailable_error(self.name, self.endpoint, error) from error
+
+    def batch_results(self, bid: str) -> list[KeptResult]:
+        """Return the stored answers of the jobs of a batch. Raises as ``batch_members``."""
+        try:
+            return read_results(self.client, bid)
         except (RedisError, OSError) as error:
             raise unavailable_error(self.name, self.endpoint, error) from error
 

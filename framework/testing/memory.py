@@ -253,10 +253,12 @@ class JobMemory:
                 self.set_state(key, state, "EX", float(seconds))
             if fields.get("batch"):
                 bid, jid, how, *call = fields["batch"]
-                if call and how not in ("failed", "revived"):
+                if call and call[0] and how not in ("failed", "revived"):
                     answer = (call[2] or f'{{"end":"{how}"}}').encode()
                     self.results[jid] = (answer, self._clock() + float(call[0]))
                 if bid:
+                    if how == "done" and len(call) == 4 and call[2]:
+                        self.batches.keep_result(bid, jid, f"{call[3]} {call[2]}".encode())
                     self.batches.count(bid, jid, how)
 
     def _release_lock(self, lock: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ class _MemoryBatch:
     failed: set[str] = field(default_factory=set[str])
     dead: set[str] = field(default_factory=set[str])
     children: set[str] = field(default_factory=set[str])
+    results: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
 
     def number(self, name: str) -> int:
         return int(self.fields.get(name, 0))
@@ -104,6 +105,17 @@ class MemoryBatches:
         self.workflows.written(write.part)
         self._settle(write.bid)
         return BatchReply(WRITTEN, owners)
+
+    def keep_result(self, bid: str, jid: Jid, result: bytes) -> None:
+        """Keep the place and the answer of a job that has succeeded. A fake has no limit of bytes."""
+        found = self._batches.get(bid)
+        if found is not None:
+            found.results[jid.encode()] = result
+
+    def results(self, bid: str) -> dict[bytes, bytes]:
+        """Return the places and answers by the ids of the jobs."""
+        found = self._batches.get(bid)
+        return {} if found is None else dict(found.results)
 
     def count(self, bid: str, jid: Jid, end: BatchEnd) -> None:
         """Count a move of a job of a batch."""

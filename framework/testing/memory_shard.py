@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Never, cast
 
-from framework.declare.batch_port import BatchStatus
+from framework.declare.batch_port import BatchStatus, KeptResult
 from framework.declare.workflow_port import WorkflowStatus
 from framework.errors import PushError, ShardUnavailableError
-from framework.shard.batch_reader import batch_status
+from framework.shard.batch_reader import batch_status, sorted_results
 from framework.shard.shard import Shard
 from framework.shard.workflow_reader import batches_of, workflow_status
 from framework.store.connect import Endpoint
@@ -212,6 +212,12 @@ class MemoryShard(Shard):
         with self.memory.step:
             found = self.memory.batches.fields(bid)
             return None if found is None else batch_status(bid, self.name, *found, -1, self.time())
+
+    def batch_results(self, bid: str) -> list[KeptResult]:
+        """See ``Shard``."""
+        self._check_available()
+        with self.memory.step:
+            return sorted_results(bid, self.memory.batches.results(bid))
 
     def batch_members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
         """See ``Shard``."""

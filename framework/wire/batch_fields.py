@@ -16,6 +16,9 @@ BID = "bid"
 BATCH_EVENT = "aw_batch_event"
 """Field of a callback: the batch and the event that enqueued it, ``[BID, EVENT]``."""
 
+KEPT = "aw_kept"
+"""Field of a job whose batch keeps the results of its jobs: its place among them, by which they are ordered."""
+
 BatchEventName: TypeAlias = Literal["complete", "success", "death", "finished"]
 """Complete: every job has run. Success: all succeeded. Death: the first job died. Finished: every job has ended."""
 
@@ -29,6 +32,12 @@ BatchMembers: TypeAlias = Literal["failed", "dead", "children"]
 
 BatchAction: TypeAlias = Literal["invalidate", "cancel", "delete", "callback"]
 """The actions of ``batch_change.lua`` on a batch."""
+
+KEEPS_RESULTS = "keeps_results"
+"""Field of a batch: the results of its jobs are kept."""
+
+RESULTS_FULL = b":full"
+"""Field of the results of a batch: one of them did not fit into the limit of all. Fields of jobs begin with no colon."""
 
 _PREFIX = "aw-"
 
@@ -59,19 +68,30 @@ class AwaitedJob(NamedTuple):
     """The request of a caller that waits for the result; ``None`` for most jobs."""
     answer: str = ""
     """The answer for the caller (``result_fields``); empty if the script writes it, from the word of the batch."""
+    place: int | None = None
+    """The place of its result, if its batch keeps results; ``None`` for most jobs."""
+
+    @property
+    def keeps_answer(self) -> bool:
+        """Whether a caller or its batch gets the answer of the job."""
+        return self.call is not None or self.place is not None
 
     def moved(self, end: BatchEnd) -> list[str]:
         """Return the value of ``batch`` in what the job holds (``parts/release.lua``)."""
-        if self.call is None:
+        if not self.keeps_answer:
             return [self.bid, self.jid, end]
-        return [self.bid, self.jid, end, str(self.call.ttl_s), self.call.caller, self.answer]
+        ttl_s, caller = ("", "") if self.call is None else (str(self.call.ttl_s), self.call.caller)
+        place = [] if self.place is None else [str(self.place)]
+        return [self.bid, self.jid, end, ttl_s, caller, self.answer, *place]
 
 
 def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
     """Return the job if a batch or a caller waits for its end; ``None`` for any other, or without an id."""
     bid, call = bid_of(payload), call_of(payload)
     jid = payload.get("jid") if payload is not None and (bid or call is not None) else None
-    return AwaitedJob(bid, jid, call) if isinstance(jid, str) and jid else None
+    place = payload.get(KEPT) if payload is not None and bid else None
+    kept = place if type(place) is int else None
+    return AwaitedJob(bid, jid, call, place=kept) if isinstance(jid, str) and jid else None
 
 
 class Callback(NamedTuple):
@@ -93,10 +113,13 @@ class NewBatch:
     parent: str
     callback_queue: str
     callbacks: Mapping[BatchEventName, Sequence[Callback]]
+    keeps_results: bool = False
 
     def fields(self) -> dict[str, str]:
         """Return the fields of its HASH, without the counts."""
         found = {"description": self.description, "parent": self.parent, "callback_queue": self.callback_queue}
+        if self.keeps_results:
+            found[KEEPS_RESULTS] = "1"
         for event, callbacks in self.callbacks.items():
             found[f"on_{event}"] = dumps([one.encode() for one in callbacks]).decode()
         return {name: value for name, value in found.items() if value}

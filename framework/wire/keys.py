@@ -101,7 +101,8 @@ BATCH_EVENTS = "aw:batch_events"
 
 
 def batch(bid: str) -> str:
-    """HASH with a TTL: the counts, events and callbacks of a batch, and prefix of its sets ``:failed``, ``:dead``, ``:children``."""
+    """HASH with a TTL: the counts, events and callbacks of a batch, and prefix of its sets ``:failed``, ``:dead``, ``:children``,
+    and of the HASH ``:results``."""
     return f"aw:batch:{bid}"
 
 

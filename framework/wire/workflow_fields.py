@@ -70,6 +70,8 @@ class StepJobs:
     """``module:name`` of the function that computes the arguments when the step starts; empty for stored arguments."""
     args: Sequence[Json] = ()
     kwargs: Mapping[str, Json] | None = None
+    received: Sequence[Sequence[Sequence[Json]]] = ()
+    """Arguments with results of earlier steps, each as ``[VALUE]``, or as ``[STEP, "one"]``, ``[STEP, "all"]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,13 @@ class WorkflowStep:
     after: str
     """The step before; empty for the first one, and for the branch of all failures."""
     jobs: tuple[StepJobs, ...]
+    keeps_results: bool = False
+    """Whether a later step receives the results of its jobs."""
 
     @property
     def is_computed(self) -> bool:
-        """Whether a function computes arguments when the step starts."""
-        return any(one.function for one in self.jobs)
+        """Whether arguments are known only when the step starts: a function computes them, or they are results."""
+        return any(one.function or one.received for one in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +105,8 @@ class WorkflowDefinition:
     @classmethod
     def decode(cls, data: str) -> "WorkflowDefinition":
         """Return a stored definition."""
-        stored: Any = loads(data.encode())
-        return cls(
-            tuple(
-                WorkflowStep(one["name"], one["on"], one["after"], tuple(StepJobs(**jobs) for jobs in one["jobs"]))
-                for one in stored
-            )
-        )
+        stored: list[dict[str, Any]] = loads(data.encode())
+        return cls(tuple(_stored_step(**one) for one in stored))
 
     def step(self, name: str) -> WorkflowStep:
         """Return a step by its name."""
@@ -128,6 +127,10 @@ class WorkflowDefinition:
         ):
             found.append(following)
         return found
+
+
+def _stored_step(jobs: Sequence[Mapping[str, Any]], **facts: Any) -> WorkflowStep:
+    return WorkflowStep(jobs=tuple(StepJobs(**one) for one in jobs), **facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from framework import (
     flags,
     status,
 )
+from framework.batches import Batch
 from framework.declare.calls import JobCall
 from framework.declare.request import JobRequest, Route
 from framework.job_options import declare_option
 from framework.testing import FakeClock, FakeJobs, assert_enqueued, enqueued, fake, json_type, real
 from framework.types import Jid, JobState, Json, Payload, Urgency
-from framework.workflows import Workflow
+from framework.workflows import Workflow, result_of, results_of
 
 
 class RebuildIndexWorker(ApplicationWorker):
@@ -335,6 +336,14 @@ WORKFLOW = (
     .on_failure("report", names_of.set(queue="slow"), [(1, 2)])
 )
 assert_type(WORKFLOW, Workflow)
+
+FLOW = (
+    Workflow("flow")
+    .step("names", name_of, [(1,), (2,)])
+    .then("all", names_of, [(result_of("names"), 2), (1, 2, "a")])
+    .then("wait", WaitingWorker, [(results_of("all"),)])
+)
+assert_type(Batch(keep_results=True).results(), list[Any])
 
 
 async def call_jobs() -> None:

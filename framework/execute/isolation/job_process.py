@@ -39,6 +39,7 @@ from framework.telemetry import context, logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
+from framework.wire.batch_fields import KEPT
 from framework.wire.result_fields import RESULT
 
 _NO_LIMIT = 1 << 40
@@ -228,7 +229,7 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
             declaration = replace(kind.declaration(), limiter=None)
             coroutine = call_perform(instance, declaration, payload, tools.strictness, Timeouts())
             returned = instance._aw_returned if coroutine is None else asyncio.run(coroutine)  # pyright: ignore[reportPrivateUsage]
-            if RESULT in payload:
+            if RESULT in payload or KEPT in payload:
                 worker.tell(answer=encoded_value(declaration.wire_name, instance.jid, returned))
     return reached_end
 

@@ -56,6 +56,10 @@ if following == '' then
   ttl_s = failed and math.max(tonumber(ttl_s), batches.DEAD_S) or batches.LINGER_S
   redis.call('HSET', key, 'ttl_s', ttl_s)
   batches.keep_workflow(key, ttl_s)
+  if not failed then
+    -- No later step receives them. A failed workflow may go on when its dead jobs are retried.
+    for name in string.gmatch(redis.call('HGET', key, 'steps'), '%S+') do redis.call('DEL', batches.results_of(key, name)) end
+  end
   local result = failed and 'failed' or 'succeeded'
   batches.count('workflows_total', 'state', result, 1)
   return { 'ended', result }

@@ -41,7 +41,9 @@ if action == 'plan' then
   redis.call('RENAME', KEYS[3], KEYS[4])
   redis.call('HSET', key, step .. ':parts', ARGV[4], step .. ':jobs', ARGV[5])
 elseif action == 'delete' then
-  for name in string.gmatch(redis.call('HGET', key, 'steps'), '%S+') do redis.call('DEL', key .. ':jobs:' .. name) end
+  for name in string.gmatch(redis.call('HGET', key, 'steps'), '%S+') do
+    redis.call('DEL', key .. ':jobs:' .. name, batches.results_of(key, name))
+  end
   redis.call('DEL', key)
   redis.call('ZREM', KEYS[2], id)
   return 1

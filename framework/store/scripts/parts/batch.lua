@@ -1,15 +1,17 @@
--- count_in_batch(bid, jid, how, ttl_s, caller, answer): count a move of a batch's job, in the step that moves the job, and enqueue
+-- count_in_batch(bid, jid, how, ttl_s, caller, answer, kept): count a move of a batch's job, in the step that moves the job, and enqueue
 --         the callbacks of the events that it causes. batch_functions(): the functions that scripts of batches share.
 -- how     done     it succeeded                            failed   it failed, and will run again
 --         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
 --         skipped  it was dropped before its queue         revived  an operator enqueued it again after its death
 -- result  of a job whose caller waits (ttl_s): its answer is stored for that long, and its id goes to the list of the caller, of which
 --         the last 1,000 are kept. Without an answer the word of the batch is stored.
+-- kept    the place of the job, if its batch keeps the results of its jobs: the answer of a job that succeeded is stored with the batch
 -- keys    aw:result:JID STRING, aw:result_calls:CALLER LIST
 --         aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
 --         EVENT_children (nested batches that have the event), EVENT_at (when it happened), on_EVENT (its callbacks),
 --         parent, ttl_s, description, callback_queue, created_at, invalidated_at, cancelled_at
 --         aw:batch:BID:failed SET of jobs that failed and will run again, aw:batch:BID:dead SET of jobs that died
+--         aw:batch:BID:results HASH of jid -> place and answer; :bytes counts them, and :full notes that one did not fit
 --         aw:task_events ZSET: the events of recorded jobs that a script has made
 --         aw:batch_events LIST: events of batches that are not in the log yet, the last 1,000
 -- CRASH   as the step that they belong to: a job is counted, and has its answer, when it leaves its place, and not before. That
@@ -24,7 +26,7 @@ local batch_made
 -- call that moves no job of a batch does not pay for these.
 local function batch_functions()
   if batch_made then return batch_made end
-  local LINGER_S, DEAD_S = 86400, 15552000
+  local LINGER_S, DEAD_S, MOST_RESULT_BYTES = 86400, 15552000, 16777216
 
   local function now()
     local time = redis.call('TIME')
@@ -47,11 +49,18 @@ local function batch_functions()
     return id and 'aw:workflow:' .. id
   end
 
+  -- Return the key of the results of a step.
+  local function results_of(workflow, step)
+    return 'aw:batch:aw-' .. string.sub(workflow, 13) .. '.' .. step .. ':results'
+  end
+
   -- Let a workflow live for its time to live from now on, with the jobs of its steps.
   local function keep_workflow(key, ttl_s)
     redis.call('EXPIRE', key, ttl_s)
     for name in string.gmatch(redis.call('HGET', key, 'steps') or '', '%S+') do
       redis.call('EXPIRE', key .. ':jobs:' .. name, ttl_s)
+      -- Of an earlier step: a later one may receive them. Its batch lives for a day only.
+      redis.call('EXPIRE', results_of(key, name), ttl_s)
     end
   end
 
@@ -144,7 +153,10 @@ local function batch_functions()
         if reached[i] and not fields[7 + i] then
           if not parent then parent, parent_bid = parent_of(key) end
           fire(key, event, parent)
-          if event == 'success' then keep(key, LINGER_S) end
+          if event == 'success' then
+            keep(key, LINGER_S)
+            if not workflow_of(bid) then redis.call('EXPIRE', key .. ':results', LINGER_S) end
+          end
           if event == 'finished' then redis.call('ZREM', 'aw:cancelled', bid) end
         end
       end
@@ -163,16 +175,25 @@ local function batch_functions()
     end
   end
 
+  -- Keep the answer of a job with its batch. What does not fit is noted: a reader must not take the others for all.
+  local function keep_result(key, jid, place, answer, ttl_s)
+    local results = key .. ':results'
+    local fits = redis.call('HINCRBY', results, ':bytes', #answer) <= MOST_RESULT_BYTES
+    redis.call('HSET', results, fits and jid or ':full', fits and place .. ' ' .. answer or 1)
+    redis.call('EXPIRE', results, ttl_s)
+  end
+
   batch_made = {
     count = count, now = now, keep = keep, keep_event = keep_event, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
-    keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, LINGER_S = LINGER_S,
+    keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, keep_result = keep_result,
+    results_of = results_of, LINGER_S = LINGER_S,
     DEAD_S = DEAD_S,
   }
   return batch_made
 end
 
-local function count_in_batch(bid, jid, how, ttl_s, caller, answer)
-  if ttl_s and how ~= 'failed' then
+local function count_in_batch(bid, jid, how, ttl_s, caller, answer, kept)
+  if ttl_s and ttl_s ~= '' and how ~= 'failed' then
     local result = 'aw:result:' .. jid
     if how == 'revived' then
       redis.pcall('DEL', result)
@@ -205,6 +226,7 @@ local function count_in_batch(bid, jid, how, ttl_s, caller, answer)
   else
     redis.call('SREM', failed, jid)
     redis.call('SREM', dead, jid)
+    if kept and how == 'done' and answer ~= '' then batches.keep_result(key, jid, kept, answer, known[2]) end
     redis.call('HINCRBY', key, 'pending', -1)
     if how == 'skipped' then redis.call('HINCRBY', key, 'total', -1) end
   end

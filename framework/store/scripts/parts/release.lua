@@ -10,7 +10,8 @@
 --           counter  series in which the job is counted, when it ends
 --           status [key, state, seconds that it is kept] of a tracked job
 --           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua); of a job whose caller waits for its
---                  result also [ttl_s, caller, answer], and bid is '' if it has no batch
+--                  result also [ttl_s, caller, answer], and bid is '' if it has no batch; of a job whose batch keeps results also
+--                  [ttl_s, caller, answer, place], and ttl_s is '' if no caller waits
 -- release_resources(held): the same of a table.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
 -- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
