@@ -14,7 +14,7 @@ from framework.wire.batch_fields import BATCH_EVENT, BID
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE
 from framework.wire.cron_fields import CRON
 from framework.wire.job import PROFILE, TASK, TASK_ITEMS, TIMEOUT, TRACK
-from framework.wire.json import dumps
+from framework.wire.json import dumps_parsed
 from framework.wire.protected import ENCRYPTED, ENCRYPTION_KEY, OFFLOADED, SIGNATURE
 from framework.wire.result_fields import RESULT
 
@@ -151,11 +151,8 @@ def payload_signatures(
 
 def _signed_content(payload: Payload, options: Sequence[str]) -> bytes:
     """Return the covered fields as JSON: another writer's spaces, escapes and order change nothing."""
-    facts = sorted(name for name in payload if name.startswith(META_PREFIX))
-    return dumps(
-        [
-            *(payload.get(field) for field in _SIGNED_FIELDS),
-            [[name, payload[name]] for name in facts],
-            [[name, payload.get(name)] for name in options],
-        ]
+    # One list: each job pays for it.
+    facts = sorted([name for name in payload if name.startswith(META_PREFIX)])
+    return dumps_parsed(
+        [*map(payload.get, _SIGNED_FIELDS), facts, options, *map(payload.get, facts), *map(payload.get, options)]
     )
