@@ -60,7 +60,9 @@ def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool)
                 facts.append({"name": name, "shard": shard, "origin": None})
             else:
                 entry, state = with_order(entries[name], snapshot), snapshot.states.get(name)
-                rows.append(_row(entry, state, snapshot.now))
+                row = _row(entry, state, snapshot.now)
+                refused = name in snapshot.orders and snapshot.orders[name] is None
+                rows.append((*row[:-1], f"{row[-1]}, its order is not used: `cron reset {name}`") if refused else row)
                 facts.append(_facts(entry, shard, state, snapshot.now))
     if as_json:
         on.print_json({"entries": facts})

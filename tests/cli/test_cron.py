@@ -1,5 +1,6 @@
 """Test scripts/cron: it shows the schedule, pushes a job of an entry, and changes entries, on the shard of their jobs."""
 
+import base64
 import json
 import re
 
@@ -198,3 +199,19 @@ def test_cron_refuses_a_schedule_that_would_not_boot(run, site):
     # Another module may have the class.
     site.write("application.yml", {"workers_module": ["shop", "other"]})
     assert json.loads(run("list", "-r", "shop", "--json"))["entries"]
+
+
+def test_cron_list_shows_what_would_be_refused(run, second_redis, monkeypatch):
+    facts = ["--cron", "15 * * * *", "--class", "ReportWorker", "--args", "[7]", "--reason", "audit", "-r", "shop"]
+    run("add", "extra", *facts)
+    run("set", "report", "--args", "[7]", "--reason", "audit", "-r", "shop")
+    monkeypatch.setenv("FRAMEWORK_SIGNATURES__KEYS__1", base64.b64encode(b"k" * 32).decode())
+    monkeypatch.setenv("FRAMEWORK_SIGNATURES__REQUIRED", "true")
+    listed = run("list", "-r", "shop")
+    assert "added, and not used: it has no signature, and the setting signatures.required asks for one" in listed
+    assert "its order is not used: `cron reset report`" in listed
+    # Written again, both are signed.
+    run("remove", "extra")
+    run("add", "extra", *facts)
+    run("set", "report", "--args", "[7]", "--reason", "audit", "-r", "shop")
+    assert "not used" not in run("list", "-r", "shop")
