@@ -12,6 +12,7 @@ from framework.backoff import backoff_s
 from framework.command_line import child_environment
 from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
+from framework.process.signals import TERMINAL_VARIABLE, at_terminal
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 
 _FIRST_BACKOFF_S = 0.0
@@ -110,6 +111,7 @@ class Child:
                     NONCE_VARIABLE: nonce,
                     SUPERVISOR_VARIABLE: str(os.getpid()),
                     SHARED_STATE_VARIABLE: str(descriptor),
+                    **({TERMINAL_VARIABLE: "1"} if at_terminal() else {}),
                 },
                 pass_fds=[descriptor],
                 stdout=output,

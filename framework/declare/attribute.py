@@ -36,10 +36,8 @@ class Attribute:
     meaning: str
     effect: str
     trap: str
-    required: bool = False
-    """A class that runs must declare it; the default is for abstract classes only."""
 
     @property
     def allowed(self) -> str:
-        """The allowed values as the validator describes them; a required attribute has no None."""
-        return self.validator.allowed.removesuffix(", or None") if self.required else self.validator.allowed
+        """The allowed values as the validator describes them."""
+        return self.validator.allowed

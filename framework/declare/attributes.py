@@ -14,11 +14,12 @@ ATTRIBUTES: dict[str, Attribute] = {
     "feature_category": Attribute(
         validator=validators.optional(validators.identifier),
         group="ownership",
-        meaning="The feature team that owns the job. `not_owned` is for shared infrastructure code.",
-        effect="Routing rules match it; log lines and error reports carry it. A name that is not in "
-        "`config/feature_categories.yml` ends the boot. For `not_owned` the logs carry the caller's category.",
-        trap="A class that runs must have one. Declare it once, in the abstract base class of the team.",
-        required=True,
+        meaning="The feature team that owns the job. `not_owned` is for shared infrastructure code. `None` is `not_owned` in an "
+        "application without categories.",
+        effect="Routing rules match it; log lines and error reports carry it. Where `config/feature_categories.yml` has categories, "
+        "a class without one, or with one that is not in the file, ends the boot. For `not_owned` the logs carry the caller's "
+        "category.",
+        trap="Declare it once, in the abstract base class of the team.",
     ),
     "urgency": Attribute(
         validator=validators.one_of(*get_args(Urgency)),

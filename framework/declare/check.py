@@ -10,7 +10,7 @@ from typing_extensions import Format, get_annotations
 from framework.declare import foreign_names, names, versions
 from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
 from framework.declare.constraints import ATTRIBUTES_OF_KINDS, check_constraints, check_cron_arguments, check_window
-from framework.declare.declaration import Declaration
+from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
 from framework.declare.misuse import declared_value
@@ -89,11 +89,10 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
 def build_declaration(
     faults: ErrorCollector, cls: type[Any], base: type[Any], attributes: dict[str, Any]
 ) -> Declaration:
-    """Return the declaration of a class that may run: it has a category, a ``perform`` and names that fit the wire.
+    """Return the declaration of a class that may run: it has a ``perform`` and names that fit the wire.
 
     Raises DeclarationError with every fault, those already in ``errors`` included.
     """
-    _check_category(faults, attributes)
     perform = _find_perform(faults, cls, base)
     _check_constructor(faults, cls)
     # The setting is not known when a class is created: only the class itself can make its own arguments less strict.
@@ -115,6 +114,8 @@ def build_declaration(
         if attributes["cron"] is not None:
             check_cron_arguments(faults, attributes["cron"], signature.names[: signature.required])
     facts = dict(attributes)
+    # Whether the application has categories is not known before its configuration is loaded, which checks it (the router).
+    facts["feature_category"] = attributes["feature_category"] or NOT_OWNED
     facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _name_in_module(cls))
     _check_aliases(faults, facts["wire_name"], attributes["aliases"])
     queue = names.queue_name(facts["wire_name"], attributes["queue_namespace"])
@@ -133,6 +134,7 @@ def build_declaration(
         in_thread=not is_async and not isolated,
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
+        has_category=attributes["feature_category"] is not None,
         is_cron=cls._aw_is_cron,
         is_iterable=cls._aw_is_iterable,
         bounded=facts["timeout"] is not None or facts["limiter"] is not None,
@@ -336,18 +338,6 @@ def _check_hooks(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Non
             method = f"{name}{given}{_inherited_from_note(owner, cls)}"
             message = f"{method} cannot be called with {format_count(count, 'argument')}: it must take {wanted}."
             faults.add(message, name)
-
-
-def _check_category(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:
-    is_reported = any(
-        fault.attribute and closest_name(fault.attribute, ("feature_category",)) for fault in faults.errors
-    )
-    if attributes["feature_category"] is None and not is_reported:
-        message = (
-            "feature_category is required: a name from feature_categories.yml of the config folder, or 'not_owned'. (A base class "
-            "that is not to run itself: class Base(ApplicationWorker, abstract=True).)"
-        )
-        faults.add(message, "feature_category")
 
 
 def _find_perform(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Callable[..., Any] | None:

@@ -88,6 +88,8 @@ class Declaration:
     encrypt: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
+    has_category: bool = True
+    """Whether the class declares its ``feature_category``."""
     limiter: JobLimiter | None = None
     bounded: bool = False
     """Whether a run has a limiter or a timeout: one test of all runs, so that other classes pay for neither."""

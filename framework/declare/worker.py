@@ -47,7 +47,8 @@ class ApplicationWorker(AwaitablePushes):
     """
 
     feature_category: ClassVar[str | None] = None
-    """The feature team that owns the job. ``not_owned`` is for shared infrastructure code."""
+    """The feature team that owns the job. ``not_owned`` is for shared infrastructure code. ``None`` is ``not_owned`` in an
+    application without categories."""
     urgency: ClassVar[Urgency] = "low"
     """The targets for start and run time: ``high`` 10 s and 10 s, ``low`` 60 s and 300 s, ``throttled`` no target and 300 s."""
     resource_boundary: ClassVar[ResourceBoundary] = "unknown"

@@ -25,8 +25,8 @@ class PageError(Exception):
 
 
 def default_text(name: str) -> str:
-    """Return the default as source text, or the word ``required``."""
-    return "required" if ATTRIBUTES[name].required else repr(declared_value(ApplicationWorker, name))
+    """Return the default as source text."""
+    return repr(declared_value(ApplicationWorker, name))
 
 
 def constraint_texts(name: str) -> list[str]:
@@ -78,7 +78,7 @@ def _attribute_table(group: str) -> str:
     lines = ["| Attribute | Values | Default | Meaning | Effect today | Trap |", "|---|---|---|---|---|---|"]
     for name, one in ATTRIBUTES.items():
         if one.group == group:
-            shown = default_text(name) if one.required else f"`{default_text(name)}`"
+            shown = f"`{default_text(name)}`"
             cells = (f"`{name}`", one.allowed, shown, one.meaning, one.effect, one.trap)
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from framework.text import format_count
 from framework.version import VERSION
 
 
-def banner_text(shard: Shard, slots: int) -> str:
+def banner_text(shard: Shard, slots: int, timeout_s: float) -> str:
     """Return the text that describes the process and the way to stop it."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     lines = [
@@ -19,13 +19,14 @@ def banner_text(shard: Shard, slots: int) -> str:
         f"  {python}, process {os.getpid()}, {format_count(slots, 'job')} at a time",
         f"  shard {shard.name}: {shard.endpoint.shown}",
         "",
-        "  Ctrl-C stops: running jobs get time to end, the others go back to their queues.",
+        f"  Ctrl-C stops: running jobs get {timeout_s:g} s to end, the others go back to their queues.",
+        "  A second Ctrl-C stops at once: running jobs go back, too, and run again from their beginning.",
         "  Ctrl-Z fetches no more jobs.",
         "",
     ]
     return "".join(f"{visible(line)}\n" for line in lines)
 
 
-def print_banner(log: ServerLog, shard: Shard, slots: int) -> None:
+def print_banner(log: ServerLog, shard: Shard, slots: int, timeout_s: float) -> None:
     """Print the banner if ``log`` writes text to a terminal."""
-    log.show(banner_text(shard, slots))
+    log.show(banner_text(shard, slots, timeout_s))

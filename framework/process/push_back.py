@@ -1,6 +1,7 @@
 """Push the jobs in flight of a stopping process back to their queues, or give up those that were interrupted too often.
 
-An interruption is counted only for a job that still ran at the deadline. A job that has not started, waits for its admission
+An interruption is counted only for a job that still ran at the deadline, and not at the stop of a process that was started at a
+terminal: a developer stops it at any time. A job that has not started, waits for its admission
 or its turn, yielded in time, or has ended without being settled goes back unchanged.
 
 At a crash: one script moves each job, so the job is either in the working list, from where another process recovers it, or
@@ -68,8 +69,13 @@ class PushBack:
     """The push-back of one process. ``jobs`` are its jobs in flight by the owner of the list. Use it from the main thread."""
 
     def __init__(
-        self, client: "redis.Redis", jobs: Mapping[str, InFlight], events: ProcessEvents, limit: InterruptionLimit
+        self,
+        client: "redis.Redis",
+        jobs: Mapping[str, InFlight],
+        events: ProcessEvents,
+        limit: InterruptionLimit | None,
     ) -> None:
+        """``limit`` is ``None`` for a process whose stops are not counted."""
         self._client = client
         self._jobs = jobs
         self._events = events
@@ -183,9 +189,11 @@ class _Interruption:
 
 # Decision 155: forced stops and deaths are counted separately.
 def interrupt(
-    client: "redis.Redis", identity: str, running: Sequence[tuple[UnitOfWork, float]], limit: InterruptionLimit
+    client: "redis.Redis", identity: str, running: Sequence[tuple[UnitOfWork, float]], limit: InterruptionLimit | None
 ) -> list[InterruptedJob]:
     """Return running jobs (oldest first, each with its start) to their queues; return those that this process owned.
+
+    ``limit`` is ``None`` if their interruptions are not counted.
 
     Each job is a script of its own, all in one round trip. If the reply is lost, each job is in its new place or still in the
     working list; the given up jobs are then unknown, and no hook is called for them.
@@ -200,9 +208,12 @@ def interrupt(
     return found[::-1]
 
 
-def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit) -> _Interruption:
+def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit | None) -> _Interruption:
     # Without a memory limit: the job runs, so its payload was decoded before.
     payload = decode(unit.data, None)
+    if limit is None:
+        payload["args"] = []
+        return _Interruption(unit, ran_s, payload, unit.data, gives_up=False)
     payload[INTERRUPTED_COUNT] = count_of(payload, INTERRUPTED_COUNT) + 1
     gives_up = limit.reached(payload, INTERRUPTED_COUNT)
     if gives_up:

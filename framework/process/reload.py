@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from framework.command_line import child_environment
 from framework.exit_codes import EXIT_OK
 from framework.messages import join_names
-from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, SignalQueue
+from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, TERMINAL_VARIABLE, SignalQueue
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 
 _PERIOD_S = 0.5
@@ -120,6 +120,8 @@ class Reloader:
         # with the same size would have no effect.
         environment = {**os.environ, **child_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
         environment[SUPERVISOR_VARIABLE] = str(os.getpid())
+        # Each change of a file stops the jobs, which is no reason to quarantine them.
+        environment[TERMINAL_VARIABLE] = "1"
         # In a session of its own: Ctrl-C reaches only this process, which forwards it.
         self._child = subprocess.Popen(self._argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
 

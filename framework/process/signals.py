@@ -31,8 +31,16 @@ HANG_UP = signal.SIGHUP
 SWEEP = signal.SIGURG
 """The supervisor reports that a process of the shard has died: sweep now. Ignored before the handlers are installed."""
 
+TERMINAL_VARIABLE = "FRAMEWORK_AT_TERMINAL"
+"""Set by a supervisor that was started at a terminal; its children have no terminal."""
+
 _HANDLED = (*STOP, STOP_NOW, QUIET, signal.SIGUSR1, DRAIN, DUMP, HANG_UP, SWEEP)
 _ACCEPTED_BY_NAME = {number.name.removeprefix("SIG"): int(number) for number in (*STOP, QUIET, DUMP)}
+
+
+def at_terminal() -> bool:
+    """Return whether this process, or its supervisor, was started at a terminal."""
+    return os.isatty(0) or TERMINAL_VARIABLE in os.environ
 
 
 def accepted_signals(names: Iterable[str]) -> list[int]:

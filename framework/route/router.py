@@ -107,10 +107,13 @@ class Router:
         """Return the errors of a worker against the configuration: unknown feature category or shard, retired names."""
         problems: list[ConfigurationProblem] = []
         category, shard = declaration.feature_category, declaration.shard
-        if self.categories and category not in (*self.categories, NOT_OWNED):
+        allowed = f"allowed: {NOT_OWNED}, {join_names(self.categories)}"
+        if self.categories and not declaration.has_category:
+            message = f"is missing, and {self.folder}/feature_categories.yml has categories; {allowed}"
+            problems.append(ConfigurationProblem(declaration.qualified_name, "feature_category", message))
+        elif self.categories and category not in (*self.categories, NOT_OWNED):
             hint = did_you_mean(category, (*self.categories, NOT_OWNED))
-            allowed = f"{NOT_OWNED}, {join_names(self.categories)}"
-            message = f"{category!r} is not in {self.folder}/feature_categories.yml{hint}; allowed: {allowed}"
+            message = f"{category!r} is not in {self.folder}/feature_categories.yml{hint}; {allowed}"
             problems.append(ConfigurationProblem(declaration.qualified_name, "feature_category", message))
         if shard is not None and shard not in self._shards:
             problems.append(

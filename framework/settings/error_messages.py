@@ -17,7 +17,7 @@ from framework.typeguards import is_mapping
 _EXPECTED_BY_KEY = {
     "shards": "must hold names of shards with their settings, for example {main: {url: embedded}}",
     "routing_rules": "must be a list of rules, each [query, queue] or [query, queue, shard]",
-    "feature_categories": "must hold names of categories, each with its owner and description",
+    "feature_categories": "must be a list of names of categories, or hold names with their owners and descriptions",
     "queues": "must be a list of queue names, or of [name, weight]",
     "workers_module": "must be the name of a module, or a list of names",
     "databases": "must hold names of databases with their settings, for example {main: {url: ..., replicas: [...]}}",

@@ -8,12 +8,13 @@ from framework.command_line import started_from_checkout
 from framework.errors import ConfigurationProblem
 from framework.messages import did_you_mean, nearest
 from framework.settings.yaml_file import YamlError, read_yaml
-from framework.typeguards import is_mapping
+from framework.typeguards import is_list, is_mapping
 
+_CATEGORIES = "feature_categories"
 KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
     "redis.yml": ("shards",),
     "routing.yml": ("routing_rules",),
-    "feature_categories.yml": ("feature_categories",),
+    "feature_categories.yml": (_CATEGORIES,),
     "queues.yml": ("queues",),
     "schedule.yml": ("schedule",),
     "application.yml": (
@@ -119,6 +120,8 @@ def _read_file(path: Path, place: ConfigurationProblem, problems: list[Configura
         return {}
     if content is None:
         return {}
+    if _CATEGORIES in keys:
+        content = _with_owners(content)
     if not is_mapping(content):
         problems.append(place._replace(message=f"must hold keys and values; allowed keys: {', '.join(keys)}"))
         return {}
@@ -129,6 +132,15 @@ def _read_file(path: Path, place: ConfigurationProblem, problems: list[Configura
             message = f"unknown key{hint}; allowed: {', '.join(keys)}"
             problems.append(place._replace(key=key if isinstance(key, str) else _as_yaml_scalar(key), message=message))
     return {key: value for key, value in content.items() if key in keys}
+
+
+def _with_owners(content: Any) -> Any:
+    """Return the content of a file of categories; a plain list of names, as GitLab's file is, has teams of the same names."""
+    listed = content.get(_CATEGORIES) if is_mapping(content) else content
+    if not is_list(listed) or not all(isinstance(name, str) for name in listed):
+        return content
+    others = content if is_mapping(content) else {}
+    return {**others, _CATEGORIES: {name: {"owner": name} for name in listed}}
 
 
 def _as_yaml_scalar(value: object) -> str:

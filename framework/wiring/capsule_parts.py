@@ -29,6 +29,7 @@ from framework.process.capsules import Capsule
 from framework.process.events import ProcessEvents
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsulePlan
 from framework.process.push_back import PushBack
+from framework.process.signals import at_terminal
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.suspects import SuspectRunner
@@ -97,7 +98,7 @@ def open_push_back(
 ) -> PushBack:
     """Return the push-back of the jobs of all capsules."""
     jobs = {owner: fetcher.in_flight for owner, fetcher in zip(owners, fetchers, strict=True)}
-    return PushBack(client, jobs, events, interruptions)
+    return PushBack(client, jobs, events, None if at_terminal() else interruptions)
 
 
 @dataclass(frozen=True, slots=True)

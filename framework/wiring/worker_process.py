@@ -150,7 +150,7 @@ def run_worker(
     )
     shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"worker:{os.getpid()}")
     if supervisor is None:
-        print_banner(log, shard, options.total_slots)
+        print_banner(log, shard, options.total_slots, options.timeout_s)
     try:
         warn_unknown_variables(settings)
         warn_stale_queues(settings)

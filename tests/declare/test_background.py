@@ -225,7 +225,6 @@ def unknown_name(count: "Nowhere") -> None: ...  # noqa: F821
         (send_welcome, {"base": Mailbox}, "Allowed: an abstract worker class"),
         (send_welcome, {"urgency": "hihg"}, "urgency = 'hihg' is not allowed"),
         (send_welcome, {"loggable_arguments": ("mood",)}, "'mood' is not a parameter"),
-        (send_welcome, {"base": ApplicationWorker}, "feature_category is required"),
         (keywords, {}, "a payload has a list of arguments"),
         (unknown_name, {}, "its annotations cannot be read at run time"),
     ],

@@ -58,6 +58,7 @@ def test_attribute_has_validator_default_and_field():
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
     derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded", "in_thread", "options"}
+    derived.add("has_category")
     assert fields - set(ATTRIBUTES) == derived
 
 
@@ -228,8 +229,6 @@ def test_policy_options_check_their_fields(build: Any, words: str):
     [
         ({"urgancy": "low"}, "urgancy", "did you mean 'urgency'?"),
         ({"limit": 3}, "limit", "Constants of your own: LIMIT or _limit"),
-        ({"feature_category": ...}, "feature_category", "feature_categories.yml of the config folder, or 'not_owned'"),
-        ({"feature_category": None}, "feature_category", "is required"),
         ({"perform": ...}, "perform", "perform is missing"),
         ({"perform": staticmethod(lambda: None)}, "perform", "ordinary method"),
         ({"perform": ..., "preform": perform}, "preform", "did you mean 'perform'?"),

@@ -173,6 +173,16 @@ def test_worker_job_interrupted_too_often_runs_the_hook(site, redis, proofs):
     assert not redis.keys("aw:working:*")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_of_a_process_at_a_terminal_is_not_counted(site, redis, proofs, number):
+    """A developer stops a process at any time, and ``--watch`` at each change: both mark it so."""
+    enqueue(redis, "LongWorker", args=["one"], jid="j1")
+    process = stop_amid(site, proofs, "one", number=number, FRAMEWORK_AT_TERMINAL="1")
+    assert process.line(job_status="interrupted")["jid"] == "j1"
+    (job,) = queued(redis)
+    assert "interrupted_count" not in job
+
+
 @pytest.mark.proves("R24", "R25", "I6")
 def test_interruptions_and_deaths_are_counted_separately(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")

@@ -29,6 +29,18 @@ def router(*rules: tuple[Any, ...]) -> Router:
     return Router([RoutingRule(*rule) for rule in rules], ["main", "queues_shard_a"], ["search"])
 
 
+def test_class_without_a_category_is_refused_where_there_are_categories():
+    declaration = declare(feature_category=None)
+    assert declaration.feature_category == "not_owned"
+    (problem,) = router().validate(declaration)
+    assert (problem.key, problem.message) == (
+        "feature_category",
+        "is missing, and config/feature_categories.yml has categories; allowed: not_owned, search",
+    )
+    assert Router([], ["main"], []).validate(declaration) == []
+    assert router().validate(declare("OtherWorker", feature_category="not_owned")) == []
+
+
 def test_route_is_decided_by_the_first_match():
     routes = router(
         ("urgency=high", "urgent"), ("feature_category=search", "search", "queues_shard_a"), ("*", "default")

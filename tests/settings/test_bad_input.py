@@ -11,6 +11,7 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.isolation.server_process import MARK_VARIABLE
 from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
+from framework.process.signals import TERMINAL_VARIABLE
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 from framework.settings.files import FILE_BY_KEY, KEYS_BY_FILE
 from framework.settings.health_indicators import HealthSettings
@@ -858,9 +859,9 @@ ENTRIES = [
     # feature_categories.yml
     (
         CATEGORIES,
-        "feature_categories: [a]",
+        "feature_categories: [5]",
         "feature_categories",
-        'must hold names of categories, each with its owner and description, not ["a"]',
+        "must be a list of names of categories, or hold names with their owners and descriptions, not [5]",
     ),
     (CATEGORIES, "feature_categories: {a: team}", "feature_categories.a", f"{SECTION}owner, description, not 'team'"),
     (CATEGORIES, "feature_categories: {a: {}}", "feature_categories.a.owner", "is missing"),
@@ -996,7 +997,7 @@ def test_variable_of_another_program_is_not_listed(tmp_path, name):
 
 
 def test_variables_between_processes_are_known(tmp_path):
-    own = (MARK_VARIABLE, NONCE_VARIABLE, SHARED_STATE_VARIABLE, SUPERVISOR_VARIABLE)
+    own = (MARK_VARIABLE, NONCE_VARIABLE, SHARED_STATE_VARIABLE, SUPERVISOR_VARIABLE, TERMINAL_VARIABLE)
     names = (*own, "FRAMEWORK_WORKER_ID", *from_checkout())
     assert {name.removeprefix("FRAMEWORK_").lower() for name in names} == INTERNAL_VARIABLES
 

@@ -153,6 +153,15 @@ def test_variable_name_cannot_hold_a_class_name(tmp_path: Path):
     assert "loses the capitals" in found["environment", "FRAMEWORK_RETIRED_WORKERS__OldWorker"]
 
 
+@pytest.mark.parametrize("text", ["- search\n- billing\n", "feature_categories: [search, billing]"])
+def test_categories_may_be_a_plain_list_of_names(tmp_path: Path, text: str):
+    settings = load({}, project(tmp_path, feature_categories=text))
+    assert {name: one.owner for name, one in settings.feature_categories.items()} == {
+        "search": "search",
+        "billing": "billing",
+    }
+
+
 def test_settings_are_read_from_files(tmp_path: Path):
     cwd = project(
         tmp_path,

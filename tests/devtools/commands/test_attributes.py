@@ -46,7 +46,7 @@ def test_attributes_without_arguments_lists_all_by_group():
     for group, names in found.items():
         assert names == [name for name, one in ATTRIBUTES.items() if one.group == group]
     assert "urgency 'low' one of 'high', 'low', 'throttled'" in words(done.stdout)
-    assert "feature_category required" in words(done.stdout)
+    assert "feature_category None" in words(done.stdout)
 
 
 def test_attributes_of_a_name_prints_the_whole_text(tmp_path: Path):

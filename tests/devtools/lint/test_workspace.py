@@ -164,7 +164,9 @@ def test_lint_excluded_file_is_skipped_even_when_named(lint_files: LintFiles, tm
 def test_lint_file_outside_of_packages_finds_its_imports(tmp_path: Path):
     base = "from framework import ApplicationWorker\nclass Base(ApplicationWorker, abstract=True):\n    retry = 3\n"
     write(tmp_path, {"jobs/base.py": base, "jobs/mail.py": worker(bases="Base", head="from base import Base")})
-    tree, wanted = read_workspace([tmp_path / "jobs" / "mail.py"], tmp_path, lambda _: False)
+    tree, wanted = read_workspace(
+        [tmp_path / "jobs" / "mail.py"], tmp_path, lambda _: False, ApplicationFacts(CATEGORIES)
+    )
     found, workers = lint(tree, wanted, lambda _code, _path: True)
     assert ({one.code for one in found}, workers) == ({"SEW001", "SEW005", "SEW007", "SEW016"}, 1)
 

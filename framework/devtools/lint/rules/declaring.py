@@ -23,8 +23,10 @@ def _not_owned(worker: SourceClass, _: ClassIndex) -> Matches:
 
 
 def _no_category(worker: SourceClass, _: ClassIndex) -> Matches:
-    if worker.value("feature_category") is None:
-        yield from match_at(worker.location_of("feature_category"), "{} has no feature_category, so its import fails")
+    facts = worker.workspace.facts
+    if facts.categories is not None and worker.value("feature_category") is None:
+        message = f"{{}} has no feature_category, and {facts.categories_file} has categories"
+        yield from match_at(worker.location_of("feature_category"), message)
 
 
 def _unknown_category(worker: SourceClass, _: ClassIndex) -> Matches:
@@ -161,10 +163,10 @@ class DeleteFileWorker(TeamWorker):
     LintRule(
         code="SEW016",
         name="feature-category",
-        summary="A concrete worker has no `feature_category`.",
+        summary="A concrete worker has no `feature_category`, and `config/feature_categories.yml` has categories.",
         fix="declare feature_category = ... in the class, or once in the abstract base of the team",
-        why="Its import raises DeclarationError, and every process that loads it exits with status 78. Routing, log "
-        "lines and error reports need the owner.",
+        why="Every process that loads it exits with status 78. Routing, log lines and error reports need the owner. Without such "
+        "a file the rule finds nothing: the class is `not_owned`.",
         bad="""
 from framework import ApplicationWorker, DeferOnHealth
 
