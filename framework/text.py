@@ -56,6 +56,14 @@ def format_age(now: float, then: float | None) -> str:
     return "-" if then is None else format_duration(now - then)
 
 
+def decode_name(raw: bytes) -> str | None:
+    """Return bytes from Redis as a name that can be sent to Redis again; ``None`` if they are no valid UTF-8, so no name of ours."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def decode_escaped(raw: bytes) -> str:
     """Return bytes from Redis as text: other programs write names there that need not be valid UTF-8.
 

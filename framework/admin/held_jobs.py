@@ -90,7 +90,8 @@ def held_keys(client: "redis.Redis") -> list[HeldJobsKey]:
     pipeline.smembers(keys.LIMITS_WAITING)
     pipeline.smembers(keys.PAUSED_CLASSES)
     bases, classes = pipeline.execute()
-    ordered: list[bytes] = sorted(bases)
+    # A member is the name of a key: no other program may choose the keys that are read here.
+    ordered: list[bytes] = sorted(base for base in bases if base.startswith(keys.limit("").encode()))
     for base in ordered:
         pipeline.zrange(base + b":turns", 0, -1)
         pipeline.smembers(base + b":full")

@@ -11,6 +11,7 @@ from framework.store.script import LIMITER_READ
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.json import loads_object
+from framework.wire.stored_numbers import stored_count
 
 _PAGE = 1_000
 
@@ -59,7 +60,7 @@ def read_limiter(client: "redis.Redis", name: str) -> LimiterState | None:
     if not reply:
         return None
     used, limit = map(float, reply)
-    counts = {count: int(facts.get(count, 0)) for count in ("taken", "waited", "refused", "reclaimed")}
+    counts = {count: stored_count(facts.get(count)) for count in ("taken", "waited", "refused", "reclaimed")}
     in_force = limit != rule["limit"]
     return LimiterState(
         name,

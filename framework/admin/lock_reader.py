@@ -13,6 +13,7 @@ from framework.admin.search import PAGE
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import timestamp
+from framework.wire.stored_numbers import stored_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,11 @@ def _read_page(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
         text = {
             decode_escaped(name): decode_escaped(value) for name, value in cast("dict[bytes, bytes]", fields).items()
         }
-        duplicates = text.get("duplicates", "0")
         yield HeldLock(
             decode_escaped(key),
             text.get("class", ""),
             text["jid"],
             timestamp(text.get("since")),
             left_ms / 1_000 if left_ms > 0 else None,
-            int(duplicates) if duplicates.isascii() and duplicates.isdigit() else 0,
+            stored_count(text.get("duplicates")),
         )

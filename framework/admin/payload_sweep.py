@@ -23,6 +23,7 @@ from framework.payloads.blob_store import BlobStore
 from framework.payloads.offload import BLOBS, PayloadOffload
 from framework.wire.json import loads_object
 from framework.wire.protected import OFFLOADED
+from framework.wire.stored_numbers import stored_number
 
 _UNNAMED = "unnamed"
 """The part before the slash of the names of notes: an empty file for each blob that no job names."""
@@ -72,7 +73,7 @@ class PayloadSweeper:
         if (last := self._store.get(_LAST_SWEEP)) is not None:
             at, _, state = last.decode(errors="replace").partition(" ")
             wait_s = min(period_s, _ABANDONED_S) if state.strip() == _RUNNING else period_s
-            if now - _seconds(at) < wait_s:
+            if now - stored_number(at) < wait_s:
                 return False
         self._claimed_at = now
         self._store.put(_LAST_SWEEP, f"{now:.3f} {_RUNNING}\n".encode())
@@ -145,10 +146,3 @@ def _texts(args: Any) -> Iterator[str]:
 
 def _last(name: str) -> str:
     return name.rpartition("/")[2]
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

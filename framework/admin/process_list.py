@@ -17,6 +17,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import timestamp, whole_number
 from framework.wire.json import loads_object
+from framework.wire.stored_numbers import stored_count
 
 SIGNAL_TTL_S = 60
 """How long a signal waits for its process, as in Sidekiq: the process reads it when it next writes its record."""
@@ -201,8 +202,8 @@ def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> Worke
         is_quiet=quiet == b"true",
         started_at=timestamp(facts.get("started_at")),
         beat=timestamp(None if beat is None else decode_escaped(beat)),
-        rss_kb=_number(rss),
-        rtt_us=_number(rtt),
+        rss_kb=stored_count(rss),
+        rtt_us=stored_count(rtt),
         version=_text(facts.get("version")),
         embedded=facts.get("embedded") is True,
         runs=None if runs is None else _counts(loads_object(runs)),
@@ -221,7 +222,3 @@ def _texts(facts: Mapping[str, Any] | Payload, name: str) -> tuple[str, ...]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _number(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() and len(value) < 16 else 0

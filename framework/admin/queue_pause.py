@@ -11,6 +11,7 @@ from framework.admin.pause_log import queue_record
 from framework.store.clock import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
+from framework.wire.stored_numbers import stored_time
 
 MAX_PAUSE_S = 366 * 86_400.0
 """The longest time of a pause with an end."""
@@ -46,14 +47,7 @@ def pause_ends(client: "redis.Redis") -> dict[str, float]:
     """Return when pauses end, by queue, in seconds of Redis's clock. Raises redis errors."""
     found = cast("dict[bytes, bytes]", client.hgetall(keys.PAUSE_ENDS))
     # The next check of a worker process removes a value that is no time.
-    return {decode_escaped(name): until for name, value in found.items() if (until := _number(value)) is not None}
-
-
-def _number(value: bytes) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None
+    return {decode_escaped(name): until for name, value in found.items() if (until := stored_time(value)) is not None}
 
 
 def check_pause_time(for_s: float | None) -> None:

@@ -104,21 +104,28 @@ def _change(
     )
 
 
+_UNREADABLE = "its definition cannot be read"
+
+
 def _row(one: WorkflowStatus) -> Sequence[str]:
+    if not one.steps:
+        return one.shard, one.id, one.state, visible(one.name), "-", _UNREADABLE, format_time(one.created_at), "-"
     running = [step for step in one.steps if step.started_at is not None]
     step = max(running, key=lambda step: step.started_at or 0.0) if running else one.steps[0]
-    words = (one.state, visible(one.name), step.name, counts(step), format_time(one.created_at))
+    words = (one.state, visible(one.name), visible(step.name), counts(step), format_time(one.created_at))
     return one.shard, one.id, *words, visible(one.description) or "-"
 
 
 def _lines(one: WorkflowStatus) -> Iterator[str]:
     yield f"%% {one.id} on {one.shard}: {visible(one.name)}, {one.state}{f', {visible(one.description)}' if one.description else ''}"
+    if not one.steps:
+        yield f"%% {_UNREADABLE}"
     if one.parent:
-        yield f"%% nested in {one.parent}"
+        yield f"%% nested in {visible(one.parent)}"
     for step in one.steps:
         if step.started_at is not None:
             ended = "" if step.ended_at is None else f", ended {format_time(step.ended_at)}"
-            yield f"%% {step.name}: batch {step.bid}, started {format_time(step.started_at)}{ended}"
+            yield f"%% {visible(step.name)}: batch {step.bid}, started {format_time(step.started_at)}{ended}"
     yield from mermaid(one)
 
 

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from framework.declare.misuse import running_loop
 from framework.store.absent_keys import AbsentKeys
+from framework.telemetry.rate_limit import LogRateLimit
 from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys
@@ -28,6 +29,10 @@ _CANCELLED, _CURSOR = "cancelled", "c"
 _NO_CURSOR = "null"
 # Marks of one read. One that is passed over, because others are removed meanwhile, is read next time.
 _PAGE = 10_000
+_LOG_INTERVAL_S = 60.0
+_ALL = "-inf"
+# Marks that a process keeps, at most: 130 MB. The oldest count; a job whose mark is beyond them runs.
+_MOST_MARKS = 1_000_000
 # Marks of ended jobs that a process keeps, at most, beside as many as there are.
 _MOST_ENDED = 1_000
 
@@ -73,10 +78,11 @@ class Cancellations:
         # One object for ever: every thread that starts jobs looks into it, without a lock. Only `refresh` changes it.
         self.marked = set[Jid]()
         """The ids of the cancelled jobs that have not ended."""
-        self._read_from = "-inf"
+        self._read_from = _ALL
         # Weak: a job that has ended drops its cancellation, and no code has to unregister it.
         self._watched = WeakSet[Cancellation]()
         self._lock = threading.Lock()
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def watch(self, jid: Jid, bid: str = "", *, asks: bool = True) -> Cancellation:
         """Return the cancellation of a job that reads it for the first time; ``refresh`` updates it while the job keeps it.
@@ -122,7 +128,7 @@ class Cancellations:
         if count > len(self.marked) or len(self.marked) > 2 * count + _MOST_ENDED:
             # Redis's clock was set back, or many jobs have ended. Each change is one step: a job that starts meanwhile must not
             # find the set empty.
-            count, found = self._read_from_score("-inf")
+            count, found = self._read_from_score(_ALL)
             self.marked.update(found)
             self.marked.intersection_update(found)
         if not count:
@@ -130,8 +136,9 @@ class Cancellations:
         self._absent.note(keys.CANCELLED, found=bool(count))
 
     def _read_from_score(self, first: str) -> tuple[int, set[Jid]]:
-        """Return how many marks there are, and those with a score from ``first`` on."""
+        """Return how many marks count, and those with a score from ``first`` on."""
         found, start = set[Jid](), 0
+        most = _MOST_MARKS - (0 if first == _ALL else len(self.marked))
         while True:
             pipeline: Any = self._client.pipeline(transaction=False)
             pipeline.zcard(keys.CANCELLED)
@@ -141,13 +148,21 @@ class Cancellations:
             if page:
                 # Inclusive: a later mark may have the same score.
                 self._read_from = f"{page[-1][1]:.6f}"
-            if len(page) < _PAGE:
-                return count, found
+            if count > _MOST_MARKS:
+                self._log_limit.warning(
+                    "marks",
+                    f"{count:,} ids are marked as cancelled; a process knows the oldest {_MOST_MARKS:,}, and runs the jobs of the "
+                    f"others. Look for the cause of so many members of {keys.CANCELLED}",
+                    "cancellation.too_many",
+                    count=count,
+                )
+            if len(page) < _PAGE or len(found) >= most:
+                return min(count, _MOST_MARKS), found
             start += _PAGE
 
     def _forget(self) -> None:
         self.marked.clear()
-        self._read_from = "-inf"
+        self._read_from = _ALL
 
     def _query(self, watched: list[Cancellation]) -> None:
         pipeline: Any = self._client.pipeline(transaction=False)

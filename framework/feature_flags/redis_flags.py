@@ -23,6 +23,8 @@ MAX_AGE_S = STANDARD.record_period_s
 
 _LOG_INTERVAL_S = 300.0
 _MAX_VALUE = 200
+_MOST_FLAGS = 50_000
+"""The flags that a process keeps at most, in 70 MB."""
 
 
 class _CachedFlag(NamedTuple):
@@ -122,8 +124,13 @@ class RedisFlags(FlagSource):
     def _read_from_redis(self) -> tuple[Mapping[str, _CachedFlag], Mapping[str, bytes]]:
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
-        pipeline.hgetall(keys.FLAGS)
-        server_now, fields = cast("tuple[tuple[int, int], dict[bytes, bytes]]", pipeline.execute())
+        # One call returns all flags at one instant, or a cursor if there are more.
+        pipeline.hscan(keys.FLAGS, 0, count=_MOST_FLAGS)
+        server_now, (cursor, fields) = cast(
+            "tuple[tuple[int, int], tuple[int, dict[bytes, bytes]]]", pipeline.execute()
+        )
+        if cursor:
+            raise ResponseError(f"{keys.FLAGS} has more than {_MOST_FLAGS:,} flags. Remove those that are not used")
         self._absent.note(keys.FLAGS, found=bool(fields))
         # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
         offset = time.monotonic() - epoch_s(server_now)

@@ -10,6 +10,7 @@ from framework.errors import BatchError
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.batch_fields import KEEPS_RESULTS, RESULTS_FULL, BatchMembers
+from framework.wire.stored_numbers import stored_count, stored_time
 
 _PAGE = 1_000
 """Members of a set per round trip."""
@@ -87,10 +88,10 @@ def batch_status(
     """Return the status of a batch from the fields of its HASH and the sizes of its sets."""
 
     def number(name: str) -> int:
-        return max(0, int(float(fields.get(name, 0))))
+        return stored_count(fields.get(name))
 
     def at(name: str) -> float | None:
-        return float(fields[name]) if name in fields else None
+        return stored_time(fields.get(name))
 
     return BatchStatus(
         bid=bid,

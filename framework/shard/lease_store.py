@@ -16,7 +16,9 @@ from framework.store.clock import server_time
 from framework.store.script import LEASE_OBTAIN, LEASE_RENEW
 from framework.telemetry import context
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import decode_escaped
 from framework.wire import keys
+from framework.wire.stored_numbers import stored_time
 
 _LOG_INTERVAL_S = 60.0
 
@@ -91,8 +93,8 @@ def read_lease(client: "redis.Redis", name: str) -> LeaseState | None:
     # Below zero: it has ended between the two calls.
     if not fields or left_ms < 0:
         return None
-    texts = {field.decode(): value.decode(errors="replace") for field, value in fields.items()}
-    since = float(texts.get("since", "0"))
+    texts = {decode_escaped(field): decode_escaped(value) for field, value in fields.items()}
+    since = stored_time(texts.get("since")) or 0.0
     return LeaseState(name, texts.get("holder", ""), texts.get("token", ""), since, left_ms / 1000)
 
 

@@ -14,6 +14,7 @@ import redis
 from framework.store.clock import server_time
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.stored_numbers import stored_count, stored_number, stored_time
 
 PROFILE_TTL_S = 86_400
 """For how long a profile is kept (Sidekiq: a day)."""
@@ -138,4 +139,6 @@ def read_profile(client: "redis.Redis", shard: str, jid: Jid, *, with_page: bool
 
 def _profile(shard: str, jid: Jid, facts: list[bytes | None], page: bytes = b"") -> JobProfile:
     cls, at, duration_s, error, size = ((fact or b"").decode(errors="replace") for fact in facts)
-    return JobProfile(jid, cls, float(duration_s or 0), error, int(size or 0), page, shard, float(at or 0))
+    return JobProfile(
+        jid, cls, stored_number(duration_s), error, stored_count(size), page, shard, stored_time(at) or 0.0
+    )

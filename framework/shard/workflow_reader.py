@@ -7,9 +7,11 @@ import redis
 
 from framework.declare.batch_port import BatchStatus
 from framework.declare.workflow_port import StepState, StepStatus, WorkflowState, WorkflowStatus
+from framework.errors import PayloadError
 from framework.shard.batch_reader import read_batches, scan_ids
 from framework.text import decode_escaped
 from framework.wire import keys
+from framework.wire.stored_numbers import stored_count, stored_time
 from framework.wire.workflow_fields import WorkflowDefinition, WorkflowStep, step_bid
 
 _LIST_TTL_MS = 86_400_000
@@ -87,7 +89,7 @@ def workflow_status(
     """Return the status of a workflow from the fields of its HASH and the statuses of the batches of ``batches_of``."""
 
     def at(name: str) -> float | None:
-        return float(fields[name]) if name in fields else None
+        return stored_time(fields.get(name))
 
     parent = batches.get(fields.get("parent", ""))
     # A batch that is cancelled removes the jobs that start its steps.
@@ -95,7 +97,7 @@ def workflow_status(
         parent.cancelled_at if parent is not None and "ended_at" not in fields else None
     )
     ended_at = at("ended_at") or cancelled_at
-    definition = WorkflowDefinition.decode(fields["definition"])
+    definition = _definition_of(fields)
     steps = tuple(
         _step_status(workflow_id, one, fields, batches, ended=ended_at is not None, cancelled=cancelled_at is not None)
         for one in definition.steps
@@ -116,11 +118,19 @@ def workflow_status(
     )
 
 
+def _definition_of(fields: Mapping[str, str]) -> WorkflowDefinition:
+    """Return the stored definition; one without steps if it cannot be read, so that one workflow hides no other."""
+    try:
+        return WorkflowDefinition.decode(fields.get("definition", ""))
+    except PayloadError:
+        return WorkflowDefinition(())
+
+
 def _state(fields: Mapping[str, str], steps: Sequence[StepStatus], *, ended: bool, cancelled: bool) -> WorkflowState:
     if cancelled:
         return "cancelled"
     if ended:
-        return "failed" if int(fields.get("failed_steps", 0)) > 0 else "succeeded"
+        return "failed" if stored_count(fields.get("failed_steps")) > 0 else "succeeded"
     return "waiting" if all(one.state == "waiting" for one in steps) else "running"
 
 
@@ -134,11 +144,10 @@ def _step_status(
     cancelled: bool,
 ) -> StepStatus:
     def number(name: str) -> int:
-        return int(fields.get(f"{step.name}:{name}", 0))
+        return stored_count(fields.get(f"{step.name}:{name}"))
 
     def at(name: str) -> float | None:
-        found = fields.get(f"{step.name}:{name}")
-        return None if found is None else float(found)
+        return stored_time(fields.get(f"{step.name}:{name}"))
 
     bid = step_bid(workflow_id, step.name)
     batch = batches.get(bid)

@@ -130,6 +130,7 @@ PRODUCER = Role(
             "exec",
             "hdel",
             "hgetall",
+            "hscan",
             "hset",
             "llen",
             "lmove",

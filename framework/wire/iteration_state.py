@@ -12,14 +12,13 @@ from typing import Any
 
 from framework.errors import PayloadError
 from framework.wire.json import dumps, loads
+from framework.wire.stored_numbers import stored_count, stored_number
 
 RUNS, CURSOR, RUNTIME, CANCELLED = "ex", "c", "rt", "cancelled"
 DONE, TOTAL, CURSOR_SIGNATURE = "aw_done", "aw_total", "aw_signature"
 
 MAX_CURSOR_BYTES = 65_536
 """A cursor is a position, and each save sends it."""
-
-_MAX_COUNT = (1 << 63) - 1
 
 
 class CursorError(ValueError):
@@ -61,12 +60,12 @@ def read_iteration(fields: Mapping[bytes, bytes]) -> SavedIteration | None:
     cancelled = fields.get(CANCELLED.encode())
     cursor = fields.get(CURSOR.encode()) or b"null"
     return SavedIteration(
-        _count(fields.get(RUNS.encode())),
+        stored_count(fields.get(RUNS.encode())),
         cursor,
-        _seconds(fields.get(RUNTIME.encode())),
-        _count(fields.get(DONE.encode())),
-        _count(total) if total else None,
-        None if cancelled is None else _seconds(cancelled),
+        stored_number(fields.get(RUNTIME.encode())),
+        stored_count(fields.get(DONE.encode())),
+        stored_count(total) if total else None,
+        None if cancelled is None else stored_number(cancelled),
         _signature_of(cursor, fields.get(CURSOR_SIGNATURE.encode(), b"")),
     )
 
@@ -112,18 +111,3 @@ def decode_cursor(data: bytes) -> Any:
         return loads(data, None)
     except PayloadError as error:
         raise CursorError(f"is no JSON: {error}") from None
-
-
-def _count(value: bytes | None) -> int:
-    # A count has few digits. `int` raises an error for thousands of them.
-    if value is None or len(value) > 20 or not value.isdigit():
-        return 0
-    return min(int(value), _MAX_COUNT)
-
-
-def _seconds(value: bytes | None) -> float:
-    try:
-        seconds = float(value or 0)
-    except ValueError:
-        return 0.0
-    return seconds if 0 <= seconds < 1e12 else 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from framework.errors import PayloadError
 from framework.types import Json
 from framework.wire.json import dumps, loads
 
@@ -104,9 +105,20 @@ class WorkflowDefinition:
 
     @classmethod
     def decode(cls, data: str) -> "WorkflowDefinition":
-        """Return a stored definition."""
-        stored: list[dict[str, Any]] = loads(data.encode())
-        return cls(tuple(_stored_step(**one) for one in stored))
+        """Return a stored definition.
+
+        Raises:
+            PayloadError: it is none, or names of steps are missing or occur twice.
+        """
+        stored: Any = loads(data.encode())
+        try:
+            steps = tuple(_stored_step(**one) for one in stored)
+            names = {step.name for step in steps}
+        except (TypeError, KeyError) as error:
+            raise PayloadError(f"it is no definition of a workflow: {error!r}") from error
+        if len(names) != len(steps) or not all(isinstance(name, str) for name in names):
+            raise PayloadError("a definition of a workflow needs one text as the name of each step")
+        return cls(steps)
 
     def step(self, name: str) -> WorkflowStep:
         """Return a step by its name."""
@@ -122,8 +134,14 @@ class WorkflowDefinition:
     def main_steps(self) -> list[str]:
         """Return the steps from the first one on that follow each other's success."""
         found = [one.name for one in self.steps if one.on == "start"]
+        # A definition that was changed in Redis may lead back to a step.
         while following := next(
-            (one.name for one in self.steps if found and one.after == found[-1] and one.on == "success"), ""
+            (
+                one.name
+                for one in self.steps
+                if found and one.after == found[-1] and one.on == "success" and one.name not in found
+            ),
+            "",
         ):
             found.append(following)
         return found

@@ -11,6 +11,7 @@ from framework.store.script import RELEASE_WAITING
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import clamp_time
+from framework.wire.stored_numbers import stored_count
 
 LimitSource: TypeAlias = Literal["application", "operators", "throttled", "unset"]
 
@@ -83,7 +84,7 @@ def read_limit_states(client: "redis.Redis", now: float, names: Sequence[str]) -
 def slots_of_scope(client: "redis.Redis", name: str, scope: str) -> int:
     """Return how many slots of a limit a scope uses. Raises redis errors."""
     held: Any = client.hget(keys.limit(name) + ":scope_slots", scope)
-    return int(held) if held is not None and held.isdigit() else 0
+    return stored_count(held)
 
 
 def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str = "") -> list[SlotHolder]:

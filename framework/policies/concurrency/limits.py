@@ -18,6 +18,7 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload, Urgency
 from framework.wire import keys
+from framework.wire.stored_numbers import stored_count
 
 SHARE_BY_URGENCY: dict[Urgency, float] = {"high": 0.35, "low": 0.25, "throttled": 0.15}
 """The share of all slots for a class that declares no limit, if the setting turns this on (GitLab's defaults)."""
@@ -60,7 +61,7 @@ class FleetSlots:
         for identity in found:
             pipeline.hget(keys.process(decode_escaped(identity)), "slots")
         slot_counts: list[bytes | None] = pipeline.execute()
-        return sum(int(slots) for slots in slot_counts if slots is not None and slots.isdigit())
+        return sum(map(stored_count, slot_counts))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.text import decode_escaped, format_count
+from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
 
 FORGET_AFTER_S = 60
@@ -57,10 +57,23 @@ class LimitSweeper:
         if keys.LIMITS in read:
             self._update_operator_limits(sorted(map(_limit_name, read[keys.LIMITS])))
         for base in sorted(read.get(keys.LIMITS_WAITING, ())):
+            name = decode_name(base)
+            # The member is the name of a key: no other program may choose a key for the script.
+            if name is None or not name.startswith(_KEY_PREFIX):
+                self._log_foreign(base)
+                continue
             try:
-                self._sweep_limit(decode_escaped(base))
+                self._sweep_limit(name)
             except ResponseError as error:
                 self._log_unusable(_limit_name(base), error)
+
+    def _log_foreign(self, member: bytes) -> None:
+        self._log_limit.error(
+            f"member {member[:100]!r}",
+            f"a member of {keys.LIMITS_WAITING} is no key of a concurrency limit, and is passed over. Remove it with SREM",
+            "concurrency_limit.unusable",
+            limit=decode_escaped(member[:100]),
+        )
 
     def _read_sets(self) -> "dict[str, set[bytes]]":
         """Read the sets of known limits and of those with waiting jobs, as far as they may exist, in one round trip."""

@@ -18,7 +18,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_PAUSED, is_lasting
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.text import format_count
+from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
 
 PAGE = 1_000
@@ -93,8 +93,18 @@ class PauseResumer:
             )
             return
         self._absent.note(keys.PAUSED_CLASSES, found=bool(held))
-        for name in sorted(held):
-            self._resume_class(name.decode(errors="surrogateescape"))
+        for raw in sorted(held):
+            name = decode_name(raw)
+            if name is not None:
+                self._resume_class(name)
+                continue
+            self._log_limit.warning(
+                f"name {raw!r}",
+                "a member of the set of classes with held jobs is no name of a class. Remove it with SREM",
+                "pause.blocked",
+                key=keys.PAUSED_CLASSES,
+                worker=decode_escaped(raw),
+            )
 
     def _resume_class(self, worker: str) -> None:
         found = registry.find(worker)
