@@ -154,7 +154,6 @@ class Cancellations:
                     f"{count:,} ids are marked as cancelled; a process knows the oldest {_MOST_MARKS:,}, and runs the jobs of the "
                     f"others. Look for the cause of so many members of {keys.CANCELLED}",
                     "cancellation.too_many",
-                    count=count,
                 )
             if len(page) < _PAGE or len(found) >= most:
                 return min(count, _MOST_MARKS), found

@@ -10,7 +10,7 @@ from framework.execute.cancellation import Cancellations
 from framework.execute.stats import RunningJobs
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
-from tests.harness import full_memory
+from tests.harness import full_memory, server_lines
 from tests.servers.guarded import narrowed
 
 KEY = keys.iteration("j")
@@ -19,6 +19,12 @@ KEY = keys.iteration("j")
 @pytest.fixture
 def cancellations(redis, granted):
     return Cancellations(granted)
+
+
+@pytest.fixture
+def lines():
+    with server_lines("info") as read:
+        yield read
 
 
 def calls(redis, command):
@@ -132,6 +138,20 @@ def test_refresh_forgets_marks_of_ended_jobs(redis, granted, cancellations, monk
     redis.delete(keys.CANCELLED)
     cancellations.refresh()
     assert marked == set()
+
+
+def test_refresh_keeps_a_bounded_number_of_marks(redis, cancellations, monkeypatch, lines):
+    monkeypatch.setattr("framework.execute.cancellation._PAGE", 2)
+    monkeypatch.setattr("framework.execute.cancellation._MOST_MARKS", 6)
+    redis.zadd(keys.CANCELLED, {f"j{number}": number for number in range(20)})
+    for _ in range(3):
+        cancellations.refresh()
+        assert cancellations.marked == {f"j{number}" for number in range(6)}
+    assert [line["message"].split()[0] for line in lines()] == ["20"]
+    redis.zremrangebyscore(keys.CANCELLED, 0, 17)
+    monkeypatch.setattr("framework.execute.cancellation._MOST_ENDED", 1)
+    cancellations.refresh()
+    assert cancellations.marked == {"j18", "j19"}
 
 
 def test_empty_set_of_marks_is_not_read(redis, granted):

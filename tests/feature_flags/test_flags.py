@@ -97,6 +97,19 @@ def test_redis_flags_failed_read_keeps_known_flags(redis, granted):
         assert [line["event_name"] for line in lines()] == ["flags.read_failed"]
 
 
+def test_redis_flags_too_many_keep_known_flags(redis, granted, monkeypatch):
+    monkeypatch.setattr("framework.feature_flags.redis_flags._MOST_FLAGS", 1_000)
+    flags = RedisFlags(granted, "main")
+    redis.hset(keys.FLAGS, "known", Flag("known", 100).encode())
+    flags.read()
+    redis.hset(keys.FLAGS, mapping={f"flag {number}": Flag("x", 100).encode() for number in range(5_000)})
+    with server_lines("info") as lines:
+        assert flags.read() is False
+        assert "more than 1,000 flags" in lines()[0]["exception.message"]
+    assert flags.find("known") is not None
+    assert flags.find("flag 1") is None
+
+
 def test_redis_flags_server_away_keeps_known_flags(make_server):
     server = make_server()
     client = server.open()
