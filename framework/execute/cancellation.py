@@ -138,11 +138,13 @@ class Cancellations:
     def _read_from_score(self, first: str) -> tuple[int, set[Jid]]:
         """Return how many marks count, and those with a score from ``first`` on."""
         found, start = set[Jid](), 0
-        most = _MOST_MARKS - (0 if first == _ALL else len(self.marked))
+        most = max(0, _MOST_MARKS - (0 if first == _ALL else len(self.marked)))
         while True:
             pipeline: Any = self._client.pipeline(transaction=False)
             pipeline.zcard(keys.CANCELLED)
-            pipeline.zrangebyscore(keys.CANCELLED, first, "+inf", start=start, num=_PAGE, withscores=True)
+            pipeline.zrangebyscore(
+                keys.CANCELLED, first, "+inf", start=start, num=min(_PAGE, most - start), withscores=True
+            )
             count, page = cast("tuple[int, list[tuple[bytes, float]]]", pipeline.execute())
             found.update(decode_escaped(jid) for jid, _ in page)
             if page:
@@ -155,7 +157,7 @@ class Cancellations:
                     f"others. Look for the cause of so many members of {keys.CANCELLED}",
                     "cancellation.too_many",
                 )
-            if len(page) < _PAGE or len(found) >= most:
+            if len(page) < _PAGE:
                 return min(count, _MOST_MARKS), found
             start += _PAGE
 
