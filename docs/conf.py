@@ -45,6 +45,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_COMMANDS = "example|background|by-hand"
+_MARKED = re.compile(rf"^```(?:(text) (output|log|rights=\S+)|(text)|(bash) (?:{_COMMANDS}))$", re.MULTILINE)
+"""The first line of a block with a result, a log or commands (``tests/docs/test_examples.py`` lists the marks)."""
 _ERROR = re.compile(r"[\w, ]+: ")
 _PAGE_LINK = re.compile(r"\]\(([^)#:]+)\.md\)")
 
@@ -56,6 +59,16 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
     links = dict.fromkeys(_PAGE_LINK.findall(_FENCE.sub("", source[0])))
     children = [link for link in links if _is_child(docname, link)]
     source[0] += "\n".join(["", "", "```{toctree}", ":hidden:", "", *children, "```", ""])
+
+
+def name_kinds(_app: Sphinx, _docname: str, source: list[str]) -> None:
+    """Give the blocks of results, logs and commands a class of their kind, so that the style sheet tells them from code."""
+    source[0] = _MARKED.sub(_with_class, source[0])
+
+
+def _with_class(fence: re.Match[str]) -> str:
+    kind = "commands" if fence[4] else "log" if fence[2] == "log" else "output"
+    return f"```{{code-block}} {fence[1] or fence[3] or fence[4]}\n:class: kind-{kind}\n"
 
 
 def _is_child(docname: str, link: str) -> bool:
@@ -88,6 +101,7 @@ def mark_up(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, l
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the steps above."""
     app.connect("source-read", add_contents)
+    app.connect("source-read", name_kinds)
     app.connect("doctree-read", unlink_files_outside, priority=400)  # before the links become downloads
     app.connect("autodoc-process-docstring", mark_up)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

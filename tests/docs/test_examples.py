@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
 COMMAND = "application-worker"
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
+CAPTIONED = re.compile(r"^\*\*`(\S+)`\*\*\n\n```\w+ file=(\S+)$", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 120.0  # a cold start of pytest takes 30 s on a machine with five suites at once
 COLD_PAGES = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
@@ -224,3 +225,12 @@ def test_every_page_is_reached_from_the_index() -> None:
         links = re.findall(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)", page.read_text())
         waiting += [(page.parent / link).resolve() for link in links if "://" not in link]
     assert not {path for path in PAGES if path.parent != ROOT} - reached
+
+
+def test_file_of_an_example_has_its_name_above():
+    """Neither the site nor a forge shows what stands behind the language of a block."""
+    for page in PAGES:
+        files = [one.mark.removeprefix("file=") for one in blocks(page) if one.mark.startswith("file=")]
+        # The examples of a lint rule are named Bad and Good.
+        files = [one for one in files if not one.startswith("examples/sew")]
+        assert [(one, one) for one in files] == CAPTIONED.findall(page.read_text()), page
