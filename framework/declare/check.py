@@ -135,6 +135,7 @@ def build_declaration(
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
         has_category=attributes["feature_category"] is not None,
+        chosen_queues=cls._aw_chosen_queues,
         is_cron=cls._aw_is_cron,
         is_iterable=cls._aw_is_iterable,
         bounded=facts["timeout"] is not None or facts["limiter"] is not None,

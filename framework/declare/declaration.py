@@ -93,6 +93,8 @@ class Declaration:
     limiter: JobLimiter | None = None
     bounded: bool = False
     """Whether a run has a limiter or a timeout: one test of all runs, so that other classes pay for neither."""
+    chosen_queues: tuple[str, ...] = ()
+    """The queues that its pushes choose (``set(queue=...)``), where they are known, as those of Django's setting ``TASKS``."""
     is_cron: bool = False
     """Whether the class is a ``CronWorker``."""
     is_iterable: bool = False

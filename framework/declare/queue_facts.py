@@ -72,7 +72,9 @@ def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) 
         "retry_queue": declaration.retry_queue,
         "aliases": list(declaration.aliases),
     }
-    # Only where a class sets one: most applications have none.
+    # Only where a class has some: most applications have none.
+    if declaration.chosen_queues:
+        facts["chosen_queues"] = list(declaration.chosen_queues)
     if options := {name: value for name, value in declaration.options.items() if name not in _OWN_OPTIONS}:
         facts["options"] = options
     return facts

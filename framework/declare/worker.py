@@ -179,6 +179,8 @@ class ApplicationWorker(AwaitablePushes):
     """Whether a schedule pushes the jobs of the class (``CronWorker``)."""
     _aw_is_iterable: ClassVar[bool] = False
     """Whether the class runs item by item (``IterableWorker``)."""
+    _aw_chosen_queues: ClassVar[tuple[str, ...]] = ()
+    """The queues that pushes of the class choose (``set(queue=...)``), where they are known."""
     _aw_is_reenqueuer: ClassVar[bool] = False
     """Whether one job of the class at a time pushes the next (``ReenqueuerWorker``)."""
     _aw_declaration: ClassVar[Declaration | None] = None

@@ -86,11 +86,12 @@ class Router:
         return Route(queue, shard, rule.query if rule else None)
 
     def queues_of(self, declaration: Declaration) -> list[str]:
-        """Return every queue in which its jobs may wait: routed, generated, retry, and those of its aliases.
+        """Return every queue in which its jobs may wait: routed, generated, retry, chosen, and those of its aliases.
 
         The generated queue may hold jobs from before or after a rule. A renamed class has jobs in the queues of its former name.
         """
         queues = [self.route(declaration).queue, declaration.generated_queue, declaration.retry_queue]
+        queues += declaration.chosen_queues
         for alias in declaration.aliases:
             queues += self.queues_of_alias(declaration, alias)
         return list(dict.fromkeys(queue for queue in queues if queue is not None))

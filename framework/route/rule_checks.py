@@ -153,6 +153,7 @@ class RuleChecks:
         yield place, self._router.route(declaration).queue
         if declaration.retry_queue is not None:
             yield f"{declaration.qualified_name}: retry_queue", declaration.retry_queue
+        yield from ((f"{declaration.qualified_name}: set(queue=...)", queue) for queue in declaration.chosen_queues)
 
     def _overrides(self, declaration: Declaration) -> Iterator[RuleFinding]:
         index = self._deciding_rule[declaration.wire_name]

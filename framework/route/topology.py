@@ -97,8 +97,8 @@ class QueueLocations:
     def _routed(self, entry: QueueEntry) -> Iterator[QueueLocation]:
         routes = [self._router.route_of(one) for one in _under_all_names(entry)]
         yield from (QueueLocation(route.queue, route.shard) for route in routes)
-        if entry.get("retry_queue"):
-            yield QueueLocation(entry["retry_queue"], routes[0].shard)
+        further = (entry.get("retry_queue"), *(entry.get("chosen_queues") or ()))
+        yield from (QueueLocation(queue, routes[0].shard) for queue in further if queue)
 
 
 def locations_of(router: Router, declarations: Iterable[Declaration]) -> dict[QueueLocation, list[Declaration]]:
@@ -144,10 +144,8 @@ def queues_on(router: Router, declarations: Iterable[Declaration], shard: str) -
 
 def _locations(router: Router, declaration: Declaration) -> list[QueueLocation]:
     route = router.route(declaration)
-    places = [
-        QueueLocation(queue, route.shard) for queue in (route.queue, declaration.retry_queue) if queue is not None
-    ]
-    return list(dict.fromkeys(places))
+    queues = (route.queue, declaration.retry_queue, *declaration.chosen_queues)
+    return [QueueLocation(queue, route.shard) for queue in dict.fromkeys(queues) if queue is not None]
 
 
 def _under_all_names(entry: QueueEntry) -> Iterator[QueueEntry]:
@@ -186,6 +184,11 @@ def _problems(router: Router, entry: QueueEntry, source: str) -> Iterator[Config
         if (queue is not None or field == "name") and not _is_queue(queue):
             message = f"{short_repr(queue)} is not allowed, {QUEUE_NAME_FORMAT}: {regenerate_advice()}"
             yield ConfigurationProblem(source, f"{worker}.{field}", message)
+    chosen = entry.get("chosen_queues")
+    if chosen is not None and not (is_list(chosen) and all(map(_is_queue, chosen))):
+        yield ConfigurationProblem(
+            source, f"{worker}.chosen_queues", f"{short_repr(chosen)} is not a list of queues: {regenerate_advice()}"
+        )
     aliases = entry.get("aliases")
     if aliases is not None and not (is_list(aliases) and all(isinstance(one, str) for one in aliases)):
         yield ConfigurationProblem(

@@ -1,6 +1,7 @@
 """Check the Django integration with real databases, in this process: the app itself runs in docs/guides/django.md."""
 
 import asyncio
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 from django.db.transaction import TransactionManagementError  # noqa: E402
 from django.db.utils import ConnectionHandler  # noqa: E402
+from django.test import override_settings  # noqa: E402
 from psycopg.conninfo import conninfo_to_dict  # noqa: E402
 
 if not settings.configured:
@@ -32,6 +34,10 @@ from framework.integrations.django.connections import CloseConnections  # noqa: 
 from framework.integrations.django.management.commands.worker import Command  # noqa: E402
 from framework.middleware.chain import SERVER, Chain, ChainInvocation  # noqa: E402
 from tests.push.conftest import worker  # noqa: E402
+
+
+def greet() -> None:
+    """Do nothing, for a task."""
 
 
 def databases_of(kind, request, tmp_path):
@@ -316,6 +322,24 @@ def test_task_payload_imports_nothing(pusher):
         job.perform("tests.integrations.nowhere.greet", [], {}, "default")
     with pytest.raises(UnknownTaskError):
         job.perform("os.getcwd", [], {}, "default")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "chosen"), [(["default", "mails", "reports"], ("mails", "reports")), ([], ("mails",))]
+)
+def test_worker_serves_the_queues_of_tasks(monkeypatch, allowed, chosen):
+    """Those that TASKS allows; if it allows all, those of the loaded tasks."""
+    found = {"default": {"BACKEND": tasks.BACKEND, "QUEUES": allowed}}
+    backends = import_module(tasks.Task.__module__.rpartition(".")[0]).task_backends
+    with override_settings(TASKS=found):
+        monkeypatch.setattr(backends["default"], "queues", set(allowed))
+        task = tasks.Task(
+            priority=0, func=greet, backend="default", queue_name="mails", run_after=None, takes_context=False
+        )
+        monkeypatch.setitem(globals(), "sent_later", task)
+        monkeypatch.setattr(tasks.DjangoTaskWorker, "_aw_declaration", tasks.DjangoTaskWorker.declaration())
+        tasks.use_queues_of_tasks()
+        assert tasks.DjangoTaskWorker.declaration().chosen_queues == chosen
 
 
 def test_backend_with_a_wrong_option_is_refused():

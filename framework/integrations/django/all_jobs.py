@@ -5,6 +5,8 @@ Other commands load it with ``-r``, and find the settings by ``DJANGO_SETTINGS_M
     application-worker cluster '*' -r framework.integrations.django.all_jobs
 """
 
+from importlib import import_module
+
 import django
 from django.apps import apps
 from django.conf import settings
@@ -20,4 +22,4 @@ if not apps.ready:
 _tasks = getattr(settings, "TASKS", {})
 if any(backend.get("BACKEND") == _BACKEND for backend in _tasks.values()):
     autodiscover_modules(_TASKS_MODULE)
-    __import__(_BACKEND.rpartition(".")[0])
+    import_module(_BACKEND.rpartition(".")[0]).use_queues_of_tasks()

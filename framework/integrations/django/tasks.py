@@ -11,17 +11,19 @@ import sys
 import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, PushError, UnknownTaskError
-from framework.types import Json
+from framework.types import QUEUE_NAME, Json
 from framework.wire.job import count_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,16 @@ else:
     BaseTaskBackend = import_module(f"{_PACKAGE}.backends.base").BaseTaskBackend
 
 
+BACKEND = f"{__name__}.ApplicationWorkerBackend"
+"""The value of ``BACKEND`` in the setting ``TASKS``."""
+
+
+def _queues_of_settings() -> set[str]:
+    """Return the queues that ``TASKS`` allows for this backend: those to which its tasks may go."""
+    backends = [one for one in getattr(settings, "TASKS", {}).values() if one.get("BACKEND") == BACKEND]
+    return {queue for one in backends for queue in one.get("QUEUES", ()) if QUEUE_NAME.fullmatch(queue)}
+
+
 class DjangoTaskWorker(ApplicationWorker):
     """Run one function of ``django.tasks``. A failure is final, as with Django's own backends; ``OPTIONS`` may set ``retry``."""
 
@@ -44,6 +56,7 @@ class DjangoTaskWorker(ApplicationWorker):
     queue = "default"
     retry = 0
     loggable_arguments = ("task",)
+    _aw_chosen_queues = tuple(sorted(_queues_of_settings() - {"default"}))
 
     def perform(self, task: str, args: list[Json], kwargs: dict[str, Json], backend: str) -> None:
         """Call the function, and send Django's signals."""
@@ -91,6 +104,21 @@ class ApplicationWorkerBackend(BaseTaskBackend):
         result = _result(task, jid, args, kwargs)
         _signals.task_enqueued.send(type(self), task_result=result)
         return result
+
+
+def use_queues_of_tasks() -> None:
+    """Let processes serve the queues of all tasks that are loaded, too: ``QUEUES`` may be empty, which allows every queue."""
+    own = {str(one.queue_name) for one in _loaded_tasks() if isinstance(one.get_backend(), ApplicationWorkerBackend)}
+    queues = _queues_of_settings() | {queue for queue in own if QUEUE_NAME.fullmatch(queue)}
+    declaration = DjangoTaskWorker.declaration()
+    chosen = tuple(sorted(queues - {declaration.queue}))
+    DjangoTaskWorker._aw_declaration = replace(declaration, chosen_queues=chosen)  # pyright: ignore[reportPrivateUsage]
+
+
+def _loaded_tasks() -> "list[Task[Any, Any]]":
+    names: list[Mapping[str, Any]] = [dict(getattr(module, "__dict__", {})) for module in list(sys.modules.values())]
+    # By type(): isinstance would evaluate the lazy objects of other libraries.
+    return [value for found in names for value in found.values() if issubclass(type(value), Task)]
 
 
 def _loaded_task(path: str) -> "Task[Any, Any]":
