@@ -23,8 +23,13 @@ class TenantMiddleware:
     def call(self, worker: Any, job: dict[str, Any], queue: str) -> Iterator[None]:
         if job["args"] == ["stop"]:
             return
-        tenant.set(f"{queue} {os.getpid()}")
-        yield
+        token = tenant.set(f"{queue} {os.getpid()}")
+        try:
+            yield
+        finally:
+            if tenant.get() == "set by the job":
+                jobs.prove("after")
+            tenant.reset(token)
 
 
 middleware.server.add(TenantMiddleware)
@@ -47,6 +52,14 @@ class CapsuleWorker(jobs.Base):
     def perform(self) -> None:
         jobs.prove("parent", os.getppid())
         jobs.prove("capsule", capsule.get())
+
+
+class AsyncTenantWorker(jobs.Base):
+    isolation = "process"
+
+    async def perform(self) -> None:
+        jobs.prove("tenant", tenant.get() == f"default {os.getpid()}")
+        tenant.set("set by the job")
 
 
 class TenantWorker(jobs.Base):

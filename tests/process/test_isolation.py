@@ -23,9 +23,12 @@ def exists(pid):
 def test_middlewares_and_pushes_work_in_the_process(site, redis, proofs):
     enqueue(redis, "TenantWorker", args=["go"], jid="runs", correlation_id="cafe")
     enqueue(redis, "TenantWorker", args=["stop"], jid="stopped")
+    enqueue(redis, "AsyncTenantWorker", jid="async")
     process = start(site)
     assert process.line(jid="runs", job_status="done")["process_pid"] != process.pid
-    assert proofs("tenant") == ["True"]
+    assert process.line(jid="async", job_status="done")
+    assert proofs("tenant", 2) == ["True", "True"]
+    assert proofs("after") == ["1"]
     assert process.line(**{"class": "NoopWorker", "job_status": "done"})["correlation_id"] == "cafe"
     dropped = process.line(jid="stopped", job_status="dropped")
     assert dropped["dropped_by"] == "middleware"

@@ -11,7 +11,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
@@ -223,15 +225,43 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     context.enter_job(payload)
     _limit_memory(request)
     worker.tell(begun=True)
-    with ChainInvocation(tools.middleware_of(request["capsule"]), instance, payload, request["queue"]) as reached_end:
+    # The middlewares and the task of an async job share one context, as in the worker process.
+    own = copy_context()
+    reached_end, coroutine = own.run(_begin, worker, request, tools, instance)
+    if coroutine is not None:
+        with asyncio.Runner() as runner:
+            runner.run(coroutine, context=own)
+    return reached_end
+
+
+def _begin(
+    worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools, instance: Any
+) -> tuple[bool, Coroutine[Any, Any, None] | None]:
+    """Run the job to its end, or return the coroutine of an async job; its middlewares end in the coroutine."""
+    payload: Payload = request["payload"]
+    with ExitStack() as exits:
+        chain = ChainInvocation(tools.middleware_of(request["capsule"]), instance, payload, request["queue"])
+        reached_end = exits.enter_context(chain)
         if reached_end:
             # The worker process has asked the limiter.
-            declaration = replace(kind.declaration(), limiter=None)
+            declaration = replace(instance.declaration(), limiter=None)
             coroutine = call_perform(instance, declaration, payload, tools.strictness, Timeouts())
-            returned = instance._aw_returned if coroutine is None else asyncio.run(coroutine)  # pyright: ignore[reportPrivateUsage]
-            if RESULT in payload or KEPT in payload:
-                worker.tell(answer=encoded_value(declaration.wire_name, instance.jid, returned))
-    return reached_end
+            if coroutine is not None:
+                return True, _complete(worker, instance, payload, coroutine, exits.pop_all())
+            _tell_answer(worker, instance, payload, instance._aw_returned)
+    return reached_end, None
+
+
+async def _complete(
+    worker: _WorkerProcess, instance: Any, payload: Payload, coroutine: Coroutine[Any, Any, Any], exits: ExitStack
+) -> None:
+    with exits:
+        _tell_answer(worker, instance, payload, await coroutine)
+
+
+def _tell_answer(worker: _WorkerProcess, instance: Any, payload: Payload, returned: object) -> None:
+    if RESULT in payload or KEPT in payload:
+        worker.tell(answer=encoded_value(instance.declaration().wire_name, instance.jid, returned))
 
 
 def _class_of(request: Mapping[str, Any]) -> Any:
