@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,11 +79,23 @@ class ProcessEvents:
         text = "the lease of this process has expired; it fetches no job until the lease is renewed. Check the load of the host"
         self._rate_limit.warning("lease", text, "lease.lost", shard=self._shard)
 
-    def data_lost(self) -> None:
+    def data_lost(self, written_at: float, restored_at: float | None, running: Sequence[str]) -> None:
+        """Report that Redis lost data: it has the state of ``restored_at``, ``None`` if it does not know the process.
+
+        ``running`` are jobs that run in this process: Redis may not know that they do.
+        """
+        missing = "it no longer has the record of this process"
+        if restored_at is not None:
+            missing = f"it came back from a state that is {written_at - restored_at:.0f} s older"
         self._log.error(
-            "Redis has lost data: it no longer has the record of this process, so jobs may be lost. Check Redis for a flush, a "
-            "restart without persistence, or a restored backup",
+            f"Redis has lost data: {missing}. Jobs that were pushed since then may be lost, and jobs that have ended or that run may "
+            f"run again. Check Redis for a flush, a restart without persistence, or a restored backup; `{command('ledger diff')}` "
+            "shows the recorded jobs that are lost",
             event_name="shard.data_loss",
+            shard=self._shard,
+            written_at=logs.iso_time(written_at),
+            restored_at=None if restored_at is None else logs.iso_time(restored_at),
+            affected_jobs=list(running),
         )
 
     def eviction_unsafe(self, policy: str) -> None:

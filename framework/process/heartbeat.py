@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -29,6 +29,8 @@ HOOKS_LIMIT_S = 300.0
 """The longest step of a task that also calls the application's code: client middleware (poller), hooks (reaper)."""
 
 NO_CAPSULES: Mapping[str, int] = MappingProxyType({})
+# Two texts of one time may differ in the last digit.
+_SAME_TIME_S = 0.001
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 2.0
 
@@ -151,6 +153,22 @@ class Watchdog:
         return None
 
 
+class DataLoss(NamedTuple):
+    """What is known of lost data: this process has written at ``written_at`` (epoch seconds by Redis's clock), and Redis has the
+    state of ``restored_at``, or, if that is ``None``, does not know the process at all."""
+
+    written_at: float
+    restored_at: float | None
+
+
+def _rollback(written_at: float, found_at: float) -> DataLoss | None:
+    """Return the loss if Redis has an older heartbeat of the process than its last one, as after the restore of a snapshot.
+
+    A process that its parent has marked as dead has a time below 0.
+    """
+    return DataLoss(written_at, found_at) if 0 < found_at < written_at - _SAME_TIME_S else None
+
+
 class ProcessLease:
     """The lease of this process: while it is renewed, no other process touches its working lists.
 
@@ -177,8 +195,9 @@ class ProcessLease:
             self._arguments += [capsule_field(name), own_slots]
         self.lapsed = False
         """Whether the last heartbeat found the lease expired, so that other processes may have recovered the working list."""
-        self.unregistered = False
-        """Whether the registry had lost this process although no other process can have removed it: Redis has lost data."""
+        self.data_loss: DataLoss | None = None
+        """Set if Redis has lost data, as the last heartbeat has found out."""
+        self._registered_at = 0.0
         self.skew_s = 0.0
         """The least difference between the host's clock and Redis's at the last heartbeat (below 0: the host is behind)."""
 
@@ -194,13 +213,17 @@ class ProcessLease:
         """
         sent_at = time.time()
         reply: Any = HEARTBEAT(self.client, self._keys, self._arguments)
-        held, now, new, steady = cast("tuple[int, bytes, int, int]", reply)
+        held, now, new, steady, before = cast("tuple[int, bytes, int, int, bytes]", reply)
         self.lapsed = not held
         self.skew_s = max(0.0, sent_at - float(now)) + min(0.0, time.time() - float(now))
         first = not self._failure_detector.steady_since
         silent_s = self._failure_detector.record_heartbeat(float(now), lease_held=bool(held))
         # Other processes remove one from the registry only after a long silence and while heartbeats arrive steadily.
-        self.unregistered = bool(new) and not first and (silent_s < self._unregister_after_s or not steady)
+        if new and not first and (silent_s < self._unregister_after_s or not steady):
+            self.data_loss = DataLoss(self._registered_at, None)
+        else:
+            self.data_loss = _rollback(self._registered_at, float(before or 0))
+        self._registered_at = float(now)
         return silent_s <= self._failure_detector.lease_s and bool(held)
 
     def release(self, *, list_is_empty: bool = True) -> None:

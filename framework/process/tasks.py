@@ -1,5 +1,6 @@
 """Do the periodic work of one worker process: the lease, the record, the sweep, the policies, the due jobs."""
 
+from itertools import islice
 from typing import cast
 
 from framework.policies.concurrency.slots import renew_slots
@@ -15,10 +16,14 @@ from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.text import decode_escaped
 from framework.wire import keys
+from framework.wire.json import loads_object
 
 _PAUSE_KEYS = [keys.PAUSED, keys.PAUSE_ENDS]
 # The difference between the host's clock and Redis's clock from which a warning is due.
 _MAX_SKEW_S = 2.0
+
+_MOST_LISTED = 20
+"""Running jobs that the line about lost data lists."""
 
 
 class ProcessTasks:
@@ -90,10 +95,16 @@ class ProcessTasks:
         self._components.shared_state.note_heartbeat()
         if lease.lapsed:
             events.lease_lost()
-        if lease.unregistered:
-            events.data_lost()
+        if lease.data_loss is not None:
+            events.data_lost(*lease.data_loss, self._running_jobs())
         if abs(lease.skew_s) >= _MAX_SKEW_S:
             events.clock_skewed(lease.skew_s)
+
+    def _running_jobs(self) -> list[str]:
+        """Return class and id of jobs that run in this process, the first few."""
+        units = islice(self._components.record.runs.running().values(), _MOST_LISTED)
+        payloads = [loads_object(unit.data) for unit, _ in units]
+        return [f"{payload.get('class')} {payload.get('jid')}" for payload in payloads]
 
     def update_title(self) -> None:
         """Show in ``ps`` what the process record says."""

@@ -196,7 +196,7 @@ def unregistered_after(redis, lease, silent_s):
     redis.delete(keys.lease(IDENTITY))
     redis.zrem(keys.REGISTRY, IDENTITY)
     lease.renew()
-    return lease.unregistered
+    return lease.data_loss is not None
 
 
 @pytest.mark.proves("F8", "R61")
@@ -204,12 +204,13 @@ def test_lease_lost_registration_is_data_loss(redis, granted):
     lease = ProcessLease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     for _ in range(2):
         lease.renew()
-        assert not lease.unregistered  # not registered before the first heartbeat
+        assert lease.data_loss is None  # not registered before the first heartbeat
     redis.flushall()
     lease.renew()
-    assert lease.unregistered
+    assert lease.data_loss is not None
+    assert lease.data_loss.restored_at is None
     lease.renew()
-    assert not lease.unregistered  # reported once
+    assert lease.data_loss is None  # reported once
     ProcessLease(
         granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)
     ).renew()  # heartbeats of another process arrive
@@ -217,6 +218,26 @@ def test_lease_lost_registration_is_data_loss(redis, granted):
     assert not unregistered_after(redis, lease, STANDARD.unregister_after_s + 2)  # in order
     redis.delete(keys.STEADY_SINCE)
     assert unregistered_after(redis, lease, STANDARD.unregister_after_s + 2)  # no other process could have removed it
+
+
+@pytest.mark.proves("F8", "R61")
+def test_lease_of_an_older_snapshot_is_data_loss(redis, granted):
+    lease = ProcessLease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
+    lease.renew()
+    now = float(redis.zscore(keys.REGISTRY, IDENTITY))
+    redis.zadd(keys.REGISTRY, {IDENTITY: now - 11})  # as a snapshot of eleven seconds ago
+    lease.renew()
+    assert lease.data_loss is not None
+    assert (lease.data_loss.written_at, lease.data_loss.restored_at) == pytest.approx((now, now - 11), abs=0.01)
+    lease.renew()
+    assert lease.data_loss is None  # reported once
+    redis.zadd(keys.REGISTRY, {IDENTITY: -now})  # its parent took it for dead
+    lease.renew()
+    assert lease.data_loss is None
+    redis.zadd(keys.REGISTRY, {IDENTITY: now + 60})  # the clock of Redis was set back
+    for _ in range(2):
+        lease.renew()
+        assert lease.data_loss is None
 
 
 # --- outages --------------------------------------------------------------------------------------------------------
