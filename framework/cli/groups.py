@@ -1,5 +1,7 @@
 """Groups of commands: help that lists whole sentences, and hints for unknown commands."""
 
+from collections.abc import Mapping, Sequence
+
 import click
 
 from framework.messages import did_you_mean
@@ -24,6 +26,23 @@ class CommandGroup(click.Group):
         rows = [(name, command.get_short_help_str(_NO_LENGTH_LIMIT)) for name, command in sorted(self.commands.items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+class SectionedGroup(CommandGroup):
+    """A group of many commands, whose help lists them in sections. A command without a section is listed last."""
+
+    sections: Mapping[str, Sequence[str]] = {}
+    """The names of commands by the title of their section."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List each command with the whole first sentence of its help, below the title of its section."""
+        listed = {name for names in self.sections.values() for name in names}
+        others = [name for name in sorted(self.commands) if name not in listed]
+        for title, names in {**self.sections, "Others": others}.items():
+            rows = [(name, self.commands[name].get_short_help_str(_NO_LENGTH_LIMIT)) for name in names]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class DefaultShowGroup(CommandGroup):

@@ -1,8 +1,10 @@
 """``jobs``: push jobs, show them, say why they do not run, and act on them."""
 
+from collections.abc import Mapping, Sequence
+
 import click
 
-from framework.cli.groups import CommandGroup
+from framework.cli.groups import SectionedGroup
 from framework.cli.jobs_actions import COMMANDS as ACTIONS
 from framework.cli.jobs_cancel import cancel
 from framework.cli.jobs_counters import counters
@@ -26,7 +28,20 @@ from framework.cli.jobs_story import story
 from framework.cli.workflow_commands import workflow
 
 
-@click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+class JobsGroup(SectionedGroup):
+    """The commands by what an operator wants to do."""
+
+    sections: Mapping[str, Sequence[str]] = {
+        "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
+        "Jobs": ("list", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
+        "Queues": ("queues", "stats", "clear", "pause-queue", "unpause-queue"),
+        "Processes": ("processes", "quiet", "stop", "dump", "ping"),
+        "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),
+        "Limits, locks and counters": ("limits", "locks", "leases", "counters"),
+    }
+
+
+@click.group("jobs", cls=JobsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
     """Push jobs; show queues, processes and jobs, explain why jobs do not run, and act on them."""
 

@@ -53,7 +53,7 @@ def show(*, jid: str, names: Sequence[str], as_json: bool) -> None:
         on.print_json({"jid": jid, "found": [_fields(*one) for one in found]})
     else:
         for number, one in enumerate(found):
-            echo_lines([*([""] if number else []), *_lines(*one)])
+            echo_lines([*([""] if number else []), *record_lines(one[1], one[0])])
     on.exit_if_unanswered()
     if not found:
         echo(
@@ -63,7 +63,8 @@ def show(*, jid: str, names: Sequence[str], as_json: bool) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _lines(place: JobLocation, one: JobRecord) -> Iterator[str]:
+def record_lines(one: JobRecord, place: JobLocation | None = None) -> Iterator[str]:
+    """Yield the lines that show a job: its class, its place if it is known, its arguments, its error and all other fields."""
     yield f"{one.jid or '(no jid)'}: {one.display_class or '(malformed)'} on {one.shard}"
     for name, text in (*_headlines(place, one), *_fields_of(one.payload)):
         yield f"  {name:<14} {text}"
@@ -71,13 +72,14 @@ def _lines(place: JobLocation, one: JobRecord) -> Iterator[str]:
         yield f"  bytes          {one.text}"
 
 
-def _headlines(place: JobLocation, one: JobRecord) -> Iterator[tuple[str, str]]:
-    yield "place", _place_text(place)
+def _headlines(place: JobLocation | None, one: JobRecord) -> Iterator[tuple[str, str]]:
+    if place is not None:
+        yield "place", _place_text(place)
     if one.queue:
         yield "queue", one.queue
     if one.problem is not None:
         yield "malformed", one.problem
-    if place.score is not None:
+    if place is not None and place.score is not None:
         yield "due" if place.store.kind in ("scheduled", "retry") else "since", format_time(place.score)
     yield "arguments", json.dumps(one.display_args, ensure_ascii=False)
     if one.error_class or one.error_message:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
+from framework.cli.groups import SectionedGroup
 from framework.cli.main import COMMANDS as MAIN
 from framework.cli.main import main
 from tests.tables import each_row
@@ -111,3 +112,10 @@ def test_guide_table_of_options_matches_the_commands() -> None:
             )
             rows.append(f"| `{name}` | {' | '.join(marks)} |".replace("|  |", "| |").replace("|  |", "| |"))
     assert "\n".join(rows) in GUIDE.read_text(), "\n".join(rows)
+
+
+def test_jobs_help_lists_each_command_in_one_section() -> None:
+    group = COMMANDS["jobs"]
+    assert isinstance(group, SectionedGroup)
+    assert sorted(name for names in group.sections.values() for name in names) == sorted(group.commands)
+    assert "Others:" not in page("jobs")

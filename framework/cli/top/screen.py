@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, TypeAlias
 
-from framework.admin import ShardStats
+from framework.admin import JobRecord, ShardStats
+from framework.cli.jobs_show import record_lines
 from framework.cli.terminal import fit, text_width
 from framework.cli.top.facts import ShardFacts
 from framework.cli.top.rates import ShardRates
 from framework.cli.top.rows import VIEWS, Table, TableRow
-from framework.cli.top.state import ViewState, possible_verbs, selected_row
+from framework.cli.top.state import ViewState, job_of, possible_verbs, selected_row
 from framework.telemetry.visible import visible
 from framework.text import format_clock_time
 
@@ -51,7 +52,9 @@ def draw(frame: Frame, state: ViewState, size: Size) -> list[ScreenLine]:
     """Return the lines that fill the terminal."""
     head, foot = [*_head(frame, state)], [*_foot(frame, state)]
     room = max(0, size.lines - len(head) - len(foot))
-    lines = [*head, *_draw_tables(frame.tables, state, room)][: max(0, size.lines - len(foot))]
+    job = job_of(state.shown)
+    body = _draw_tables(frame.tables, state, room) if job is None else _draw_job(job, size.columns)
+    lines = [*head, *body][: max(0, size.lines - len(foot))]
     lines += [ScreenLine("")] * (size.lines - len(foot) - len(lines))
     return [ScreenLine(fit(one.text, size.columns), one.style) for one in [*lines, *foot][: size.lines]]
 
@@ -92,6 +95,9 @@ def _rate_text(rates: Sequence[float | None]) -> str:
 def _foot(frame: Frame, state: ViewState) -> Iterator[ScreenLine]:
     names = [f"{number} {name}" for number, name in enumerate(VIEWS, 1)]
     yield ScreenLine("  ".join(f"[{one}]" if one.endswith(f" {state.view}") else one for one in names), "heading")
+    if state.shown is not None:
+        yield ScreenLine("any key: back to the tables  q quit", "help")
+        return
     if state.asked is not None:
         shown = visible(state.asked.row.cells[1].text, _MAX_CELL_WIDTH)
         shard = state.asked.row.cells[0].text
@@ -106,7 +112,17 @@ def _foot(frame: Frame, state: ViewState) -> Iterator[ScreenLine]:
         return
     row = selected_row(state, [row for table in frame.tables for row in table.rows])
     verbs = "".join(f"{key} {verb}  " for key, verb in possible_verbs(row).items()) if not state.read_only else ""
+    verbs = f"Enter show  {verbs}" if job_of(row) is not None else verbs
     yield ScreenLine(f"{filtered}{verbs}q quit  / filter  s S sort  ↑↓ select  Tab view", "help")
+
+
+def _draw_job(job: JobRecord, columns: int) -> Iterator[ScreenLine]:
+    """Yield what `jobs show` prints of the job; a long value goes on in the next lines."""
+    first, *others = record_lines(job)
+    yield ScreenLine(visible(first), "title")
+    for line in map(visible, others):
+        for start in range(0, max(1, len(line)), max(20, columns)):
+            yield ScreenLine(line[start : start + max(20, columns)])
 
 
 def _draw_tables(tables: Sequence[Table], state: ViewState, room: int) -> Iterator[ScreenLine]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from framework.admin import JobEntry, Queue, WorkerProcess
+from framework.admin import JobEntry, JobRecord, Queue, RunningJob, WorkerProcess
 from framework.cli.top.rows import VIEWS, RowOrder, Table, TableName, TableRow, first_order
 
 Verb: TypeAlias = Literal["pause", "unpause", "retry", "delete", "quiet"]
@@ -30,6 +30,8 @@ class ViewState:
     """The key of the selected row."""
     asked: Intent | None = None
     """The action that waits for a yes."""
+    shown: TableRow | None = None
+    """The job whose payload is on the screen instead of the tables."""
     message: str = ""
     read_only: bool = False
     ended: bool = False
@@ -54,6 +56,8 @@ _VERBS = "prdu"
 
 def press(state: ViewState, key: str, tables: Sequence[Table]) -> Step:
     """Return the effect of the key, with these tables on the screen. An unknown key has none."""
+    if state.shown is not None:
+        return Step(replace(state, shown=None, ended=key == "q"))
     if state.asked is not None:
         return _answer(state, state.asked, key)
     if state.typing:
@@ -66,6 +70,8 @@ def press(state: ViewState, key: str, tables: Sequence[Table]) -> Step:
         return Step(_sort(state, tables, opposite=key == "S"))
     if key in tuple(_VERBS):
         return Step(_ask(state, key, selected_row(state, rows)))
+    if key == "enter":
+        return Step(_show_job(state, selected_row(state, rows)))
     return Step(_go(state, key))
 
 
@@ -85,6 +91,23 @@ def possible_verbs(row: TableRow | None) -> Mapping[str, Verb]:
             return {"r": "retry", "d": "delete"} if entry.kind in ("retry", "dead") else {"d": "delete"}
         case _:
             return {}
+
+
+def job_of(row: TableRow | None) -> JobRecord | None:
+    """Return the job that a row shows, ``None`` for a row of another thing."""
+    match row.subject if row is not None else None:
+        case RunningJob() as running:
+            return running.job
+        case JobEntry() as entry:
+            return entry
+        case _:
+            return None
+
+
+def _show_job(state: ViewState, row: TableRow | None) -> ViewState:
+    if job_of(row) is None:
+        return replace(state, message="Enter shows a job: select one in the view jobs, or in that of a set.")
+    return replace(state, shown=row)
 
 
 def _answer(state: ViewState, asked: Intent, key: str) -> Step:

@@ -2,12 +2,16 @@
 
 import pytest
 
+from framework.admin import JobRecord, RunningJob
 from framework.cli.terminal import text_width
 from framework.cli.top.rates import QueueRates, ShardRates
+from framework.cli.top.rows import HEADINGS, Table, TableRow
 from framework.cli.top.screen import Size, as_text, draw
 from framework.cli.top.state import ViewState, press
 from framework.cli.top.view import make_frame
-from tests.cli.top.facts_of_a_shop import facts, held, process, queue
+from framework.settings.size_limit import SizeLimitSettings
+from tests.cli.top.facts_of_a_shop import NOW, facts, held, process, queue
+from tests.harness import encoded
 
 HOSTILE = "mail\x1b[2J\n日本"
 RATES = ShardRates(12.5, 0.0, {HOSTILE: QueueRates(3.0, 2.55)})
@@ -82,3 +86,16 @@ def test_last_line_has_keys_question_filter_or_message():
 def test_shard_that_does_not_answer_is_named():
     line = draw(frame(ViewState(), {"second": "no answer since 10:00:00Z"}.items()), ViewState(), Size(80, 24))[3]
     assert (line.text.rstrip(), line.style) == ("second: no answer since 10:00:00Z", "alert")
+
+
+def test_enter_shows_the_job_and_any_key_leads_back():
+    record = JobRecord("main", encoded("MailWorker", jid="j1", args=["x" * 200], tenant=7), SizeLimitSettings())
+    row = TableRow("jobs", "jobs main p t", RunningJob("main", "host:7:aa", "t", "mail", NOW, record), ())
+    table = Table("jobs", HEADINGS["jobs"], [row], 1)
+    state, _ = press(ViewState(view="jobs"), "enter", [table])
+    shown = [one.text.rstrip() for one in draw(frame(state), state, Size(60, 24))]
+    assert "j1: MailWorker on main" in shown
+    assert "".join(shown).count("x") >= 200
+    assert "  tenant         7" in shown
+    assert press(state, "escape", [table]).state.shown is None
+    assert "Enter shows a job" in press(ViewState(), "enter", []).state.message
