@@ -136,6 +136,8 @@ class KeptResult(NamedTuple):
     """The stored answer of a job of a batch."""
 
     jid: Jid
+    place: int
+    """Its place among the results of the batch."""
     answer: bytes
 
 

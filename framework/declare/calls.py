@@ -202,7 +202,7 @@ def value_of(worker: str, jid: Jid | None, end: CallEnd) -> Any:
 
 def kept_values(results: Iterable[KeptResult]) -> list[Any]:
     """Return the values of jobs of a batch. One that was discarded has none. Raises ResultRefusedError."""
-    ends = ((jid, stored_end(answer)) for jid, answer in results)
+    ends = ((jid, stored_end(answer)) for jid, _, answer in results)
     return [value_of("", jid, end) for jid, end in ends if end.word in ("done", "refused")]
 
 

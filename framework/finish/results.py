@@ -13,7 +13,7 @@ from framework.telemetry.counters import counters
 from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from framework.wire.resources import JobResources
-from framework.wire.result_fields import RESULT_LIMIT, end_answer, value_answer
+from framework.wire.result_fields import RESULT_LIMIT, answer_of_batch, end_answer, value_answer
 
 REFUSED_RESULTS = "sidekiq_results_refused_total"
 """Jobs that succeeded with a result that is not JSON, or is too large: the caller gets an error instead."""
@@ -79,7 +79,10 @@ def sign_answer(resources: JobResources, signatures: StateSignatures) -> None:
     """Sign the answer of a job that ends, if it has one."""
     awaited = resources.awaited
     if awaited is not None and awaited.answer and type(awaited.answer) is not _SealedAnswer:
-        sealed = signatures.seal(result_place(awaited.jid), awaited.answer.encode(errors="replace"))
+        answer = awaited.answer
+        if awaited.place is not None:
+            answer = answer_of_batch(answer, awaited.bid, awaited.place)
+        sealed = signatures.seal(result_place(awaited.jid), answer.encode(errors="replace"))
         resources.awaited = awaited._replace(answer=_SealedAnswer(sealed.decode()))
 
 

@@ -10,7 +10,7 @@ from framework.settings.key_versions import SignatureSettings
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
-from framework.wire.batch_fields import BATCH_EVENT, BID
+from framework.wire.batch_fields import BATCH_EVENT, BID, KEPT
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE
 from framework.wire.cron_fields import CRON
 from framework.wire.job import PROFILE, TASK, TASK_ITEMS, TIMEOUT, TRACK
@@ -23,7 +23,7 @@ _SIGNED_FIELDS = (
     # With it the arguments are an id with the digest of the blob.
     OFFLOADED,
     *("retry", "retry_for", "dead", "backtrace", "tags", "status_expiration", TIMEOUT, PROFILE),
-    *(TRACK, TASK, TASK_ITEMS, BID, BATCH_EVENT, RESULT, CRON, CORRELATION_ID),
+    *(TRACK, TASK, TASK_ITEMS, BID, KEPT, BATCH_EVENT, RESULT, CRON, CORRELATION_ID),
 )
 """Fields that no move of a job changes, and that decide what runs, how, and for whom."""
 

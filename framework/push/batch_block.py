@@ -69,6 +69,10 @@ class JobMaker(Protocol):
         """Build many jobs with these fields, and hand them to ``write``."""
         ...
 
+    def signed_again(self, payload: bytes) -> bytes:
+        """Return a payload that was built and changed here with another signature; without keys the payload itself."""
+        ...
+
     def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
         """Note the ids of written jobs."""
         ...
@@ -169,7 +173,7 @@ class BatchBlock:
         if not facts.keeps_results:
             return payload
         facts.next_place += 1
-        return append_fields(payload, {KEPT: facts.next_place})
+        return self._client.signed_again(append_fields(payload, {KEPT: facts.next_place}))
 
     def _add_lock(self, plan: PushPlan, batch: JobBatch, index: int, group: BatchGroup, due: DueTime | None) -> None:
         assert plan.deduplication is not None, "the plan has made the lock keys"  # noqa: S101

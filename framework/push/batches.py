@@ -7,10 +7,12 @@ from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback,
 from framework.declare.declaration import Declaration
 from framework.declare.request import PushRequest
 from framework.errors import BatchError, UnknownBatchError
+from framework.payloads.stored_state import StateSignatures
 from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
 from framework.push.homes import Homes
 from framework.push.job_batch import JobBatch
 from framework.push.push_plan import PushPlan
+from framework.shard.result_store import opened_results
 from framework.shard.shard import Shard
 from framework.types import Json
 from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEventName, BatchMembers, Callback
@@ -33,8 +35,9 @@ class CallbackMaker(JobMaker, Protocol):
 class Batches:
     """The batches of all shards of a client. Safe to share between threads."""
 
-    def __init__(self, client: CallbackMaker) -> None:
+    def __init__(self, client: CallbackMaker, signatures: StateSignatures) -> None:
         self._client = client
+        self._signatures = signatures
         self._homes = Homes(lambda: client.shards, UnknownBatchError)
 
     def block(self, facts: BatchFacts, autoflush: int) -> JobCollector:
@@ -119,7 +122,11 @@ class Batches:
         found = self.status(bid)
         if not found.keeps_results:
             raise BatchError(bid, "it keeps no results: make it with Batch(keep_results=True)")
-        return self._homes.ask(bid, lambda home: home.batch_results(bid))
+        return self._homes.ask(bid, lambda home: self.results_on(home, bid))
+
+    def results_on(self, home: Shard, bid: str) -> Sequence[KeptResult]:
+        """Return the results that a shard keeps for a batch. One that is not signed as it must be is a refused one."""
+        return opened_results(self._signatures, bid, home.batch_results(bid))
 
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
         """See ``BatchPort``."""

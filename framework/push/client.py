@@ -11,6 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
 from framework.middleware.chain import Call
+from framework.payloads.signatures import PayloadSignatures
 from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
@@ -35,8 +36,9 @@ from framework.push.workflows import Workflows
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
-from framework.types import Jid, Json
+from framework.types import Jid, Json, Payload
 from framework.wire import keys
+from framework.wire.json import dumps, loads
 from framework.wire.sub_queues import PRIORITY
 
 
@@ -58,6 +60,7 @@ class Client:
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         recorder: PushRecorder | None = None,
         payload_edits: PayloadEdits = no_edits,
+        signatures: PayloadSignatures | None = None,
         state_signatures: StateSignatures = UNSIGNED_STATE,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -72,11 +75,12 @@ class Client:
         self._extra_fields_for = extra_fields
         self._push_recorder = recorder
         self._payload_edits_for = payload_edits
+        self._signatures = signatures
         self._clock = clock
         self._schedule_writer = ScheduleWriter(clock)
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
-        self.batches = Batches(self)
+        self.batches = Batches(self, state_signatures)
         self.workflows = Workflows(self, self.batches, state_signatures)
 
     def route(self, declaration: Declaration) -> Route:
@@ -150,6 +154,14 @@ class Client:
         plan = self._plan_for(declaration, options)
         locks = plan.step_locks(scheduled=due is not None)
         return plan, plan.payloads.one(args, due, locks, {**plan.fields_of_push(), **fields})
+
+    def signed_again(self, payload: bytes) -> bytes:
+        """Return a payload that was built and changed here with another signature; without keys the payload itself."""
+        if self._signatures is None:
+            return payload
+        fields: Payload = loads(payload, None)
+        self._signatures.sign(fields)
+        return dumps(fields)
 
     def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
         """Note the jobs that the block of a batch has written. A test may run them."""

@@ -233,7 +233,7 @@ class Workflows:
 
         def received(jobs: StepJobs) -> list[list[Json]]:
             signature = _setter_of(workflow_id, jobs).declaration.signature
-            rows = [[_received(home, workflow_id, value) for value in row] for row in jobs.received]
+            rows = [[self._received(home, workflow_id, value) for value in row] for row in jobs.received]
             counts[0] += len(rows)
             return bind_all(signature, rows)
 
@@ -245,6 +245,25 @@ class Workflows:
         token = f"{place}:{generate_jid()}"
         parts = home.add_step_parts(token, self._sealed(place, split_jobs(chain(stored, groups))))
         home.change_workflow(workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
+
+    # At a crash: the ends of jobs have stored the results; the arguments made of them are stored once, as computed ones.
+    def _received(self, home: Shard, workflow_id: str, argument: Sequence[Json]) -> Json:
+        """Return a stored argument, or the result or the results of the step that it names. Raises WorkflowError."""
+        if len(argument) == 1:
+            return argument[0]
+        step, kind = str(argument[0]), argument[1]
+        try:
+            values: list[Json] = kept_values(self._batches.results_on(home, step_bid(workflow_id, step)))
+        except (BatchError, ResultError) as error:
+            raise WorkflowError(workflow_id, f"the results of the step {step!r} cannot be received: {error}") from error
+        if kind == "all":
+            return values
+        if len(values) != 1:
+            raise WorkflowError(
+                workflow_id,
+                f"the step {step!r} has {len(values)} results, and result_of takes one: use results_of({step!r})",
+            )
+        return values[0]
 
     def _stored_groups(self, home: Shard, place: str) -> Iterator[tuple[int, list[list[Json]]]]:
         """Yield the stored arguments of a step. Raises as ``StateSignatures.open``."""
@@ -339,23 +358,3 @@ def _setter_of(workflow_id: str, jobs: StepJobs) -> Setter[Any]:
             workflow_id, f"no class {jobs.worker!r} is loaded in this process. Deploy it again, or cancel the workflow"
         )
     return cast("Setter[Any]", worker.set(**jobs.options))
-
-
-# At a crash: the results are those that the ends of jobs have stored; the arguments made of them are stored once, as computed ones.
-def _received(home: Shard, workflow_id: str, argument: Sequence[Json]) -> Json:
-    """Return a stored argument, or the result or the results of the step that it names. Raises WorkflowError."""
-    if len(argument) == 1:
-        return argument[0]
-    step, kind = str(argument[0]), argument[1]
-    try:
-        values: list[Json] = kept_values(home.batch_results(step_bid(workflow_id, step)))
-    except (BatchError, ResultError) as error:
-        raise WorkflowError(workflow_id, f"the results of the step {step!r} cannot be received: {error}") from error
-    if kind == "all":
-        return values
-    if len(values) != 1:
-        raise WorkflowError(
-            workflow_id,
-            f"the step {step!r} has {len(values)} results, and result_of takes one: use results_of({step!r})",
-        )
-    return values[0]

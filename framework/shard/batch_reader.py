@@ -79,7 +79,7 @@ def sorted_results(bid: str, stored: Mapping[bytes, bytes]) -> list[KeptResult]:
             continue
         place, _, answer = value.partition(b" ")
         found.append((int(place), decode_escaped(jid), answer))
-    return [KeptResult(jid, answer) for _, jid, answer in sorted(found)]
+    return [KeptResult(jid, place, answer) for place, jid, answer in sorted(found)]
 
 
 def batch_status(

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -18,13 +18,14 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
+from framework.declare.batch_port import KeptResult
 from framework.declare.request import PushRequest
 from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
 from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures, result_place
 from framework.shard.shard import Shard
 from framework.types import Jid, JobState
 from framework.wire import keys
-from framework.wire.result_fields import end_answer
+from framework.wire.result_fields import end_answer, kept_at
 from framework.wire.status_key import most_advanced
 
 _SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
@@ -194,6 +195,24 @@ class _ShardThread:
                 # Its waiter may have given up meanwhile.
                 with suppress(InvalidStateError):
                     future.set_result(_opened(self._signatures, jid, answer))
+
+
+def opened_results(signatures: StateSignatures, bid: str, kept: Iterable[KeptResult]) -> list[KeptResult]:
+    """Return the results of a batch without their signatures; one that is not signed as it must be becomes a refused one."""
+    if not signatures.signs:
+        return list(kept)
+    return [one._replace(answer=_opened_of(signatures, bid, one)) for one in kept]
+
+
+def _opened_of(signatures: StateSignatures, bid: str, kept: KeptResult) -> bytes:
+    try:
+        answer = signatures.open(result_place(kept.jid), kept.answer)
+    except (StateRefusedError, MissingKeyError) as error:
+        return end_answer("refused", error.reason).encode()
+    # A signed answer names its batch and its place there: none of another batch can stand here.
+    if answer != kept.answer and kept_at(answer) != [bid, kept.place]:
+        return end_answer("refused", "it is the result of another batch, or of another place in this one").encode()
+    return answer
 
 
 def _opened(signatures: StateSignatures, jid: Jid, stored: bytes) -> bytes:

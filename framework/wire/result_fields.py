@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from framework.errors import PayloadError
 from framework.wire.json import dumps, loads
 
 RESULT = "aw_result"
@@ -18,6 +19,7 @@ WAIT_S = 30 * 86_400
 """For how long the state of a job that keeps its result lives at least, after each change before the end of the job."""
 
 _MAX_TOKEN = 64
+_KEPT_AT = "of"
 
 EndWord: TypeAlias = Literal[
     "dead", "deleted", "discarded", "dropped", "expired", "cancelled", "removed", "retired", "skipped", "refused"
@@ -71,6 +73,20 @@ def end_answer(word: EndWord, reason: str = "", error_class: str = "") -> str:
     """Return the stored answer of a job that ended without a result."""
     fields = {"end": word, "reason": reason[:1_000], "error_class": error_class}
     return dumps({name: value for name, value in fields.items() if value}).decode(errors="replace")
+
+
+def answer_of_batch(answer: str, bid: str, place: int) -> str:
+    """Return an answer that names the batch that keeps it, and its place there: a signature covers both."""
+    return f"{answer[:-1]},{dumps({_KEPT_AT: [bid, place]}).decode()[1:]}"
+
+
+def kept_at(answer: bytes) -> Any:
+    """Return the batch and the place that an answer names, ``None`` for none."""
+    try:
+        fields: Any = loads(answer, None)
+    except PayloadError:
+        return None
+    return fields.get(_KEPT_AT) if isinstance(fields, dict) else None
 
 
 def read_answer(data: bytes) -> CallEnd:

@@ -78,6 +78,7 @@ class ProcessClient(Client):
             extra_fields=PushPositions(self.databases),
             recorder=self.recorder,
             payload_edits=payload_edits(self.protection),
+            signatures=self.protection.signatures,
             state_signatures=state_signatures(settings.signatures),
         )
 

@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from framework.wire import keys
 from framework.wiring import client as wiring
 from framework.wiring.client import open_router
 from framework.wiring.cron import open_cron
-from framework.workflows import Workflow, computed, computes_arguments
+from framework.workflows import Workflow, computed, computes_arguments, results_of
 from tests.testing.conftest import write_config
 from tests.testing.test_signed import KEY
 
@@ -54,7 +55,7 @@ class Application:
         self.ran = []
         ran = self.ran
 
-        def perform(self, number: int, more: list[int] | None = None) -> int:
+        def perform(self, number: int, more: Any = None) -> int:
             ran.append(number)
             return number
 
@@ -354,3 +355,39 @@ def test_end_without_a_result_needs_no_signature(app):
     admin.Queue("default").clear()
     with pytest.raises(JobRemovedError):
         call.result(timeout=10)
+
+
+def results_workflow(app):
+    """Run the first step of a workflow whose second step receives its results; return it, and the key of the results."""
+    first = app.row.set(queue="later")
+    flow = Workflow("w", queue="default").step("first", first, [(1,), (2,)])
+    run = flow.then("second", app.row, [(3, results_of("first"))]).start()
+    app.jobs.drain(app.row, raise_errors=False)
+    app.jobs.drain(
+        type("LaterWorker", (app.row,), {"__module__": "workers.later", "queue": "later"}), raise_errors=False
+    )
+    return run, f"{keys.batch(f'aw-{run.id}.first')}:results"
+
+
+def test_results_of_a_step_are_received(app):
+    _, place = results_workflow(app)
+    assert app.redis.hlen(place) == 3
+    assert app.run() == [3]
+
+
+@pytest.mark.parametrize("attack", ["forged", "moved", "swapped"])
+def test_forged_result_of_a_step_is_not_received(app, attack):
+    run, place = results_workflow(app)
+    (one, first), (two, second) = sorted(
+        ((jid, value) for jid, value in app.redis.hgetall(place).items() if not jid.startswith(b":")),
+        key=lambda pair: int(pair[1].split(b" ")[0]),
+    )
+    places = first.split(b" ")[0], second.split(b" ")[0]
+    changes = {
+        "forged": {one: b'%b {"value":%d}' % (places[0], FORGED)},
+        "moved": {one: second},
+        "swapped": {one: first.replace(places[0], places[1], 1), two: second.replace(places[1], places[0], 1)},
+    }
+    app.redis.hset(place, mapping=changes[attack])
+    assert app.run() == []
+    assert run.status.step("second").state == "starting"
