@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from framework.wire.error_text import error_class, error_message
 
@@ -80,7 +80,7 @@ def _errors(error: BaseException) -> Iterator[tuple[str, BaseException]]:
         elif one.__context__ is not None and not one.__suppress_context__:
             waiting.append(("raised while handling", one.__context__))
         if isinstance(one, BaseExceptionGroup):
-            waiting += [("with", part) for part in one.exceptions]
+            waiting += [("with", part) for part in cast("tuple[BaseException, ...]", one.exceptions)]
 
 
 def _calls(error: BaseException, most: int) -> list[str]:
