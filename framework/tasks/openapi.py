@@ -40,6 +40,7 @@ _ANSWERS = {
     403: "the caller may not",
     404: "there is no such task or job, or the caller may not see it",
 }
+_FURTHER_ANSWERS = {409: "the state of the task does not allow it", 429: "the caller has too many open streams"}
 
 
 def _operation(
@@ -49,7 +50,7 @@ def _operation(
         str(status): {"description": text, "content": {"application/json": {"schema": _ref("Error")}}}
         for status, text in {
             **_ANSWERS,
-            **dict.fromkeys(also, "the state of the task does not allow it"),
+            **{status: _FURTHER_ANSWERS[status] for status in also},
             503: "the database or Redis does not answer",
         }.items()
     }
@@ -155,7 +156,11 @@ DOCUMENT: dict[str, Any] = {
         },
         "/tasks/{task_id}/stream": {
             "get": _operation(
-                "Stream the progress until the task is complete", _ref("StreamEvent"), _TASK, kind="text/event-stream"
+                "Stream the progress until the task is complete, for ten minutes at most",
+                _ref("StreamEvent"),
+                _TASK,
+                also=(429,),
+                kind="text/event-stream",
             )
         },
         "/tasks/{task_id}/cancel": {

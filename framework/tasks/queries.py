@@ -1,6 +1,8 @@
 """Read tasks, events and messages, in pages. Raises SQLAlchemyError."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, func, select, union_all
 from sqlalchemy.sql.elements import ColumnElement
@@ -13,6 +15,11 @@ SHOWN_MESSAGES = 50
 
 MAX_PAGE = 1_000
 
+PAGE_BYTES = 1_000_000
+"""The texts of a page over HTTP: it ends before the entry that would exceed them, and has at least one. Messages, results and titles
+may be long, so a thousand entries could be gigabytes.
+"""
+
 
 def find_task(connection: Connection, task_id: str) -> RowMapping | None:
     """Return the row of a task."""
@@ -20,27 +27,44 @@ def find_task(connection: Connection, task_id: str) -> RowMapping | None:
 
 
 def list_tasks(
-    connection: Connection, owner: str | None, tenant: str | None, limit: int, before: tuple[float, str] | None
+    connection: Connection,
+    owner: str | None,
+    tenant: str | None,
+    limit: int,
+    before: tuple[float, str] | None,
+    max_bytes: int | None = None,
 ) -> list[RowMapping]:
     """Return rows of tasks, the newest first; ``before`` is the place after which the page begins: (created_at, id)."""
-    wanted = select(tasks).order_by(tasks.c.created_at.desc(), tasks.c.id.desc()).limit(min(limit, MAX_PAGE))
+    place: list[ColumnElement[bool]] = []
     if owner is not None:
-        wanted = wanted.where(tasks.c.owner == owner)
+        place.append(tasks.c.owner == owner)
     if tenant is not None:
-        wanted = wanted.where(tasks.c.tenant == tenant)
+        place.append(tasks.c.tenant == tenant)
     if before is not None:
         created, task_id = before
-        wanted = wanted.where(
-            (tasks.c.created_at < created) | ((tasks.c.created_at == created) & (tasks.c.id < task_id))
-        )
-    return list(connection.execute(wanted).mappings())
+        place.append((tasks.c.created_at < created) | ((tasks.c.created_at == created) & (tasks.c.id < task_id)))
+    order = tasks.c.created_at.desc(), tasks.c.id.desc()
+    most = min(limit, MAX_PAGE)
+    if max_bytes is not None:
+        sizes = select(_length(tasks.c.result) + _length(tasks.c.title)).where(*place).order_by(*order).limit(most)
+        most = _fitting(connection.execute(sizes).scalars(), max_bytes)
+    return list(connection.execute(select(tasks).where(*place).order_by(*order).limit(most)).mappings())
 
 
 def list_events(
-    connection: Connection, task_id: str, statuses: Sequence[str], after: int, limit: int
+    connection: Connection,
+    task_id: str,
+    statuses: Sequence[str],
+    after: int,
+    limit: int,
+    max_bytes: int | None = None,
 ) -> list[JobEvent]:
     """Return events of a task in the order of their ids, those after ``after``, with their newest messages."""
     rows = _page(connection, task_id, statuses, after, limit)
+    if max_bytes is not None:
+        sizes = _message_bytes(connection, [row["jid"] for row in rows])
+        own = (len(row["params"] or "") + len(row["reason"] or "") + sizes.get(row["jid"], 0) for row in rows)
+        rows = rows[: _fitting(own, max_bytes)]
     found = newest_messages(connection, [row["jid"] for row in rows])
     return [event_of(row, found.get(row["jid"], ())) for row in rows]
 
@@ -64,6 +88,11 @@ def _page(
     return list(connection.execute(select(events).where(events.c.id.in_(first)).order_by(events.c.id)).mappings())
 
 
+def has_events_after(connection: Connection, task_id: str, statuses: Sequence[str], after: int) -> bool:
+    """Return whether a task has events of these statuses behind the event ``after``."""
+    return bool(_page(connection, task_id, statuses, after, 1))
+
+
 def find_event(connection: Connection, jid: str) -> JobEvent | None:
     """Return the event of a job with its newest messages."""
     row = connection.execute(select(events).where(events.c.jid == jid)).mappings().first()
@@ -72,25 +101,56 @@ def find_event(connection: Connection, jid: str) -> JobEvent | None:
 
 def newest_messages(connection: Connection, jids: Sequence[str]) -> dict[str, list[EventMessage]]:
     """Return the newest messages of several jobs, the oldest of them first."""
+    found: dict[str, list[EventMessage]] = {}
+    if jids:
+        wanted = _newest(select(messages), jids).order_by(messages.c.id)
+        for row in connection.execute(wanted).mappings():
+            found.setdefault(row["jid"], []).append(message_of(row))
+    return found
+
+
+def _message_bytes(connection: Connection, jids: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of the newest messages of several jobs."""
     if not jids:
         return {}
+    size = func.sum(_length(messages.c.text) + _length(messages.c.fields))
+    rows = connection.execute(_newest(select(messages.c.jid, size), jids).group_by(messages.c.jid))
+    return {jid: int(total) for jid, total in rows}
+
+
+def _newest(wanted: "Select[Any]", jids: Sequence[str]) -> "Select[Any]":
+    """Return a query of messages, limited to the newest of each of these jobs."""
     # A job may have 100,000 messages: the oldest that is shown is found in the index, then those from it on are read.
     of_job = messages.alias()
     same: ColumnElement[bool] = of_job.c.jid == events.c.jid
     oldest = select(of_job.c.id).where(same).order_by(of_job.c.id.desc()).offset(SHOWN_MESSAGES - 1).limit(1)
     first = select(events.c.jid, func.coalesce(oldest.scalar_subquery(), 0).label("id")).where(events.c.jid.in_(jids))
     shown = first.subquery()
-    wanted = select(messages).join(shown, (messages.c.jid == shown.c.jid) & (messages.c.id >= shown.c.id))
-    found: dict[str, list[EventMessage]] = {}
-    for row in connection.execute(wanted.order_by(messages.c.id)).mappings():
-        found.setdefault(row["jid"], []).append(message_of(row))
-    return found
+    return wanted.join(shown, (messages.c.jid == shown.c.jid) & (messages.c.id >= shown.c.id))
 
 
-def list_messages(connection: Connection, jid: str, after: int, limit: int) -> list[EventMessage]:
+def list_messages(
+    connection: Connection, jid: str, after: int, limit: int, max_bytes: int | None = None
+) -> list[EventMessage]:
     """Return messages of a job in their order, those after the message ``after``."""
-    wanted = select(messages).where(messages.c.jid == jid, messages.c.id > after).order_by(messages.c.id)
-    return [message_of(row) for row in connection.execute(wanted.limit(min(limit, MAX_PAGE))).mappings()]
+    place = messages.c.jid == jid, messages.c.id > after
+    most = min(limit, MAX_PAGE)
+    if max_bytes is not None:
+        size = _length(messages.c.text) + _length(messages.c.fields)
+        sizes = select(size).where(*place).order_by(messages.c.id).limit(most)
+        most = _fitting(connection.execute(sizes).scalars(), max_bytes)
+    wanted = select(messages).where(*place).order_by(messages.c.id).limit(most)
+    return [message_of(row) for row in connection.execute(wanted).mappings()]
+
+
+def _length(column: "ColumnElement[Any]") -> "ColumnElement[int]":
+    return func.coalesce(func.length(column), 0)
+
+
+def _fitting(sizes: Iterable[int], max_bytes: int) -> int:
+    """Return how many of the first entries have at most ``max_bytes`` together, at least one."""
+    count = sum(total <= max_bytes for total in accumulate(sizes))
+    return max(1, count)
 
 
 def open_events(connection: Connection, task_id: str, after: int) -> list[RowMapping]:

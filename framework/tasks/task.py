@@ -34,6 +34,8 @@ _ON_THEIR_SHARD = ("queued", "working", "held", "interrupted")
 """The states of jobs that are in a queue, or held, of the shard that their event names."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+# Bytes of a result, which each listing of tasks reads.
+_MAX_RESULT = 1_000_000
 
 
 def open_database() -> TaskStore:
@@ -297,16 +299,22 @@ class Task:
         return push_failed_again(self.id, access.current())
 
     def set_result(self, result: Json) -> None:
-        """Store a summary of the result with the task: any JSON value.
+        """Store a summary of the result with the task: any JSON value of at most 1,000,000 bytes.
 
         Raises:
-            ValueError: JSON does not give the value back as it is: it has a key that is no str, a tuple, NaN.
+            ValueError: it is too large, or JSON does not give the value back as it is: it has a key that is no str, a tuple, NaN.
         """
         try:
             check_strict_json(result)
         except NotJsonError as error:
             raise ValueError(f"set_result: result{error.path} {error.reason}") from None
-        stored = update(tasks).where(tasks.c.id == self.id).values(result=dumps(result).decode())
+        text = dumps(result)
+        if len(text) > _MAX_RESULT:
+            raise ValueError(
+                f"set_result: the result has {len(text):,} bytes as JSON, and may have {_MAX_RESULT:,}. Keep a summary here, and "
+                "the data elsewhere"
+            )
+        stored = update(tasks).where(tasks.c.id == self.id).values(result=text.decode())
         _write(lambda connection: connection.execute(stored))
 
     def result(self) -> Json:
@@ -340,8 +348,12 @@ class Task:
     aretry_failed = async_twin(retry_failed)
 
 
-def story(jid: Jid, *, after: int = 0, limit: int = 1_000) -> tuple[JobEvent, list[EventMessage]]:
+def story(
+    jid: Jid, *, after: int = 0, limit: int = 1_000, max_bytes: int | None = None
+) -> tuple[JobEvent, list[EventMessage]]:
     """Return the event of a job and a page of its messages, those after the message ``after``.
+
+    With ``max_bytes`` the page ends before the message that would exceed them, and has at least one.
 
     Raises:
         TaskNotFoundError: no event has this id: the job is not tracked.
@@ -354,17 +366,28 @@ def story(jid: Jid, *, after: int = 0, limit: int = 1_000) -> tuple[JobEvent, li
             raise TaskNotFoundError(
                 f"no event of a job {jid}: its class does not declare `track = True`, or the event was removed"
             )
-        return found, queries.list_messages(connection, jid, after, limit)
+        return found, queries.list_messages(connection, jid, after, limit, max_bytes)
 
 
 def page_as_json(
     *, owner: str | None = None, tenant: str | None = None, limit: int = 100, before: Task | None = None
 ) -> list[dict[str, Any]]:
-    """Return a page of tasks as ``Task.as_json`` does each, from one query; see ``Task.all``."""
-    return [_row_as_json(row) for row in _page(owner, tenant, limit, before)]
+    """Return a page of tasks as ``Task.as_json`` does each, at most ``PAGE_BYTES`` of texts; see ``Task.all``."""
+    return [_row_as_json(row) for row in _page(owner, tenant, limit, before, queries.PAGE_BYTES)]
 
 
-def _page(owner: str | None, tenant: str | None, limit: int, before: Task | None) -> list[RowMapping]:
+def events_as_json(task_id: str, statuses: Sequence[str], *, after: int, limit: int) -> dict[str, Any]:
+    """Return a page of events, at most ``PAGE_BYTES`` of texts, and the ``after`` of the next page, ``None`` behind the last."""
+    with _reading() as connection:
+        found = queries.list_events(connection, task_id, statuses, after, limit, queries.PAGE_BYTES)
+        last = found[-1].id if found else after
+        more = queries.has_events_after(connection, task_id, statuses, last)
+    return {"events": [one.as_json() for one in found], "next": last if more else None}
+
+
+def _page(
+    owner: str | None, tenant: str | None, limit: int, before: Task | None, max_bytes: int | None = None
+) -> list[RowMapping]:
     place = None if before is None else (before.created_at, before.id)
     _check_page(0, limit)
     for name, value in (("owner", owner), ("tenant", tenant)):
@@ -372,7 +395,7 @@ def _page(owner: str | None, tenant: str | None, limit: int, before: Task | None
         if value is not None and clean_text(_text(name, value)) != value:
             return []
     with _reading() as connection:
-        return queries.list_tasks(connection, owner, tenant, limit, place)
+        return queries.list_tasks(connection, owner, tenant, limit, place, max_bytes)
 
 
 def _row_as_json(row: RowMapping) -> dict[str, Any]:

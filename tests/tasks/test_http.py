@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from framework import ApplicationWorker, BusinessError, testing
-from framework.errors import TaskDatabaseError
-from framework.tasks import Task, http
+from framework.errors import TaskDatabaseError, TaskNotFoundError
+from framework.tasks import Task, http, queries
 from framework.tasks.http import TaskScope, tasks_app
 from framework.tasks.openapi import DOCUMENT
 from tests.tables import each_row
@@ -30,6 +30,8 @@ def worker(own_classes, tmp_path, monkeypatch):
 
         def perform(self, row: int) -> None:
             self.record("checked", row=row)
+            for _ in range(3 if row >= 10 else 0):
+                self.record("m" * 500)
             if row == 2:
                 raise BusinessError("no name")
 
@@ -47,16 +49,20 @@ def task(worker):
 
 def scope_of(request):
     name = request.headers.get("x-user")
-    scopes = {"root": TaskScope(may_change=True), "ann": TaskScope(owner="ann", tenant="shop"), "bob": TaskScope("bob")}
+    scopes = {
+        "root": TaskScope.all(may_change=True),
+        "ann": TaskScope(owner="ann", tenant="shop"),
+        "bob": TaskScope("bob"),
+    }
     return scopes.get(name)
 
 
-def ask(method, path, user="root", app=None, status=200):
+def ask(method, path, user="root", app=None, status=200, site="none"):
     async def send():
         mounted = Starlette(routes=[Mount("/api", app or tasks_app(scope_of))])
         transport = httpx.ASGITransport(mounted, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.request(method, f"/api{path}", headers={"x-user": user})
+            return await client.request(method, f"/api{path}", headers={"x-user": user, "sec-fetch-site": site})
 
     answer = asyncio.run(send())
     assert answer.status_code == status, answer.text
@@ -96,7 +102,7 @@ def test_every_route_answers_as_its_schema_says(task):
     assert fits("POST", f"/tasks/{task.id}/cancel") == {"cancelled": 1}
 
 
-def test_list_is_read_by_one_query(task):
+def test_list_is_read_by_two_queries(task):
     for _ in range(3):
         Task.create(title="more").close()
     statements = []
@@ -109,7 +115,7 @@ def test_list_is_read_by_one_query(task):
         assert len(fits("GET", "/tasks")["tasks"]) == 4
     finally:
         event.remove(Engine, "before_cursor_execute", note)
-    assert len([one for one in statements if "FROM aw_tasks" in one]) == 1
+    assert len([one for one in statements if "FROM aw_tasks" in one]) == 2
 
 
 def test_stream_ends_with_the_task(task, monkeypatch):
@@ -118,6 +124,104 @@ def test_stream_ends_with_the_task(task, monkeypatch):
     assert lines[0].startswith("event: progress\ndata: ")
     assert json.loads(lines[0].partition("data: ")[2])["counts"]["finish"] == 1
     assert lines[1] == "event: complete\ndata: {}"
+
+
+@pytest.mark.parametrize("facts", [{}, {"owner": None}, {"owner": ""}, {"owner": 5}, {"tenant": None, "owner": "ann"}])
+def test_scope_without_a_name_is_an_error(facts):
+    with pytest.raises(ValueError, match=r"TaskScope\.all\(\) sees every task"):
+        TaskScope(**facts)
+
+
+def test_page_ends_at_its_bytes(worker, monkeypatch):
+    monkeypatch.setattr(queries, "PAGE_BYTES", 3_000)
+    monkeypatch.setattr(http, "PAGE_BYTES", 3_000)
+    with Task.create(worker, title="t" * 1_000) as task:
+        jids = task.perform_bulk(worker, [(10,), (11,), (12,), (3,), (4,), (5,)])
+    testing.drain()
+    sizes, after, seen = [], 0, []
+    while after is not None:
+        page = fits("GET", f"/tasks/{task.id}/events?after={after}")
+        seen += [one["jid"] for one in page["events"]]
+        sizes.append(len(page["events"]))
+        after = page["next"]
+    assert seen == jids
+    assert sizes == [1, 1, 4]
+    assert len(fits("GET", f"/jobs/{jids[0]}")["messages"]) == 4
+    monkeypatch.setattr(http, "PAGE_BYTES", 1_100)
+    assert len(fits("GET", f"/jobs/{jids[0]}")["messages"]) == 3
+    for _ in range(3):
+        Task.create(title="t" * 1_000).close()
+    assert len(fits("GET", "/tasks")["tasks"]) == 3
+
+
+def test_repeated_status_is_asked_for_once(task):
+    statements = []
+
+    def note(_connection, _cursor, statement, *_):
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        fits("GET", f"/tasks/{task.id}/events?{'&'.join(['status=finish'] * 500)}")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert not [one for one in statements if "UNION ALL" in one]
+
+
+def test_page_of_another_site_changes_nothing(task):
+    refused = ask("POST", f"/tasks/{task.id}/cancel", site="cross-site", status=403)
+    assert "another site" in refused.text
+    ask("GET", f"/tasks/{task.id}", site="cross-site")
+    ask("POST", f"/tasks/{task.id}/cancel", site="same-origin")
+
+
+@pytest.fixture
+def endless(worker, monkeypatch):
+    """A task that is never complete, whose streams look at it at once."""
+    monkeypatch.setattr(http, "STREAM_PERIOD_S", 0.001)
+    with Task.create(worker) as task:
+        yield task
+
+
+def test_stream_ends_with_its_lifetime(endless, monkeypatch):
+    monkeypatch.setattr(http, "STREAM_LIFETIME_S", 0.05)
+    assert "event: complete" not in ask("GET", f"/tasks/{endless.id}/stream").text
+
+
+def test_stream_ends_when_its_caller_loses_the_right(endless, monkeypatch):
+    monkeypatch.setattr(http, "AUTHORIZATION_PERIOD_S", 0.0)
+    answers = [TaskScope.all(), TaskScope.all(), None]
+    app = tasks_app(lambda _: answers.pop(0))
+    assert ask("GET", f"/tasks/{endless.id}/stream", app=app).text.count("event: progress") == 1
+    assert not answers
+
+
+def test_stream_ends_with_the_deletion_of_its_task(endless, monkeypatch):
+    reads = []
+
+    async def progress(task):
+        reads.append(task)
+        if len(reads) > 1:
+            raise TaskNotFoundError("deleted")
+        return await asyncio.to_thread(task.progress)
+
+    monkeypatch.setattr(Task, "aprogress", progress)
+    assert ask("GET", f"/tasks/{endless.id}/stream").text.count("event: progress") == 1
+
+
+def test_streams_of_a_scope_are_bounded(endless, monkeypatch):
+    monkeypatch.setattr(http, "MAX_STREAMS_OF_SCOPE", 2)
+    monkeypatch.setattr(http, "STREAM_LIFETIME_S", 0.3)
+    app = tasks_app(lambda _: TaskScope.all())
+    mounted = Starlette(routes=[Mount("/api", app)])
+
+    async def open_three():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(mounted), base_url="http://test") as client:
+            path = f"/api/tasks/{endless.id}/stream"
+            at_once = await asyncio.gather(*(client.get(path) for _ in range(3)))
+            return sorted(one.status_code for one in at_once), (await client.get(path)).status_code
+
+    assert asyncio.run(open_three()) == ([200, 200, 429], 200)
 
 
 def test_without_a_hook_every_request_is_refused(task):
@@ -182,6 +286,6 @@ def test_failed_server_is_not_described_to_the_caller(task, monkeypatch):
 def test_hook_may_be_async(task):
     async def authorize(request):
         await asyncio.sleep(0)
-        return TaskScope()
+        return TaskScope.all()
 
     assert ask("GET", "/tasks", app=tasks_app(authorize)).json()["tasks"]

@@ -80,7 +80,7 @@ def ask_everything(examples: Callable[[str], int], *, derandomize: bool = False)
     ``examples``: how many, by the path of the operation.
     """
     tasks, jids = make_tasks()
-    app = tasks_app(lambda _: TaskScope(may_change=True))
+    app = tasks_app(lambda _: TaskScope.all(may_change=True))
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     for found in schema.get_all_operations():
         operation = found.ok()
