@@ -168,15 +168,18 @@ def push_call(
     if not 0 < ttl_s <= MAX_TTL_S:
         raise ArgumentsError(name, f"result_ttl is {ttl_s:,} s. Allowed: from 1 s to 7 days")
     bound = declaration.signature.bind(args, kwargs)
+    request = PushRequest(declaration, bound, None, kept_options(declaration, options, ttl_s, client.results.caller))
+    return JobCall(declaration.wire_name, client.push(request), request)
+
+
+def kept_options(
+    declaration: Declaration, options: Mapping[str, Any], ttl_s: int, caller: str = ""
+) -> Mapping[str, Any]:
+    """Return the options of a push whose result is kept for ``ttl_s``."""
     # The state tells a job that has not ended from an unknown one, for framework.result(jid).
     kept = options.get("status_expiration", declaration.status_expiration) or timedelta(0)
-    wish = {
-        **options,
-        RESULT: result_request(ttl_s, client.results.caller),
-        "status_expiration": max(kept, timedelta(seconds=state_ttl_s(ttl_s))),
-    }
-    request = PushRequest(declaration, bound, None, wish)
-    return JobCall(declaration.wire_name, client.push(request), request)
+    expiration = max(kept, timedelta(seconds=state_ttl_s(ttl_s)))
+    return {**options, RESULT: result_request(ttl_s, caller), "status_expiration": expiration}
 
 
 def _kept_for_s(declaration: Declaration, options: Mapping[str, Any]) -> int:

@@ -26,6 +26,14 @@ class ResultPort(Protocol):
         """
         ...
 
+    def note(self, jid: Jid, request: PushRequest, facts: bytes, ttl_s: int) -> None:
+        """Keep facts beside the result of a job that was pushed by this request. Raises ShardUnavailableError."""
+        ...
+
+    def noted(self, jid: Jid) -> bytes | None:
+        """Return these facts, ``None`` without any. Raises ShardUnavailableError."""
+        ...
+
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
         """Wait for this answer no more."""
         ...

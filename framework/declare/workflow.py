@@ -18,7 +18,7 @@ from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue
 from framework.declare.workflow_functions import path_of
 from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
-from framework.errors import WorkflowError
+from framework.errors import ArgumentsError, WorkflowError
 from framework.messages import did_you_mean
 from framework.typeguards import is_class, short_repr
 from framework.wire.workflow_fields import StepCondition, is_step_name, is_workflow_id
@@ -160,7 +160,7 @@ class Workflow:
         """
         if not self._steps:
             raise self._error("it has no step; begin with step(name, Worker, args)")
-        made = [(one, [self._jobs(one, *jobs) for jobs in one.jobs]) for one in self._steps]
+        made = [(one, [self._checked_jobs(one, *jobs) for jobs in one.jobs]) for one in self._steps]
         kept = {part.step for _, jobs in made for one in jobs for part in one.results()}
         self._check_kept(made, kept)
         steps = [NewStep(one.name, one.on, one.after, jobs, one.name in kept) for one, jobs in made]
@@ -181,6 +181,14 @@ class Workflow:
         if not self._steps:
             raise self._error(f"{method}({name!r}): it has no step; begin with step(name, Worker, args)")
         return self._steps[-1]
+
+    def _checked_jobs(self, step: _Step, worker: StepWorker, args: StepArguments) -> NewStepJobs:
+        """Return the jobs of a step. The error of an argument names the step."""
+        try:
+            return self._jobs(step, worker, args)
+        except ArgumentsError as error:
+            reason = f"(step {step.name!r} of {self._name!r}) {error.reason}"
+            raise ArgumentsError(error.worker, reason, argument=error.argument) from None
 
     def _jobs(self, step: _Step, worker: StepWorker, args: StepArguments) -> NewStepJobs:
         setter = self._setter(step, worker)

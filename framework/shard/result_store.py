@@ -100,6 +100,15 @@ class ResultStore:
             raise failure
         return None, most_advanced(states)
 
+    def note(self, jid: Jid, request: PushRequest, facts: bytes, ttl_s: int) -> None:
+        """See ``ResultPort``."""
+        self._client.shard(request).note_result_facts(jid, facts, ttl_s)
+
+    def noted(self, jid: Jid) -> bytes | None:
+        """See ``ResultPort``."""
+        found = (shard.result_facts(jid) for shard in self._client.shards.values())
+        return next((facts for facts in found if facts is not None), None)
+
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
         """See ``ResultPort``."""
         for thread in list(self._threads.values()):

@@ -20,6 +20,7 @@ class MemoryResults(ResultPort):
 
     def __init__(self, shards: Mapping[str, MemoryShard]) -> None:
         self._shards = shards
+        self._facts: dict[Jid, bytes] = {}
 
     def watch(self, jid: Jid, request: PushRequest) -> "Future[bytes]":
         """See ``ResultPort``: without an answer the wait ends at once, as no other process runs the job."""
@@ -37,6 +38,15 @@ class MemoryResults(ResultPort):
         found = [one.result(jid) for one in self._shards.values()]
         answer = next((answer for answer, _ in found if answer is not None), None)
         return answer, most_advanced(state for _, state in found)
+
+    def note(self, jid: Jid, request: PushRequest, facts: bytes, ttl_s: int) -> None:
+        """See ``ResultPort``."""
+        del request, ttl_s
+        self._facts[jid] = facts
+
+    def noted(self, jid: Jid) -> bytes | None:
+        """See ``ResultPort``."""
+        return self._facts.get(jid)
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
         """See ``ResultPort``."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -33,7 +34,11 @@ from framework.integrations.django.configuration_check import check_configuratio
 from framework.integrations.django.connections import CloseConnections  # noqa: E402
 from framework.integrations.django.management.commands.worker import Command  # noqa: E402
 from framework.middleware.chain import SERVER, Chain, ChainInvocation  # noqa: E402
+from framework.testing import fake  # noqa: E402
 from tests.push.conftest import worker  # noqa: E402
+
+tasks_package = import_module("django.tasks" if find_spec("django.tasks") else "django_tasks")
+task_exceptions = import_module(f"{tasks_package.__name__}.exceptions")
 
 
 def greet() -> None:
@@ -365,3 +370,52 @@ def test_manage_py_worker_passes_the_options_on(monkeypatch, argv, given):
     monkeypatch.setattr(f"{module}._ALL_JOBS", "ALL")
     Command().run_from_argv(["manage.py", "worker", *argv])
     assert found == [(given, "manage.py worker")]
+
+
+@tasks_package.task()
+def double(number: int) -> tuple[int, ...]:
+    if number < 0:
+        raise LookupError("no row")
+    return (number, 2 * number)
+
+
+KEPT = {
+    "default": {
+        "BACKEND": "framework.integrations.django.tasks.ApplicationWorkerBackend",
+        "QUEUES": ["default", "other"],
+        "OPTIONS": {"keep_result": 60},
+    }
+}
+
+
+def test_results_and_priorities_of_django_tasks():
+    with override_settings(TASKS=KEPT), fake() as jobs:
+        result, failing = double.enqueue(4), double.using(priority=-5).enqueue(-1)
+        assert [jobs.enqueued(tasks.DjangoTaskWorker)[index].get("priority") for index in (0, 1)] == ["normal", "low"]
+        waiting = double.get_result(result.id)
+        assert (waiting.status.name, waiting.args, waiting.task) == ("READY", [4], double)
+        assert waiting.enqueued_at.timestamp() == pytest.approx(result.enqueued_at.timestamp())
+        jobs.drain(raise_errors=False)
+        result.refresh()
+        # Stored as Django's backends store it.
+        assert (result.status.name, result.return_value, result.attempts) == ("SUCCESSFUL", [4, 8], 1)
+        assert result.started_at <= result.finished_at
+        failed = async_to_sync(double.aget_result)(failing.id)
+        assert (failed.status.name, failed.errors[0].exception_class, failed.task.priority) == (
+            "FAILED",
+            LookupError,
+            -5,
+        )
+        with pytest.raises(task_exceptions.TaskResultDoesNotExist):
+            double.get_result("0" * 24)
+        with pytest.raises(task_exceptions.InvalidTaskError, match="other queues have no levels"):
+            double.using(priority=5, queue_name="other").enqueue(1)
+        jobs.clock.advance(61)
+        with pytest.raises(task_exceptions.TaskResultDoesNotExist):
+            result.refresh()
+    with fake():
+        plain = double.enqueue(1)
+        with pytest.raises(NotImplementedError, match="keep_result"):
+            plain.refresh()
+    with pytest.raises(ImproperlyConfigured, match="from 1 s to 7 days"):
+        tasks.ApplicationWorkerBackend("wrong", {"OPTIONS": {"keep_result": 0}})
