@@ -287,11 +287,12 @@ def ended_rows(connection: Connection, jids: Sequence[str]) -> list[StoredEvent]
         events.c.jid.in_(jids), events.c.status.not_in(OPEN_STATUSES)
     )
     found: list[StoredEvent] = []
-    for jid, status, state, changed_at, reason, error_class, ended_at in connection.execute(ended):
+    for one in connection.execute(ended).mappings():
+        shown = {name: one[name] for name in ("reason", "error_class")}
         row = StoredEvent(
-            0, jid, None, status, state, changed_at, current=status, reason=reason, error_class=error_class
+            0, one["jid"], None, one["status"], one["state"], one["changed_at"], current=one["status"], **shown
         )
-        row.ended_at = ended_at
+        row.ended_at = one["ended_at"]
         found.append(row)
     return found
 

@@ -113,12 +113,12 @@ def _message_bytes(connection: Connection, jids: Sequence[str]) -> dict[str, int
     """Return the sizes of the newest messages of several jobs."""
     if not jids:
         return {}
-    size = func.sum(_length(messages.c.text) + _length(messages.c.fields))
-    rows = connection.execute(_newest(select(messages.c.jid, size), jids).group_by(messages.c.jid))
-    return {jid: int(total) for jid, total in rows}
+    size = func.sum(_length(messages.c.text) + _length(messages.c.fields)).label("size")
+    rows = connection.execute(_newest(select(messages.c.jid, size), jids).group_by(messages.c.jid)).mappings()
+    return {row["jid"]: int(row["size"]) for row in rows}
 
 
-def _newest(wanted: "Select[Any]", jids: Sequence[str]) -> "Select[Any]":
+def _newest(wanted: "Select[*tuple[Any, ...]]", jids: Sequence[str]) -> "Select[*tuple[Any, ...]]":
     """Return a query of messages, limited to the newest of each of these jobs."""
     # A job may have 100,000 messages: the oldest that is shown is found in the index, then those from it on are read.
     of_job = messages.alias()

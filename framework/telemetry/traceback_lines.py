@@ -80,7 +80,7 @@ def _errors(error: BaseException) -> Iterator[tuple[str, BaseException]]:
         elif one.__context__ is not None and not one.__suppress_context__:
             waiting.append(("raised while handling", one.__context__))
         if isinstance(one, BaseExceptionGroup):
-            waiting += [("with", part) for part in cast("tuple[BaseException, ...]", one.exceptions)]
+            waiting += [("with", part) for part in cast("BaseExceptionGroup[BaseException]", one).exceptions]
 
 
 def _calls(error: BaseException, most: int) -> list[str]:

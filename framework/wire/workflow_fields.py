@@ -113,7 +113,7 @@ class WorkflowDefinition:
         stored: Any = loads(data.encode())
         try:
             steps = tuple(_stored_step(**one) for one in stored)
-            names = {step.name for step in steps}
+            names: set[Any] = {step.name for step in steps}
         except (TypeError, KeyError) as error:
             raise PayloadError(f"it is no definition of a workflow: {error!r}") from error
         if len(names) != len(steps) or not all(isinstance(name, str) for name in names):
