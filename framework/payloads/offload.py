@@ -15,6 +15,7 @@ from typing import NoReturn
 from framework.command_line import command
 from framework.errors import OffloadedArgumentsError, PayloadError, PayloadStoreError
 from framework.payloads.blob_store import BlobStore
+from framework.settings.shown_url import shown_url
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED
@@ -43,7 +44,7 @@ class PayloadOffload:
 
     def __init__(self, store: BlobStore, url: str, threshold: int, *, made_before: bool = False) -> None:
         self.store = store
-        self.url = url
+        self.url = shown_url(url)
         self.threshold = threshold
         """Arguments whose stored text has fewer bytes stay in the payload."""
         self._made_before = made_before

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from framework.messages import did_you_mean
 from framework.settings import validators
 from framework.settings.section import Section
+from framework.settings.shown_url import shown_url
 
 _SCHEMES = ("file", "s3")
 _QUERY = ("endpoint", "region")
@@ -56,6 +57,11 @@ def _check_bucket(url: str) -> None:
         if name not in _QUERY:
             raise ValueError(
                 f"has the unknown part {name!r}{did_you_mean(name, _QUERY)}: only endpoint and region are allowed"
+            )
+        if name == "endpoint" and shown_url(value) != value:
+            raise ValueError(
+                "must hold no credentials in its endpoint, only https://host:port: they come from the environment "
+                "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
             )
         if not value or (name == "endpoint" and not value.startswith(("http://", "https://"))):
             raise ValueError(f"has a wrong {name}: for example endpoint=https://host:port, region=eu-central-1")

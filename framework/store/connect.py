@@ -19,6 +19,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
+from framework.settings.shown_url import shown_url
 from framework.store.deadline import use_deadlines
 from framework.store.modes import refuse_unsupported_mode
 from framework.store.sentinels import SentinelConnection, Sentinels, SentinelSSLConnection, master_watch
@@ -53,8 +54,7 @@ class Endpoint:
         if self.sentinels:
             places = ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.sentinels)
             return f"{self.sentinel_name} of the sentinels {places}"
-        scheme, separator, rest = self.url.partition("://")
-        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+        return shown_url(self.url)
 
     @property
     def user(self) -> str:

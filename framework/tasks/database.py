@@ -21,6 +21,7 @@ from framework.backoff import backoff_s
 from framework.command_line import command as command_name
 from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.private_files import make_file, make_folder
+from framework.settings.shown_url import shown_url
 from framework.store.postgres import bounded_connection
 from framework.tasks.model import metadata
 from framework.telemetry import logs
@@ -67,8 +68,8 @@ class TaskDatabase:
 
     @property
     def name(self) -> str:
-        """The URL without its password."""
-        return self._url.render_as_string(hide_password=True)
+        """The URL without credentials, for messages."""
+        return shown_url(self._url.render_as_string(hide_password=True))
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
