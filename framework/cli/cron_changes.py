@@ -60,7 +60,8 @@ def enable(name: str, *, reason: str, modules: Sequence[str]) -> None:
 
     def change(entry: CronEntry, order: Order) -> Order:
         # An entry that the file enables needs no order.
-        return replace(order, enabled=None if entry.enabled else True, reason=reason.strip() or order.reason)
+        enabled = replace(order, enabled=None if entry.enabled else True)
+        return replace(enabled, reason=reason.strip() or ("" if enabled.changes_nothing else order.reason))
 
     _change_order(name, modules, change, "is enabled")
 
@@ -110,11 +111,13 @@ def _parse_arguments(text: str) -> list[Any]:
 
 @click.command("reset")
 @click.argument("name", metavar="ENTRY")
+@click.option("--reason", default="", help=REASON_HELP)
 @modules_option
 @reports_errors
-def reset(name: str, *, modules: Sequence[str]) -> None:
+def reset(name: str, *, reason: str, modules: Sequence[str]) -> None:
     """Let ENTRY be as the configuration says: enabled or not, with its expression and arguments."""
-    _change_order(name, modules, lambda _entry, _order: Order(), "is as the configuration says")
+    given = Order(reason=reason.strip())
+    _change_order(name, modules, lambda _entry, _order: given, "is as the configuration says")
 
 
 @click.command("add")

@@ -13,7 +13,15 @@ from framework.admin.job_filter import JobFilter
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.job_filters import filter_options, read_filter
-from framework.cli.options import check_jids, dry_run_option, json_option, shard_option, time_limit_option
+from framework.cli.options import (
+    check_jids,
+    dry_run_option,
+    json_option,
+    modules_option,
+    shard_option,
+    time_limit_option,
+)
+from framework.cli.project import refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
@@ -32,6 +40,7 @@ _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
 @yes_option
 @shard_option
 @json_option
+@modules_option
 @reports_errors
 def cancel(
     *,
@@ -41,6 +50,7 @@ def cancel(
     yes: bool,
     names: Sequence[str],
     as_json: bool,
+    modules: Sequence[str],
     **criteria: Any,
 ) -> None:
     """Cancel jobs, wherever they are: end those that wait, and ask running ones to end.
@@ -63,7 +73,10 @@ def cancel(
         total = sum(one.matched for one in _cancel(on, chosen, budget_s, dry_run=True).values())
         if total:
             confirm(f"Cancel {format_count(total, 'job')} with {wanted}?", yes=yes)
-    _report(on, _cancel(on, chosen, budget_s, dry_run=dry_run), len(chosen.jids) or 1, as_json=as_json)
+    results = _cancel(on, chosen, budget_s, dry_run=dry_run)
+    if wanted.cls and not on.unanswered and not any(one.matched for one in results.values()):
+        refuse_unknown_class(wanted.cls, modules)
+    _report(on, results, len(chosen.jids) or 1, as_json=as_json)
 
 
 def _cancel(on: ShardCommand, wanted: JobFilter, budget_s: float, *, dry_run: bool) -> Mapping[str, CancelResult]:

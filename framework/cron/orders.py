@@ -25,9 +25,14 @@ class Order:
         return dumps(asdict(self))
 
     @property
-    def is_empty(self) -> bool:
+    def changes_nothing(self) -> bool:
         """Return whether the entry is as the configuration says."""
         return self.enabled is None and self.cron is None and self.args is None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to keep: it changes nothing, and no operator gave a reason for that."""
+        return self.changes_nothing and not self.reason
 
 
 NO_ORDER = Order()

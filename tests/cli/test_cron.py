@@ -115,6 +115,10 @@ def test_cron_orders_change_an_entry_until_the_reset(run, second_redis):
     run("enable", "report", "-r", "shop")
     assert states.read().orders["report"].enabled is None
     assert "enabled, changed by" in run("list", "-r", "shop")
+    run("reset", "report", "--reason", "audit is over", "-r", "shop")
+    order = states.read().orders["report"]
+    assert (order.enabled, order.cron, order.args) == (None, None, None)
+    assert re.search(r" enabled by \S+@\S+: audit is over", run("list", "-r", "shop"))
     run("reset", "report", "-r", "shop")
     assert not second_redis.exists(keys.cron_orders("default"))
 

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from framework.cli import confirmation
+from framework.declare import registry
 from framework.wire import keys
 from tests.harness import encoded, hold
 
@@ -57,3 +58,16 @@ def test_cancel_without_yes_or_terminal_changes_nothing(jobs, redis, stored):
 def test_cancel_with_wrong_words_is_wrong_usage(jobs, redis, stored, words):
     jobs("cancel", *words, status=2)
     assert marks(redis) == []
+
+
+def test_cancel_of_an_unknown_class_names_the_nearest(jobs, redis, tmp_path, monkeypatch):
+    body = 'feature_category = "not_owned"\n    def perform(self) -> None: ...'
+    (tmp_path / "cancel_jobs.py").write_text(
+        f"import framework\nclass MailWorker(framework.ApplicationWorker):\n    {body}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with registry.isolated():
+        shown = jobs("cancel", "--class", "MialWorker", "--yes", "-r", "cancel_jobs", status=1)
+        assert "there is no worker 'MialWorker' (did you mean 'MailWorker'?)" in shown
+        shown = jobs("cancel", "--class", "MailWorker", "--yes", "-r", "cancel_jobs", status=1)
+        assert "no job that waits or runs matches" in shown

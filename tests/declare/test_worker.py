@@ -58,7 +58,7 @@ def test_attribute_has_validator_default_and_field():
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
     derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded", "in_thread", "options"}
-    derived.add("has_category")
+    derived |= {"has_category", "chosen_queues"}
     assert fields - set(ATTRIBUTES) == derived
 
 

@@ -271,5 +271,45 @@ def test_lint_checks_the_schedule_against_the_source(site: Path):
     ]
     # A part of the workers says nothing about the whole schedule.
     assert run(site, "workers/mail.py").stderr == ""
-    (site / "config" / "schedule.yml").write_text(f"schedule: {entries.format('MailWorker', 'missed')}")
+    (site / "config" / "schedule.yml").write_text(f"schedule: {entries.format('MailWorker', 'args: [1], missed')}")
     assert run(site).stderr == ""
+
+
+REPORT = """
+class ReportWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self, name: str, count: int = 1, *more: str) -> None: ...
+
+
+class SweepWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self, days: float) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("worker", "args", "fault"),
+    [
+        ("ReportWorker", "['a']", ""),
+        ("ReportWorker", "['a', 2, 'b', 'c']", ""),
+        ("ReportWorker", "[]", "ReportWorker: name is missing"),
+        (
+            "ReportWorker",
+            "[3, true]",
+            "ReportWorker: argument 'name' is 3, no str|ReportWorker: argument 'count' is True, no int",
+        ),
+        ("SweepWorker", "[7]", ""),
+        ("SweepWorker", "[7, 8]", "SweepWorker: 2 arguments are given, and perform takes 1"),
+    ],
+)
+def test_lint_checks_the_arguments_of_the_schedule(site: Path, worker: str, args: str, fault: str):
+    """A boot refuses them: until then the deploy is done."""
+    (site / "workers" / "mail.py").write_text(f"from framework import ApplicationWorker\n{REPORT}")
+    (site / "config").mkdir()
+    (site / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
+    entry = f"{{cron: '@daily', class: {worker}, args: {args}}}"
+    (site / "config" / "schedule.yml").write_text(f"schedule: {{a: {entry}}}")
+    expected = [f"config/schedule.yml: schedule.a.args: {one}" for one in fault.split("|") if one]
+    assert run(site).stderr.splitlines() == expected
