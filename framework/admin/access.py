@@ -15,6 +15,7 @@ from framework.admin import port
 from framework.errors import ReadOnlyError, ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.typeguards import is_text, short_repr
 
 T = TypeVar("T")
 
@@ -64,6 +65,20 @@ def check_writable(action: str) -> None:
             f"{action} is refused, and nothing was changed: it is inside of a block `with admin.read_only()`. "
             "Call it outside of the block."
         )
+
+
+def check_jid(jid: object) -> None:
+    """Check an id of a job.
+
+    Raises:
+        TypeError, ValueError: ``jid`` cannot be one.
+    """
+    if not isinstance(jid, str):
+        raise TypeError(f"{short_repr(jid)} is no id of a job: give the text that perform_async returned")
+    if not is_text(jid):
+        raise ValueError(f"{short_repr(jid)} is no Unicode text: give the id that perform_async returned")
+    if not jid:
+        raise ValueError("the id of a job is empty: give the text that perform_async returned")
 
 
 def chosen_shards(shard: str | None) -> list[Shard]:

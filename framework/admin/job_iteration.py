@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from framework.admin.access import ask, check_writable, raise_first
+from framework.admin.access import ask, check_jid, check_writable, raise_first
 from framework.async_twin import async_twin
 from framework.shard.shard import Shard
-from framework.typeguards import short_repr
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.iteration_state import CursorError, SavedIteration, decode_cursor, read_iteration
@@ -42,7 +41,7 @@ def iteration(jid: Jid, shard: str | None = None) -> JobIteration | None:
         TypeError, ValueError: ``jid`` cannot be a job's id.
         ShardUnavailableError: a shard does not answer, and no other has the state.
     """
-    _check(jid)
+    check_jid(jid)
     answers = ask(shard, lambda one: _read(one, jid))
     found = [state for state in answers.by_shard.values() if state is not None]
     if not found:
@@ -64,7 +63,7 @@ def reset_iteration(jid: Jid, shard: str | None = None) -> bool:
         ShardUnavailableError: a shard does not answer. Call it again.
     """
     check_writable("reset_iteration()")
-    _check(jid)
+    check_jid(jid)
     answers = ask(shard, lambda one: one.client.delete(keys.iteration(jid)))
     raise_first(answers.unanswered)
     return any(answers.by_shard.values())
@@ -79,13 +78,6 @@ def shown_cursor(state: SavedIteration) -> Any:
         return decode_cursor(state.cursor)
     except CursorError:
         return state.cursor.decode(errors="backslashreplace")
-
-
-def _check(jid: object) -> None:
-    if not isinstance(jid, str):
-        raise TypeError(f"{short_repr(jid)} is no id of a job: give the text that perform_async returned")
-    if not jid:
-        raise ValueError("the id of a job is empty: give the text that perform_async returned")
 
 
 def _read(shard: Shard, jid: Jid) -> JobIteration | None:

@@ -24,6 +24,7 @@ from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
+from framework.typeguards import is_text, short_repr
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ class Queue:
     Reading and acting cover each shard that answers; then the error of another is raised, so that no number is incomplete.
 
     Raises:
+        ValueError: the name is no Unicode text.
         UnknownNameError: an action names a queue that no shard knows: no job, listing, pause or process has it.
         ShardUnavailableError: a shard does not answer; an action was carried out on the others.
         UnknownShardError: the configuration has no such shard.
@@ -70,6 +72,8 @@ class Queue:
     """
 
     def __init__(self, name: str, shard: str | None = None) -> None:
+        if not is_text(name):
+            raise ValueError(f"Queue({short_repr(name)}): the name of a queue is Unicode text")
         self.name = name
         self.shard = shard
         """The name of its shard; ``None`` for every shard."""
@@ -145,6 +149,8 @@ class Queue:
 
     def find(self, jid: str) -> QueuedJob | None:
         """Return its job with this id, or ``None``. Redis searches the whole queue, in steps of a few milliseconds."""
+        if not is_text(jid):
+            return None
         sizes = current().settings.size_limit
         found = _on_all(
             self.shard, lambda one: search_queue(one.client, (self.name, *sub_queues(one.client, self.name)), jid)

@@ -284,9 +284,9 @@ class JobSet:
         are not searched.
 
         Raises:
-            ValueError: the text is empty.
+            ValueError: the text is empty, or no Unicode text.
         """
-        if not match.strip("*"):
+        if not match.strip("*") or not is_text(match):
             raise ValueError(
                 f"scan({short_repr(match)}): give a text that the payloads have; for all jobs there is where()"
             )

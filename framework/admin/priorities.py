@@ -4,7 +4,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
 
-from framework.admin.access import ask, check_writable, raise_first
+from framework.admin.access import ask, check_jid, check_writable, raise_first
 from framework.admin.job_counts import OnProgress, ignore_progress
 from framework.admin.search import JobLocation, search
 from framework.async_twin import async_twin
@@ -96,7 +96,7 @@ def set_priority(jid: Jid, level: Priority, shard: str | None = None) -> bool:
     Returns false if no shard has the job, or if another program moved it meanwhile: nothing was written then.
 
     Raises:
-        ValueError: ``level`` is no priority.
+        TypeError, ValueError: ``level`` is no priority, or ``jid`` cannot be a job's id.
         JobRefusedError: the job is held, runs or has ended, or its class declares no priority.
         ReadOnlyError: the call is inside of a ``read_only`` block.
         ShardUnavailableError: a shard does not answer.
@@ -104,6 +104,7 @@ def set_priority(jid: Jid, level: Priority, shard: str | None = None) -> bool:
     """
     check_writable("set_priority()")
     level = check_level(level)
+    check_jid(jid)
     answers = ask(shard, lambda one: change_on_shard(one.client, one.name, jid, level))
     outcomes: list[PriorityOutcome] = [one.outcome for changes in answers.by_shard.values() for one in changes]
     if "done" in outcomes or "same" in outcomes:

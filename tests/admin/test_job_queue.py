@@ -47,6 +47,30 @@ def test_queue_covers_all_shards_or_one(both_shards, redis, second_redis):
     assert admin.Queue("default").clear() == 5
 
 
+HALF = "\ud800"
+"""Half of a surrogate pair, which no UTF-8 has: a name that was cut, or read with the wrong encoding."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: admin.Queue(HALF),
+        lambda: admin.dead().scan(HALF),
+        lambda: admin.set_priority(HALF, "low"),
+        lambda: admin.reset_iteration(HALF),
+    ],
+)
+def test_name_that_is_no_text_is_refused(shard, call):
+    with pytest.raises(ValueError, match=r"Unicode text|give a text") as raised:
+        call()
+    assert type(raised.value) is ValueError
+
+
+def test_queue_has_no_job_with_an_id_that_is_no_text(shard, redis):
+    push(redis, 1)
+    assert admin.Queue("default").find(HALF) is None
+
+
 def test_size_of_a_queue_is_no_part_of_it(silent_second, redis):
     push(redis, 2)
     with pytest.raises(ShardUnavailableError, match="shard 'second' is unavailable"):
