@@ -11,6 +11,8 @@ from contextvars import Context, copy_context
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
+from framework.supervised_threads import SupervisedThread, ThreadStartError
+
 T = TypeVar("T")
 
 _EXIT_WAIT_S = 6.0
@@ -82,16 +84,33 @@ class CallThreads:
 
     def _submit(self, call: _Call) -> None:
         with self._changed:
+            if not self._waiting and self._threads < self._max_threads:
+                self._start_thread()
             self._calls.append(call)
             if self._waiting:
                 self._waiting -= 1
                 self._changed.notify()
-            elif self._threads < self._max_threads:
-                self._threads += 1
-                # A daemon: an idle thread does not keep the process alive.
-                threading.Thread(target=self._work, name="awaited-pushes", daemon=True).start()
+
+    def _start_thread(self) -> None:
+        try:
+            # A daemon: an idle thread does not keep the process alive.
+            SupervisedThread("awaited-pushes", self._work, elastic=bool(self._threads)).start()
+        except ThreadStartError:
+            # Later, or by the threads that there are. Without any, the call would wait for ever.
+            if not self._threads:
+                raise
+        else:
+            self._threads += 1
 
     def _work(self) -> None:
+        try:
+            self._run_calls()
+        except BaseException:
+            # Its place is free for another thread.
+            self._threads -= 1
+            raise
+
+    def _run_calls(self) -> None:
         ended = 0
         while True:
             with self._changed:

@@ -16,6 +16,7 @@ from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, 
 from framework.exit_codes import EXIT_CONFIGURATION
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, QUIET, STOP_NOW
+from framework.supervised_threads import SupervisedThread
 
 _STOP_POLL_S = 0.02
 
@@ -59,7 +60,7 @@ class Supervisor:
         self._on_event: OnEvent = on_event or _ignore
         self._lock = threading.RLock()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._configuration_refused = False
 
     @property
@@ -120,7 +121,7 @@ class Supervisor:
             while not self._stopping.wait(period_s):
                 self.poll()
 
-        self._thread = threading.Thread(target=loop, name="supervisor", daemon=True)
+        self._thread = SupervisedThread("supervisor", loop)
         self._thread.start()
 
     def start_standby(self, child: Child, spec: ChildSpec) -> Child:

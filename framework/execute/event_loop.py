@@ -9,6 +9,8 @@ from contextvars import Context, copy_context
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, cast
 
+from framework.supervised_threads import SupervisedThread
+
 
 class EventLoop:
     """Run the coroutines of async jobs. ``submit`` and ``run`` are safe from any thread."""
@@ -16,7 +18,7 @@ class EventLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._nested: EventLoop | None = None
         self._blocked = False
         self._submitted: deque[tuple[Coroutine[Any, Any, None], Context, str]] = deque()
@@ -135,9 +137,7 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(
-                    target=_run_forever, args=(loop, self._closed), name="event-loop", daemon=True
-                )
+                thread = SupervisedThread("event-loop", _run_forever, loop, self._closed)
                 thread.start()
                 self._loop, self._thread = loop, thread
             return self._loop

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.supervised_threads import SupervisedThread, ThreadStartError
 
 
 class WorkerThreads:
@@ -21,7 +22,7 @@ class WorkerThreads:
         self._prefix = f"{capsule}/" if capsule else ""
         self._max_threads = fetcher.in_flight.concurrency + 1
         self._work: Callable[[], None] | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: list[SupervisedThread] = []
         self._spawned = 0
         self._spawn_lock = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
@@ -33,7 +34,7 @@ class WorkerThreads:
         """Start the first thread, which calls ``work``, as later ones do; ``work`` calls ``next`` until it returns ``None``."""
         self._work = work
         if not self._notify_one():
-            raise RuntimeError("no thread can be started; raise the limits of this system on threads and memory")
+            raise ThreadStartError("no thread can be started; raise the limits of this system on threads and memory")
 
     def next(self) -> UnitOfWork | None:
         """Wait for the next job to run in the calling thread and return it; ``None`` when the process stops."""
@@ -127,7 +128,8 @@ class WorkerThreads:
         return True
 
     def _start_thread(self, name: str) -> None:
-        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        # Without a further thread the others do the work.
+        thread = SupervisedThread(name, self._run, elastic=bool(self._threads))
         thread.start()
         self._threads.append(thread)
 

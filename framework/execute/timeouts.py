@@ -24,6 +24,7 @@ import redis
 
 from framework.declare.declaration import Declaration
 from framework.errors import JobTimeoutError
+from framework.supervised_threads import SupervisedThread
 from framework.wire.job import TIMEOUT
 
 _GUARDED = (f"{Path(__file__).parent.parent}{os.sep}", f"{Path(redis.__file__).parent}{os.sep}")
@@ -67,7 +68,7 @@ class Timeouts:
         self._lock: Any = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._calls = set[_TimedCall]()
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._wakes_at = math.inf
 
     def call(self, perform: Callable[..., Any], arguments: Sequence[Any], timeout_s: float) -> Any:
@@ -89,8 +90,9 @@ class Timeouts:
     def _open(self, one: _TimedCall) -> None:
         with self._changed:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="timeouts", daemon=True)
-                self._thread.start()
+                thread = SupervisedThread("timeouts", self._watch)
+                thread.start()
+                self._thread = thread
             self._calls.add(one)
             one.open = True
             if one.due < self._wakes_at:

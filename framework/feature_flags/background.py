@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from framework.supervised_threads import SupervisedThread, ThreadStartError
 from framework.telemetry.rate_limit import LogRateLimit
 
 DEADLINE_S = 5.0
@@ -47,7 +48,11 @@ class BackgroundValue(Generic[A]):
             return
         self._started_at, self._pid = now, os.getpid()
         self._done = threading.Event()
-        threading.Thread(target=self._run, args=(self._done,), name=f"background {self._name}", daemon=True).start()
+        try:
+            SupervisedThread(f"background {self._name}", self._run, self._done).start()
+        except ThreadStartError:
+            self._started_at = None
+            self._done.set()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for the call that is running, if there is one, for at most ``timeout_s``."""

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from framework.feature_flags.flag import Flag, Flags, FlagSource
 from framework.feature_flags.redis_flags import MAX_AGE_S
+from framework.supervised_threads import SupervisedThread, ThreadStartError
 from framework.telemetry import logs
 
 FIRST_READ_TIMEOUT_S = 2.0
@@ -68,8 +69,13 @@ class RefreshedFlags(Flags):
         self._reader = reader = self._readers.setdefault(pid, _Reader(pid))
         if reader.unstarted.acquire(blocking=False):
             # A weak reference: the thread ends when the flags are no longer used.
-            arguments = (weakref.ref(self), reader.read_once)
-            threading.Thread(target=_read_periodically, args=arguments, name="flags", daemon=True).start()
+            arguments = (weakref.ref(self), reader)
+            try:
+                SupervisedThread("flags", _read_periodically, *arguments).start()
+            except ThreadStartError:
+                # The next use tries again; until then the flags are as they were read last.
+                reader.unstarted.release()
+                return
         if not reader.read_once.wait(FIRST_READ_TIMEOUT_S):
             reader.read_once.set()
 
@@ -90,9 +96,15 @@ class RefreshedFlags(Flags):
         return self._period_s
 
 
-def _read_periodically(flags: weakref.ref[RefreshedFlags], read_once: threading.Event) -> None:
-    while (used := flags()) is not None:
-        pause_s = used.refresh()
-        del used
-        read_once.set()
-        time.sleep(pause_s)
+def _read_periodically(flags: weakref.ref[RefreshedFlags], reader: _Reader) -> None:
+    try:
+        while (used := flags()) is not None:
+            pause_s = used.refresh()
+            del used
+            reader.read_once.set()
+            time.sleep(pause_s)
+    except BaseException:
+        # The next use starts another thread.
+        reader.read_once.clear()
+        reader.unstarted.release()
+        raise

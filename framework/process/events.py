@@ -16,6 +16,7 @@ from framework.process.moved_jobs import MovedJobs
 from framework.process.redis_failures import MESSAGES, failure_kind
 from framework.recover.reaper import RecoveredJob
 from framework.store.tls import tls_advice
+from framework.supervised_threads import ThreadStartError
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
@@ -61,6 +62,7 @@ class ProcessEvents:
         self.moved_jobs = MovedJobs(self.handlers.guard)
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
+        self._dead: set[str] = set()
         self._lock = threading.Lock()
         self._rate_limit = LogRateLimit(_REPEAT_S)
         self._unknown_classes = LogRateLimit(_SUMMARY_S)
@@ -202,14 +204,21 @@ class ProcessEvents:
             )
 
     def component_died(self, component: str, error: BaseException) -> None:
-        self._log.error(
-            "a thread of the framework died, so the process ends with status 1. Report the error",
-            event_name="component.died",
-            component=component,
-            error=error,
-        )
-        self._report_framework_error(component, error)
-        self.died.set()
+        # Each thread that needs the dead one may report it, and a thread that could not be started has a report of its own.
+        if component in self._dead or (isinstance(error, ThreadStartError) and self.died.is_set()):
+            return
+        try:
+            self._log.error(
+                "a thread of the framework died, so the process ends with status 1. Report the error",
+                event_name="component.died",
+                component=component,
+                error=error,
+            )
+            self._dead.add(component)
+            self._report_framework_error(component, error)
+        finally:
+            # Also if there is no memory for the line.
+            self.died.set()
 
     def _report_framework_error(self, component: str, error: BaseException) -> None:
         """Report an error of the framework itself to the error tracker."""

@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process.health_address import HealthAddress
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.wire.json import dumps
 
@@ -82,7 +82,7 @@ class HealthServer(ThreadingHTTPServer):
         """Log the address and start to answer requests."""
         host, port = self.server_address[:2]
         logs.logger().info("the health server listens", event_name="health.listening", host=host, port=port)
-        threading.Thread(target=self.serve_forever, args=(_CHECK_PERIOD_S,), name="health", daemon=True).start()
+        SupervisedThread("health", self.serve_forever, _CHECK_PERIOD_S).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a request, if necessary in place of an older open one."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -18,6 +18,7 @@ from framework.process.events import ProcessEvents
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import unregister
 from framework.store.script import HEARTBEAT, MARK_DEAD
+from framework.supervised_threads import SupervisedThread, supervised_threads
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.owners import capsule_field
@@ -65,12 +66,12 @@ class PeriodicTask:
         self._stopping = False
         self._wake = threading.Event()
         self._failures = 0
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
 
     def start(self) -> None:
         """Start the thread unless it runs."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            self._thread = SupervisedThread(self.name, self._run, on_death=self._events.component_died)
             self._thread.start()
 
     def run_now(self) -> None:
@@ -89,16 +90,13 @@ class PeriodicTask:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._wake.clear()
-                self.steps += 1
-                pause_s = self._run_step()
-                self.steps += 1
-                if not self._stopping:
-                    self._wake.wait(pause_s)
-        except BaseException as error:  # noqa: BLE001 - the death of a task must end the process
-            self._events.component_died(self.name, error)
+        while not self._stopping:
+            self._wake.clear()
+            self.steps += 1
+            pause_s = self._run_step()
+            self.steps += 1
+            if not self._stopping:
+                self._wake.wait(pause_s)
 
     def _run_step(self) -> float:
         try:
@@ -127,24 +125,46 @@ class _TaskProgress:
     stuck_s: float = 0.0
 
 
+class Watched(Protocol):
+    """A periodic task, or another thread of the framework."""
+
+    @property
+    def name(self) -> str:
+        """The name in log lines."""
+        ...
+
+    @property
+    def limit_s(self) -> float:
+        """The longest step."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The number of step starts and step ends so far."""
+        ...
+
+
 class Watchdog:
-    """Find the task whose step hangs. Call ``check`` about once per ``period_s`` from a thread that never blocks for long.
+    """Find the task or thread whose step hangs. Call ``check`` about once per ``period_s`` from a thread that never blocks for long.
 
     Between two checks, two periods count at most: a process that was frozen, or whose interpreter a C function held, does
     not look like one that hangs.
     """
 
     def __init__(self, tasks: Sequence[PeriodicTask], period_s: float = 1.0) -> None:
-        self._watched = [(task, _TaskProgress()) for task in tasks]
+        self._tasks = tasks
+        self._progress: dict[Watched, _TaskProgress] = {}
         self._longest_s = 2 * period_s
         self._checked_at = time.monotonic()
 
-    def check(self) -> PeriodicTask | None:
-        """Return a task whose current step has lasted longer than its ``limit_s``, or ``None``."""
+    def check(self) -> Watched | None:
+        """Return a task or a thread whose current step has lasted longer than its ``limit_s``, or ``None``."""
         now = time.monotonic()
         passed = min(self._longest_s, now - self._checked_at)
         self._checked_at = now
-        for task, watched in self._watched:
+        watched_now: list[Watched] = [*self._tasks, *supervised_threads()]
+        self._progress = {one: self._progress.get(one) or _TaskProgress() for one in watched_now}
+        for task, watched in self._progress.items():
             steps = task.steps
             watched.stuck_s = watched.stuck_s + passed if steps % 2 and steps == watched.steps else 0.0
             watched.steps = steps

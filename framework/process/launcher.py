@@ -27,6 +27,7 @@ from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NO
 from framework.process.stacks import log_stacks, payload_field
 from framework.process.tasks import ProcessTasks
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.supervised_threads import supervised_threads
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 
@@ -97,6 +98,8 @@ class Launcher:
             )
             return EXIT_FAILED
         self._stop()
+        # Whose own report has failed, for example for want of memory.
+        _report_dead_threads()
         return EXIT_FAILED if components.events.died.is_set() else EXIT_OK
 
     def _start_up(self) -> bool:
@@ -166,6 +169,7 @@ class Launcher:
             self._components.events.component_died("fetcher", error)
 
     def _check_tasks(self) -> None:
+        _report_dead_threads()
         stuck = self._watchdog.check()
         if stuck is not None:
             error = StuckError(f"a step of {stuck.name} has run for more than {stuck.limit_s:g} s")
@@ -344,3 +348,8 @@ class Launcher:
                 )
                 return True
         return False
+
+
+def _report_dead_threads() -> None:
+    for thread in supervised_threads():
+        thread.report_if_dead()

@@ -3,12 +3,12 @@
 The handlers of an event run in one daemon thread. The main thread waits for those of startup, shutdown and exit, within limits.
 """
 
-import threading
 import time
 from functools import partial
 
 from framework.lifecycle import OVERDUE_S, LifecycleEvent, LifecycleHandler, lifecycle_handlers
 from framework.process.events import ProcessEvents
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
@@ -28,9 +28,9 @@ class LifecycleEvents:
         self._events = events
         self._log = logs.logger()
         self._rate_limit = LogRateLimit(60.0)
-        self._threads: dict[LifecycleEvent, threading.Thread] = {}
+        self._threads: dict[LifecycleEvent, SupervisedThread] = {}
         self._started_at: dict[LifecycleEvent, float] = {}
-        self._last: threading.Thread | None = None
+        self._last: SupervisedThread | None = None
 
     def fire(self, event: LifecycleEvent) -> bool:
         """Start the handlers of ``event``, unless they run or the event has happened and happens once. Does not wait.
@@ -46,9 +46,7 @@ class LifecycleEvents:
             return False
         if event in _REVERSED:
             handlers.reverse()
-        thread = threading.Thread(
-            target=self._call, args=(event, handlers, self._before(event)), name=event, daemon=True
-        )
+        thread = SupervisedThread(event, self._call, event, handlers, self._before(event), elastic=True)
         self._threads[event], self._started_at[event] = thread, time.monotonic()
         if event in _ONCE:
             self._last = thread
@@ -60,7 +58,7 @@ class LifecycleEvents:
             self._failed(event, error)
         return True
 
-    def _before(self, event: LifecycleEvent) -> threading.Thread | None:
+    def _before(self, event: LifecycleEvent) -> SupervisedThread | None:
         """Return the thread whose handlers come before those of ``event``."""
         other = _TURNS.get(event)
         return self._last if other is None else self._threads.get(other)
@@ -92,7 +90,7 @@ class LifecycleEvents:
         if time.monotonic() - self._started_at[event] > OVERDUE_S and self._rate_limit.hit(event):
             self.abandon(event)
 
-    def _call(self, event: LifecycleEvent, handlers: list[LifecycleHandler], before: threading.Thread | None) -> None:
+    def _call(self, event: LifecycleEvent, handlers: list[LifecycleHandler], before: SupervisedThread | None) -> None:
         if before is not None:
             before.join(_TURN_S)
         for handler in handlers:

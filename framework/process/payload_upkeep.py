@@ -1,11 +1,11 @@
 """Sweep the payload store from time to time, as the leader of a shard."""
 
-import threading
 import time
 from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
@@ -35,7 +35,7 @@ class PayloadUpkeep:
         self._monotonic = monotonic
         # The first look comes early, because processes may restart more often than the period.
         self._next = monotonic() + min(60.0, period_s)
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._rate = LogRateLimit(_LOG_PERIOD_S)
 
     def step(self) -> None:
@@ -43,12 +43,8 @@ class PayloadUpkeep:
         if self._monotonic() < self._next or not self._leads() or (self._thread and self._thread.is_alive()):
             return
         self._next = self._monotonic() + min(600.0, self._period_s)
-        self._thread = threading.Thread(target=self._work, name="payload-sweep", daemon=True)
-        try:
-            self._thread.start()
-        # The system cannot start another thread: the next step tries again.
-        except RuntimeError:
-            self._thread = None
+        self._thread = SupervisedThread("payload-sweep", self._work)
+        self._thread.start()
 
     def _work(self) -> None:
         try:

@@ -10,7 +10,6 @@ for a job that runs again. A process that is killed earlier, or loses the script
 in the interrupted set.
 """
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from framework.process.events import ProcessEvents
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.quarantine import quarantine_counter
 from framework.store.script import INTERRUPT
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.text import format_count
 from framework.types import Payload
@@ -115,7 +115,7 @@ class PushBack:
         """Run the hooks of the jobs that were given up in a daemon thread, and abandon a hook that hangs."""
         if not self._exhausted:
             return
-        thread = threading.Thread(target=self._run_hooks, name="interruptions-exhausted", daemon=True)
+        thread = SupervisedThread("interruptions-exhausted", self._run_hooks, elastic=True)
         try:
             thread.start()
         # The system cannot start another thread.

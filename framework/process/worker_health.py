@@ -27,8 +27,17 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class WorkerHealth:
     """Compute the answers for one process of ``shard``, from its record and from the state that it also shows to a supervisor."""
 
-    def __init__(self, shard: str, record: ProcessRecord, state: SharedState, timings: Timings = STANDARD) -> None:
+    def __init__(
+        self,
+        shard: str,
+        record: ProcessRecord,
+        state: SharedState,
+        timings: Timings = STANDARD,
+        *,
+        has_died: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._shard = shard
+        self._has_died = has_died
         self._record = record
         self._state = state
         self._timings = timings
@@ -40,14 +49,22 @@ class WorkerHealth:
         return {"/liveness": self.liveness, "/readiness": self.readiness, "/metrics": self.metrics}
 
     def liveness(self) -> HealthAnswer:
-        """Return whether a restart is not needed: the main thread has run lately, or the process stops."""
+        """Return whether a restart is not needed: every thread of the framework lives, and the main thread has run lately, or the
+        process stops.
+        """
         silent_s = time.monotonic() - max(self._state.main_thread_at, self._began_at)
         stuck = silent_s > self._timings.stuck_s and self._state.state is not ProcessState.STOPPING
-        return self._answer([f"the main thread has not run for {silent_s:.0f} s"] if stuck else [])
+        return self._answer([*self._dead(), *([f"the main thread has not run for {silent_s:.0f} s"] if stuck else [])])
 
     def readiness(self) -> HealthAnswer:
         """Return whether the process fetches jobs."""
-        return self._answer([] if self._state.fetches(self._timings) else [_REASONS[self._state.state]])
+        fetches = self._state.fetches(self._timings)
+        return self._answer([*self._dead(), *([] if fetches else [_REASONS[self._state.state]])])
+
+    def _dead(self) -> list[str]:
+        return (
+            ["a thread of the framework died (component.died in the log): the process ends"] if self._has_died() else []
+        )
 
     def metrics(self) -> HealthAnswer:
         """Return the counts since the process started, in the text format of Prometheus."""

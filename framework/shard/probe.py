@@ -9,6 +9,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.errors import ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.supervised_threads import SupervisedThread
 
 ANSWER_WITHIN_S = 1.0
 """How long a command that reads every shard waits for the first answer of one."""
@@ -48,7 +49,7 @@ class _Probe:
         self._ended = threading.Event()
         self._timeout: RedisTimeoutError | None = None
         # A daemon: a process that has its answers does not wait for the thread of a frozen shard.
-        threading.Thread(target=self._run, name=f"probe {shard.name}", daemon=True).start()
+        SupervisedThread(f"probe {shard.name}", self._run).start()
 
     def answered_by(self, moment: float) -> bool:
         """Wait until ``moment`` (monotonic seconds) for the answer; return whether it has come."""

@@ -23,6 +23,7 @@ from framework.declare.request import PushRequest
 from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
 from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures, result_place
 from framework.shard.shard import Shard
+from framework.supervised_threads import SupervisedThread
 from framework.types import Jid, JobState
 from framework.wire import keys
 from framework.wire.result_fields import end_answer, kept_at
@@ -76,9 +77,10 @@ class ResultStore:
             thread = self._threads.get(shard.name)
             if thread is None or not thread.add(jid, future):
                 others = [one for one in self._client.shards.values() if one is not shard]
-                thread = self._threads[shard.name] = _ShardThread(shard, others, self.caller, self._signatures)
+                thread = _ShardThread(shard, others, self.caller, self._signatures)
                 thread.add(jid, future)
                 thread.start()
+                self._threads[shard.name] = thread
         # After the registration: an answer that comes from now on is seen by the thread.
         thread.look([jid], [shard, *thread.others])
         return future
@@ -127,7 +129,7 @@ class _ShardThread:
         self._waiting: dict[Jid, list[Future[bytes]]] = {}
         self._ended = False
         self._client = shard.open_client("results", read_timeout_s=_BLOCK_S + 5.0)
-        self._thread = threading.Thread(target=self._run, name=f"results-{shard.name}", daemon=True)
+        self._thread = SupervisedThread(f"results-{shard.name}", self._run)
 
     def start(self) -> None:
         self._thread.start()
@@ -135,6 +137,8 @@ class _ShardThread:
     def add(self, jid: Jid, future: "Future[bytes]") -> bool:
         """Wait for an answer; return false if the thread has ended."""
         with self._lock:
+            # Before its start it is not alive either.
+            self._ended = self._ended or (self._thread.ident is not None and not self._thread.is_alive())
             if not self._ended:
                 self._waiting.setdefault(jid, []).append(future)
             return not self._ended

@@ -25,6 +25,7 @@ from redis.sentinel import (
 
 from framework.messages import did_you_mean
 from framework.store.deadline import BoundedConnection
+from framework.supervised_threads import SupervisedThread
 
 CHECK_PERIOD_S = 1.0
 """The period at which the sentinels are asked for the current master."""
@@ -158,15 +159,17 @@ class MasterWatch:
         self._service_name = service_name
         self._connections: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
 
     def add(self, connection: Any) -> None:
         """Add a connection to the watch."""
         with self._lock:
             self._connections.add(connection)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sentinels", daemon=True)
-                self._thread.start()
+            # A dead thread would leave the connections on a replaced master.
+            if self._thread is None or not self._thread.is_alive():
+                thread = SupervisedThread("sentinels", self._run)
+                thread.start()
+                self._thread = thread
 
     def check(self) -> None:
         """Ask the sentinels, and shut down the connections to an earlier master."""

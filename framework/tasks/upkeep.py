@@ -1,6 +1,5 @@
 """Do the periodic work of tasks, as the leader of a shard: write the spool, mend events, heal lost jobs, remove old tasks."""
 
-import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -10,6 +9,7 @@ import redis
 
 from framework.declare import registry
 from framework.store.absent_keys import AbsentKeys
+from framework.supervised_threads import SupervisedThread
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
@@ -51,7 +51,7 @@ class TaskUpkeep:
         self._pass_period_s = pass_period_s
         self._monotonic = monotonic
         self._next = 0.0
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._reconciler: EventReconciler | None = None
         self._rate = LogRateLimit(_LOG_PERIOD_S)
         self._log = logs.logger(shard=shard)
@@ -63,12 +63,8 @@ class TaskUpkeep:
         if not self._leads() or (self._thread and self._thread.is_alive()):
             return
         self._next = self._monotonic() + self._pass_period_s
-        self._thread = threading.Thread(target=self._work, name="task-upkeep", daemon=True)
-        try:
-            self._thread.start()
-        # The system cannot start another thread: the next step tries again.
-        except RuntimeError:
-            self._thread = None
+        self._thread = SupervisedThread("task-upkeep", self._work)
+        self._thread.start()
 
     def _has_work(self) -> bool:
         if self._recorder.is_open or any(worker.declaration().track for worker in registry.workers()):

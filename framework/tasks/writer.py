@@ -10,13 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 from weakref import WeakSet
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from framework.backoff import backoff_s
 from framework.errors import TaskDatabaseError, TaskTablesError
+from framework.supervised_threads import SupervisedThread
 from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange
 from framework.tasks.database import WRITE_S, TaskDatabase, limited
@@ -40,6 +41,8 @@ _RETRY_S, _LONGEST_RETRY_S = 2.0, 30.0
 _PAUSE_FACTOR = 5.0
 """The pause after a try at a database that hangs, by the duration of the try: changes wait during the try."""
 _LOG_PERIOD_S = 30.0
+_LIMIT_S = 120.0
+"""The longest try of one batch: each of its statements, and each command of the spool, has a deadline of seconds."""
 
 
 class Spool(Protocol):
@@ -102,7 +105,9 @@ class EventWriter:
         self._next_try = 0.0
         self._changed = threading.Condition()
         self._queue: deque[EventChange | Ticket] = deque()
-        self._thread: threading.Thread | None = None
+        self._taken: list[EventChange | Ticket] = []
+        """The entries that the thread has taken and not written yet."""
+        self._thread: SupervisedThread | None = None
         self._urgency = 0
         """The highest of the queued changes: ``_SOON`` if a job is acknowledged with one, ``_WAITED_FOR`` if a thread waits for one,
         ``_AT_ONCE`` if no job can start before one is written."""
@@ -129,12 +134,13 @@ class EventWriter:
         """Write a change within some milliseconds or at once, and call ``on_durable`` then, in the thread of the writer."""
         ticket = CallTicket(change, on_durable)
         with self._changed:
+            if self._thread is None:
+                self._start_thread()
             self._queue.append(ticket)
             urgency = _AT_ONCE if at_once else _SOON
             # Also if this is the only change: the urgency may be that of changes which were given up.
             if self._urgency < urgency or len(self._queue) == 1:
                 self._urgency = max(self._urgency, urgency)
-                self._start_thread()
                 # A writer that collects changes looks for ends by itself: see `_take`.
                 if self._idle and (at_once or len(self._queue) == 1):
                     self._changed.notify_all()
@@ -163,10 +169,15 @@ class EventWriter:
     def flush(self, timeout_s: float) -> bool:
         """Write all changes that wait; return whether that was possible in time."""
         deadline = time.monotonic() + timeout_s
-        with self._changed:
+        # A thread that died may have left it taken, and the process must end.
+        if not self._changed.acquire(timeout=timeout_s):
+            return False
+        try:
             self._urgency = max(self._urgency, _WAITED_FOR)
             self._changed.notify_all()
             return self._block(lambda: not self._queue and not self._busy, max(0.0, deadline - time.monotonic()))
+        finally:
+            self._changed.release()
 
     def _block(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait for the writer."""
@@ -177,33 +188,59 @@ class EventWriter:
             self._blocked -= 1
 
     def _add(self, changes: Sequence[EventChange], tickets: Sequence[Ticket]) -> None:
+        # First: without the thread nothing is queued, and the caller gets the error.
+        self._start_thread()
         self._queue.extend(changes)
         self._queue.extend(tickets)
         if tickets:
             self._urgency = max(self._urgency, _WAITED_FOR)
-        self._start_thread()
         if self._idle and (tickets or len(self._queue) in (1, MAX_BATCH)):
             self._changed.notify_all()
 
     def _start_thread(self) -> None:
+        """Start the thread, unless it runs. Raises ThreadStartError."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="task-events", daemon=True)
-            self._thread.start()
+            thread = SupervisedThread("task-events", self._run, limit_s=_LIMIT_S)
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
+        try:
+            self._write_all()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+
+    def _abandon(self, error: BaseException) -> None:
+        """Let the pushes that wait fail, as the thread dies. The other changes wait for the next thread.
+
+        A worker process ends before: the ends among them are not acknowledged, so that their jobs run again.
+        """
+        left = self._give_up(self._taken, TaskDatabaseError(self.database.name, error))
+        with self._changed:
+            self._queue.extendleft(reversed(left))
+            self._taken = []
+            self._thread, self._busy, self._idle = None, False, False
+            self._changed.notify_all()
+
+    def _write_all(self) -> None:
+        thread: Any = threading.current_thread()
         failures = 0
         while (entries := self._take()) is not None:
             while entries:
+                thread.steps += 1
                 error = self._try(entries)
+                thread.steps += 1
                 if error is None:
                     failures = 0
                     break
                 failures += 1
                 entries = self._give_up(entries, error)
+                self._taken = entries
                 if entries:
                     time.sleep(backoff_s(failures, 0.05, _MAX_BACKOFF_S))
             with self._changed:
-                self._busy = False
+                self._taken, self._busy = [], False
                 if self._blocked:
                     self._changed.notify_all()
 
@@ -223,7 +260,7 @@ class EventWriter:
         if is_waited_for and len(self._queue) < MAX_BATCH:
             time.sleep(_GROUP_S)
         with self._changed:
-            entries = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+            entries = self._taken = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
             self._urgency = max(map(_urgency_of, self._queue), default=0)
             self._busy = True
             if self._blocked:
@@ -304,6 +341,7 @@ class EventWriter:
         # The thread, the connections and the waiting changes belong to the parent.
         self._changed = threading.Condition()
         self._queue = deque()
+        self._taken = []
         self._thread = None
         self._urgency = 0
         self._busy = self._idle = False

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry.visible import visible_json
 
 MAX_PENDING = 100_000
@@ -21,6 +22,7 @@ _BATCH_BYTES = 1 << 18
 
 _BATCH_PERIOD_S = 0.005
 """The least time between two writes, so that one write takes many lines; the first line after a pause is written at once."""
+_IDLE_LIMIT_S = 2.0
 _RETRY_S = 0.02
 """The time between two attempts at a full output."""
 _CLOSED_ERRORS = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
@@ -51,7 +53,7 @@ class LogWriter:
         self._batch: list[str] = []
         self._lost = 0
         self._lost_lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread = SupervisedThread("log-writer", self._run)
         self._thread.start()
 
     def write(self, line: str) -> None:
@@ -81,6 +83,10 @@ class LogWriter:
         self._closed = True
         self._wakeup.put(None)
         self._thread.join(timeout_s)
+        if self._lines and not self._thread.is_alive():
+            # The thread has died: the reason is in these lines.
+            with suppress(Exception):
+                self._write_pending()
         # From now on the descriptor's number may belong to another file.
         self._given_up = True
 
@@ -124,8 +130,10 @@ class LogWriter:
                     self._lost += rest.count(b"\n")
             self._writing = False
         self._bytes = 0
-        with self._idle:
+        # A thread that died may have left it taken.
+        if self._idle.acquire(timeout=_IDLE_LIMIT_S):
             self._idle.notify_all()
+            self._idle.release()
 
     def _take_batch(self) -> None:
         taken = 0

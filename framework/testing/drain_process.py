@@ -1,7 +1,6 @@
 """Run a real worker in this process until the queues of a shard are empty."""
 
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
+from framework.supervised_threads import SupervisedThread
 from framework.testing.no_process import silent_log
 from framework.wire import keys
 from framework.wire.sub_queues import parent_of
@@ -70,7 +70,7 @@ class DrainProcess:
             ModeError: the worker ended by an error of its own.
         """
         self._parts.lease.renew()
-        thread = threading.Thread(target=self._launch, name="testing-worker")
+        thread = SupervisedThread("testing-worker", self._launch, elastic=True)
         thread.start()
         try:
             while thread.is_alive() and not self._is_done():

@@ -10,13 +10,18 @@ from framework.process.events import ProcessEvents
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.supervised_threads import report_to
 from framework.wiring.client import open_shards
 
 
 def open_supervisor(settings: Settings, specs: Sequence[ChildSpec], on_event: OnEvent | None = None) -> Supervisor:
     """Return a supervisor of ``specs``, not started. Another child recovers the jobs of a dead child at once."""
     shards = open_shards(settings, role="supervisor")
-    leases = GroupLeases({name: _open_leases(shards[name]) for name in sorted({spec.shard for spec in specs})})
+    by_shard = {name: _open_leases(shards[name]) for name in sorted({spec.shard for spec in specs})}
+    leases = GroupLeases(by_shard)
+    # The other threads of the supervisor, such as the one of the health server, end it too.
+    for _, events in list(by_shard.values())[:1]:
+        report_to(events.component_died)
     return Supervisor(specs, leases=leases, on_event=on_event)
 
 

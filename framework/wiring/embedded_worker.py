@@ -24,6 +24,7 @@ from framework.settings.load import load
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S, Settings
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
+from framework.supervised_threads import SupervisedThread, report_to
 from framework.telemetry import logs
 from framework.telemetry.library_log import LibraryLog
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
@@ -86,7 +87,7 @@ class EmbeddedWorker:
         self._labels = tuple(labels)
         self._signals: SignalQueue | None = None
         self._components: ProcessComponents | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._pid = 0
         self.status: int | None = None
         """The exit status that a process of its own would have, ``None`` before the end: 0 after a stop, 1 when a thread died."""
@@ -121,7 +122,7 @@ class EmbeddedWorker:
             self._components = components = _build(settings, router, options, shard)
             self.status, self._pid = None, os.getpid()
             run = partial(self._run, settings, shard, components, signals)
-            self._thread = threading.Thread(target=run, name="embedded-worker", daemon=True)
+            self._thread = SupervisedThread("embedded-worker", run, elastic=True)
             _Current.worker = self
             self._thread.start()
 
@@ -182,9 +183,11 @@ class EmbeddedWorker:
 
     def _run(self, settings: Settings, shard: Shard, components: ProcessComponents, signals: SignalQueue) -> None:
         status = EXIT_FAILED
+        report_to(components.events.component_died)
         try:
             status = _serve(settings, shard, components, signals)
         finally:
+            report_to(None)
             if status != EXIT_OK:
                 logs.logger().error(
                     "the embedded worker has ended by itself; this process goes on without it. Look at the lines above",

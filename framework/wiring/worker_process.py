@@ -60,6 +60,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.endpoints import endpoint_of
+from framework.supervised_threads import report_to
 from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs
 from framework.timings import Timings
@@ -160,6 +161,7 @@ def run_worker(
         warn_own_queues(OwnQueues(options.queues, options.queues_from, options.newer_queues), options.shard)
         job_log = JobLog(log, jobs=settings.logging.jobs)
         components = build_worker(settings, router, options, shard, identity, job_log, supervisor=supervisor)
+        report_to(components.events.component_died)
         serve_flags(shard.name, components.flags)
         serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
@@ -261,7 +263,10 @@ def _start_health_server(address: HealthAddress, shard: str, components: Process
     # Loaded here, because the HTTP server of the standard library costs memory that most processes do not need.
     server = import_module("framework.process.health_server")
     health = import_module("framework.process.worker_health")
-    checks = health.WorkerHealth(shard, components.record, components.shared_state, components.timings)
+    has_died = components.events.died.is_set
+    checks = health.WorkerHealth(
+        shard, components.record, components.shared_state, components.timings, has_died=has_died
+    )
     server.HealthServer(checks.answers, address).start()
 
 

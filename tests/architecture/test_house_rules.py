@@ -57,6 +57,21 @@ def test_own_modules_are_imported_at_the_top() -> None:
     assert not late
 
 
+def test_every_thread_is_supervised() -> None:
+    """A thread that dies unseen leaves a process that looks alive: ``SupervisedThread`` reports it."""
+    # The callers of these executors report the errors of their work, and the submission of work to a pool without threads.
+    known = {"framework/supervised_threads.py", "framework/execute/processor.py"}
+    kinds = ("Thread", "Timer", "ThreadPoolExecutor", "start_new_thread")
+    found = [
+        f"{relative(path)}:{one.lineno}"
+        for path in SOURCES
+        if relative(path) not in known
+        for one in nodes_of(path, ast.Call)
+        if ast.unparse(one.func).rpartition(".")[2] in kinds
+    ]
+    assert not found
+
+
 def test_framework_never_imports_workers() -> None:
     wrong = [
         f"{relative(path)}:{node.lineno}" for path in SOURCES for node in imports(path) if "workers" in packages(node)

@@ -64,6 +64,17 @@ def test_process_without_answers_of_redis_is_not_ready(health, limit):
     assert answers(health) == [(True, []), (False, ["Redis does not answer the fetches or the heartbeats"])]
 
 
+def test_process_with_a_dead_thread_is_neither_alive_nor_ready(health):
+    health._state.note_heartbeat()
+    health._state.publish(ProcessState.READY, 0, time.monotonic())
+    health._has_died = lambda: True
+    for well, reasons in answers(health):
+        assert (well, reasons) == (
+            False,
+            ["a thread of the framework died (component.died in the log): the process ends"],
+        )
+
+
 def test_process_with_a_stuck_main_thread_is_not_alive(health):
     health._timings = replace(STANDARD, stuck_s=-1.0)
     well, (reason,) = answers(health)[0]

@@ -1,6 +1,5 @@
 """Carry out an action of the view through ``framework.admin``, and return its result as text."""
 
-import threading
 from collections.abc import Callable
 from contextvars import copy_context
 
@@ -9,6 +8,7 @@ from redis.exceptions import RedisError
 from framework.admin import JobEntry, Queue, WorkerProcess
 from framework.cli.top.state import Intent
 from framework.errors import FrameworkError
+from framework.supervised_threads import SupervisedThread
 
 
 def carry_out(intent: Intent) -> str:
@@ -23,7 +23,7 @@ def carry_out_later(intent: Intent, on_result: Callable[[str], None]) -> None:
     """Carry out the action in a thread: a shard that does not answer blocks no key."""
     # ``read_only`` holds in the thread too.
     context = copy_context()
-    threading.Thread(target=lambda: on_result(context.run(carry_out, intent)), name=intent.verb, daemon=True).start()
+    SupervisedThread(intent.verb, lambda: on_result(context.run(carry_out, intent))).start()
 
 
 def _act(intent: Intent) -> str:

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from framework.cli.top.facts import ShardFacts, read_facts
 from framework.cli.top.rates import RateWindow, ShardRates
 from framework.errors import FrameworkError
+from framework.supervised_threads import SupervisedThread
 from framework.text import format_clock_time
 
 LARGEST_SHARE = 0.1
@@ -39,7 +40,7 @@ class ShardReader:
         self._on_news = on_news
         self._due = threading.Event()
         self._window = RateWindow()
-        self._thread = threading.Thread(target=self._run, name=f"read {shard}", daemon=True)
+        self._thread = SupervisedThread(f"read {shard}", self._run)
 
     def start(self) -> None:
         """Begin to read."""

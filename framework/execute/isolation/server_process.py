@@ -7,13 +7,13 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
 from framework.declare import registry
+from framework.supervised_threads import SupervisedThread
 
 SERVER_MODULE = "framework.wiring.isolation"
 """The module that ``python -m`` runs as this process."""
@@ -47,10 +47,8 @@ class ServerProcess:
         environment = {**os.environ, MARK_VARIABLE: value}
         started: Future[subprocess.Popen[bytes]] = Future()
         # A thread of its own, which lives as long: the system ends that process with the thread that started it.
-        threading.Thread(
-            target=_keep, args=(command, environment, theirs, started), name="isolation", daemon=True
-        ).start()
         try:
+            SupervisedThread("isolation", _keep, command, environment, theirs, started).start()
             self.popen = started.result()
         except BaseException:
             ours.close()

@@ -4,7 +4,6 @@ The application reports the overload through load signals. The steps are GitLab'
 four fifths, never below 1; then up again by a tenth, or by 1.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -15,6 +14,7 @@ from framework.declare import registry
 from framework.extensions import append_once
 from framework.policies.concurrency.limits import Limits
 from framework.store.script import THROTTLE, is_lasting
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
@@ -58,7 +58,7 @@ class Throttle:
         self._client = client
         self._limits = limits
         self._signals = signals
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def adjust(self) -> None:
@@ -79,9 +79,7 @@ class Throttle:
 
     def _collect_signals(self, names: list[str]) -> "Mapping[str, Strategy | None]":
         results: dict[str, Strategy | None] = {}
-        self._thread = threading.Thread(
-            target=self._call_signals, args=(names, results), name="load-signals", daemon=True
-        )
+        self._thread = SupervisedThread("load-signals", self._call_signals, names, results)
         self._thread.start()
         self._thread.join(DEADLINE_S)
         if self._thread.is_alive():

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry.rate_limit import LogRateLimit
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _run_with_deadline(deadline_s: float, call: Callable[[], int]) -> int:
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits
             answers.put(error)
 
-    Thread(target=run, name="wal-position", daemon=True).start()
+    SupervisedThread("wal-position", run, elastic=True).start()
     try:
         answer = answers.get(timeout=deadline_s)
     except Empty:

@@ -17,6 +17,7 @@ from framework.policies.health.indicator import (
     Signal,
     Unknown,
 )
+from framework.supervised_threads import SupervisedThread
 from framework.typeguards import short_repr
 from framework.wire.error_text import error_class, error_message
 
@@ -185,7 +186,7 @@ class _CheckThread:
         self._idle_s = idle_s
         self._database = database
         self.submit = self._tasks.put
-        threading.Thread(target=self._run, name=f"health-{key.indicator}", daemon=True).start()
+        SupervisedThread(f"health-{key.indicator}", self._run).start()
 
     def _run(self) -> None:
         while True:

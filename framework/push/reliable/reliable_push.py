@@ -19,6 +19,7 @@ from framework.push.reliable.push_folder import remove_file, take_over_files
 from framework.push.reliable.replay_round import ReplayProgress, ReplayRound
 from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
+from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.ids import generate_jid
@@ -71,7 +72,7 @@ class ReliablePush:
         self._current: PushFile | None = None
         self._looked = False
         """Whether the files of ended processes were looked for."""
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._keeps = False
         """Whether a push was kept since all were replayed."""
         self._replayed, self._oldest_kept_at = 0, math.inf
@@ -196,9 +197,9 @@ class ReliablePush:
         )
 
     def _ensure_thread(self) -> None:
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             return
-        thread = threading.Thread(target=self._run, name="framework-replay", daemon=True)
+        thread = SupervisedThread("framework-replay", self._run, elastic=True)
         # At the end of the interpreter no thread starts; the next process takes the file over.
         with suppress(RuntimeError):
             thread.start()

@@ -1,0 +1,104 @@
+"""Start the threads of the framework, and report each that cannot start, ends by an error, or hangs.
+
+Without its thread a part of the framework does its work no more, while the process looks alive. A worker process passes the reports
+to ``component.died``, and ends with status 1. Another process logs them, and the part starts a new thread at its next use.
+"""
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+OnDeath: TypeAlias = Callable[[str, BaseException], None]
+"""Receives the name of a thread, and why it does its work no more."""
+
+
+class ThreadStartError(RuntimeError):
+    """Report a thread that the system could not start. The supervision has reported it already."""
+
+
+class ThreadDiedError(Exception):
+    """Report a thread that has ended without a report, for example because there was no memory for one."""
+
+
+class SupervisedThread(threading.Thread):
+    """A daemon thread of the framework.
+
+    ``on_death`` receives its death, not the process. ``elastic``: the caller goes on without a thread that cannot be started, so
+    only a later death is reported. With ``limit_s`` no step may last longer: ``steps`` counts the starts and ends of steps.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Callable[..., object],
+        *arguments: Any,
+        on_death: OnDeath | None = None,
+        elastic: bool = False,
+        limit_s: float = math.inf,
+    ) -> None:
+        super().__init__(name=name, target=target, args=arguments, daemon=True)
+        self.limit_s = limit_s
+        self.steps = 0
+        """Odd while a step runs."""
+        self._on_death = on_death
+        self._elastic = elastic
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Start the thread. Raises ThreadStartError."""
+        try:
+            super().start()
+        # Without memory for a thread, MemoryError.
+        except (RuntimeError, MemoryError) as error:
+            if not self._elastic:
+                self.report(error)
+            raise ThreadStartError(f"the thread {self.name} cannot be started: {error}") from error
+
+    def run(self) -> None:
+        """Call the target."""
+        _running.add(self)
+        try:
+            super().run()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the work is not done any more
+            self._failure = error
+            self.report(error)
+        # Not in a `finally`: a thread whose report has failed is found by `report_dead`.
+        _running.discard(self)
+
+    def report(self, error: BaseException) -> None:
+        """Report why the work is not done any more."""
+        (self._on_death or _on_death)(self.name, error)
+
+    def report_if_dead(self) -> None:
+        """Report a thread that has ended without a report."""
+        if not self.is_alive() and self in _running:
+            _running.discard(self)
+            self.report(self._failure or ThreadDiedError("it has ended"))
+
+
+def _log(name: str, error: BaseException) -> None:
+    logging.getLogger("framework").error(
+        "the thread %s of the framework died; the next use starts another one. Report the error", name, exc_info=error
+    )
+
+
+_on_death: OnDeath = _log
+_running: set[SupervisedThread] = set()
+
+
+def report_to(on_death: OnDeath | None) -> None:
+    """Pass the reports of all threads without a receiver of their own to ``on_death``; ``None`` logs them."""
+    global _on_death  # noqa: PLW0603 - one receiver per process
+    _on_death = on_death or _log
+
+
+def supervised_threads() -> list[SupervisedThread]:
+    """Return the running threads, and those that have ended without a report."""
+    return list(_running)
+
+
+# The threads are the parent's.
+os.register_at_fork(after_in_child=_running.clear)
