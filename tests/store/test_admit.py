@@ -56,6 +56,9 @@ def contents(redis):
         kind = redis.type(key)
         if kind == b"zset":
             found[key] = [line.split(b',"concurrency_limit_buffered_at":')[0] for line in redis.zrange(key, 0, -1)]
+            if key.endswith(b":running"):
+                # Their scores are times by the server's clock: of one call they are equal, of several they are not.
+                found[key].sort()
         elif kind == b"hash":
             found[key] = {name: value for name, value in redis.hgetall(key).items() if name != b"since"}
         elif kind == b"list":
