@@ -26,6 +26,7 @@ HOOKS: Mapping[str, int] = {
     "retry_in": 3,
     "retries_exhausted": 2,
     "interruptions_exhausted": 1,
+    "on_success": 1,
     "idempotency_arguments": 1,
     "on_concurrency_limit_deferred": 1,
     "on_concurrency_limit_resumed": 1,

@@ -111,6 +111,8 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
                 "the next job could not be pushed; the next call of perform_with_capacity pushes it",
                 event_name="limited_capacity.push_failed",
             )
+        if type(self)._aw_on_success is not None:
+            self._aw_call_on_success()
 
 
 def _push_up_to_limit(declaration: Declaration, args: list[Any], max_new: int | None = None) -> list[Jid]:

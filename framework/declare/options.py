@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypedDict, cast
 from framework.declare import foreign_names, validators
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.job_option import OPTIONS, PRIORITIES, TRACKED
-from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
+from framework.declare.request import BulkPacing, DueTime, JobRequest, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import ArgumentsError
@@ -56,6 +56,11 @@ class PushOptions(TypedDict, total=False):
     """Whether the life of the job is recorded in the database of tasks."""
     priority: Priority
     """The level of the job in its queue, for a class with ``priority``."""
+    on_death: Any
+    """The class of a job that is enqueued when this one dies: its ``perform`` gets the id of this job. ``Worker.set(...)`` adds
+    options, ``Worker.arguments(...)`` gives other arguments. For single pushes."""
+    on_success: Any
+    """The same, when this job has succeeded."""
     profile: bool
     """Profile the runs of the job (``framework.admin.profile``)."""
     result_ttl: timedelta | float
@@ -84,6 +89,14 @@ def check_context(value: object) -> dict[str, Json]:
     return facts
 
 
+def _check_link(value: Any) -> Any:
+    # A setter imports this module, so it is known by what it has.
+    if isinstance(value, JobRequest) or hasattr(value, "_aw_setter") or hasattr(value, "request"):
+        return cast("Any", value)
+    raise InvalidValue(_LINK.allowed)
+
+
+_LINK = Validator("a worker class, Worker.set(...) or Worker.arguments(...)", _check_link)
 _VALIDATORS: Mapping[str, Validator] = {
     "queue": validators.queue,
     "shard": validators.shard,
@@ -98,6 +111,8 @@ _VALIDATORS: Mapping[str, Validator] = {
     "timeout": validators.duration,
     "track": TRACKED.validator,
     "priority": PRIORITIES.validator,
+    "on_death": _LINK,
+    "on_success": _LINK,
     "profile": validators.boolean,
     "result_ttl": validators.duration,
     "context": Validator(_CONTEXT_ALLOWED, check_context),

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, Never, TypeVar, Unpack
+from typing import Any, Generic, Never, TypeVar, Unpack, cast
 
 from framework.declare import awaited_push, port
 from framework.declare.bulk_stream import BulkStream
 from framework.declare.calls import JobCall, apush_call, push_call
 from framework.declare.declaration import Declaration
+from framework.declare.linked_push import LINKS, push_linked
 from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
 from framework.declare.options import (
     Moment,
@@ -286,11 +287,20 @@ class Setter(Generic[P]):
         if running_loop() is not None:
             reject_await(self._declaration)
         bound = self._declaration.signature.bind(args, kwargs)
-        if self._options and self._options.get("sync"):
-            return self._run_inline(bound, self._options)
+        if self._options:
+            if self._options.get("sync"):
+                return self._run_inline(bound, self._options)
+            if not LINKS.keys().isdisjoint(self._options):
+                return self._push_linked(PushRequest(self._declaration, bound, due))
         # Not current(): that is a call, and every push comes through here.
         client = port.client.bound or port.current()
         return client.push(PushRequest(self._declaration, bound, due, self._options))
+
+    def _push_linked(self, request: PushRequest) -> Jid | None:
+        others = {name: value for name, value in self._options.items() if name not in LINKS}
+        chosen = [(LINKS[name], value) for name, value in self._options.items() if name in LINKS]
+        callbacks = {event: partial(_callback_request, value) for event, value in chosen}
+        return push_linked(request._replace(options=others), callbacks)
 
     def _push_bulk(
         self,
@@ -392,6 +402,15 @@ def setter_of(worker: type[Performs[P]]) -> Setter[P]:
     cls: Any = worker
     made: Setter[P] | None = cls._aw_setter
     return Setter(worker, cls.declaration(), NO_OPTIONS) if made is None else made
+
+
+def _callback_request(callback: Any, jid: Jid) -> PushRequest:
+    """Return the job of a callback: its ``perform`` gets the id of the job that has ended, or the arguments that were given."""
+    if isinstance(callback, JobRequest):
+        given = cast("JobRequest[Any]", callback)
+        return PushRequest(given.declaration, given.args)
+    setter: Setter[Any] = cast("Setter[Any]", callback) if isinstance(callback, Setter) else setter_of(callback)
+    return setter.request(jid)
 
 
 def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:

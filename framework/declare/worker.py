@@ -32,6 +32,7 @@ from framework.types import (
 )
 from framework.wire.batch_fields import bid_of
 from framework.wire.cron_fields import CronTick, tick_of
+from framework.wire.job import Job
 
 T = TypeVar("T")
 
@@ -193,7 +194,7 @@ class ApplicationWorker(AwaitablePushes):
     _aw_record: JobStory | None = None
     _aw_returned: Any = None
     _aw_on_success: Callable[[], None] | None = None
-    """Called after the job has succeeded and has released its locks and slots. It raises nothing."""
+    """Called after the job has succeeded and has released its locks and slots. An error is logged."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
@@ -210,6 +211,9 @@ class ApplicationWorker(AwaitablePushes):
             return
         cls._aw_declaration = check.build_declaration(faults, cls, ApplicationWorker, attributes)
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
+        if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not ApplicationWorker:
+            # A function of the class is a method of the instance. Other classes have none, and their jobs pay nothing.
+            cls._aw_on_success = cast("Any", ApplicationWorker._aw_call_on_success)
         misuse.install_perform_descriptor(cls)
         show_signatures(cls, cls._aw_declaration.signature.method)
         registry.register(cls)
@@ -254,6 +258,13 @@ class ApplicationWorker(AwaitablePushes):
         """Hook: handle a job after its last retry, before it moves to the dead set. ``"discard"`` deletes it instead."""
         del job, error
         return None
+
+    @classmethod
+    def on_success(cls, job: Payload) -> None:
+        """Hook: handle a job that has succeeded and has left Redis. An error is logged, and changes nothing."""
+
+    def _aw_call_on_success(self) -> None:
+        type(self).on_success(Job(self._aw_job or {}))
 
     @classmethod
     def interruptions_exhausted(cls, job: Payload) -> None:

@@ -361,7 +361,7 @@ class Processor:
         if resources is not None and resources.on_removed is not None and settled.moved_to in REMOVED:
             resources.on_removed()
         if run.outcome is SUCCEEDED and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
-            run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]
+            self._settler.call_hook("on_success", run.instance._aw_on_success)  # pyright: ignore[reportPrivateUsage]
 
     def _retry_until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
         """Repeat ``step`` until Redis answers. Meanwhile the job is in the working list of this process, protected by its lease."""

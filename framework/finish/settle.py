@@ -167,6 +167,10 @@ class Settler:
             case _:
                 assert_never(outcome)
 
+    def call_hook(self, name: str, hook: Callable[[], object]) -> None:
+        """Call a hook of a job that has left Redis: its error is reported, and changes nothing."""
+        self._handlers.guard(name, hook)
+
     def _note_end(self, resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:
         note_end(resources, outcome, decision)
         if self._signs:

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.job_option import field_of, payload_fields
+from framework.declare.linked_push import LINKS
 from framework.declare.per_class import PerClass
+from framework.errors import ArgumentsError
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, PROFILE, wire_timestamp
@@ -136,7 +138,14 @@ def class_fields(declaration: Declaration) -> Payload:
 
 
 def option_fields(options: Mapping[str, Any]) -> Payload:
-    """Return the payload fields set by the options of ``set``, without the queue and the context."""
+    """Return the payload fields set by the options of ``set``, without the queue and the context.
+
+    Raises ArgumentsError for callbacks: they belong to a single push, which takes them out of its options.
+    """
+    link = next((name for name in LINKS if name in options), None)
+    if link is not None:
+        reason = f"{link} belongs to one push by perform_async, perform_in or perform_at. Make a Batch for any other"
+        raise ArgumentsError("set()", reason)
     fields = {
         field_of(name): wire_value(value) for name, value in options.items() if name not in _OPTIONS_WITHOUT_FIELD
     }
