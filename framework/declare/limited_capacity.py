@@ -111,7 +111,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
                 "the next job could not be pushed; the next call of perform_with_capacity pushes it",
                 event_name="limited_capacity.push_failed",
             )
-        if type(self)._aw_on_success is not None:
+        if type(self)._aw_on_success is not None:  # pyright: ignore[reportAttributeAccessIssue]
             self._aw_call_on_success()
 
 

@@ -4,6 +4,7 @@ So the step on Redis that ends the job enqueues the callback too: a process that
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from framework.declare import batch_client, port
 from framework.declare.batch_port import BatchFacts
@@ -19,8 +20,12 @@ _AUTOFLUSH = 2
 _EXPIRES_IN_S = 30 * 86_400
 
 
-def push_linked(request: PushRequest, callbacks: Mapping[BatchEventName, Callable[[Jid], PushRequest]]) -> Jid | None:
-    """Push a job with its callbacks, which get its id; return the id, or ``None`` if a client middleware dropped the job.
+def push_linked(
+    request: PushRequest, callbacks: Mapping[BatchEventName, Any], request_of: Callable[[Any, Jid], PushRequest]
+) -> Jid | None:
+    """Push a job with its callbacks; return its id, or ``None`` if a client middleware dropped the job.
+
+    ``request_of`` returns the request of a callback, given the id of the job.
 
     Raises the errors of a block ``batch.jobs()``; nothing is written then.
     """
@@ -36,8 +41,8 @@ def push_linked(request: PushRequest, callbacks: Mapping[BatchEventName, Callabl
         if jid is None:
             collector.abandon()
             return None
-        for event, request_for in callbacks.items():
-            built = batches.build_callback(facts, event, request_for(jid))
+        for event, callback in callbacks.items():
+            built = batches.build_callback(facts, event, request_of(callback, jid))
             if built is not None:
                 facts.callbacks[event] = [built]
         collector.finish()

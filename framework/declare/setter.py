@@ -38,6 +38,7 @@ from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
 from framework.text import format_count, with_article
 from framework.types import Jid, Json
+from framework.wire.batch_fields import BatchEventName
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -298,9 +299,10 @@ class Setter(Generic[P]):
 
     def _push_linked(self, request: PushRequest) -> Jid | None:
         others = {name: value for name, value in self._options.items() if name not in LINKS}
-        chosen = [(LINKS[name], value) for name, value in self._options.items() if name in LINKS]
-        callbacks = {event: partial(_callback_request, value) for event, value in chosen}
-        return push_linked(request._replace(options=others), callbacks)
+        callbacks: dict[BatchEventName, Any] = {
+            LINKS[name]: value for name, value in self._options.items() if name in LINKS
+        }
+        return push_linked(request._replace(options=others), callbacks, _callback_request)
 
     def _push_bulk(
         self,

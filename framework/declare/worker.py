@@ -213,7 +213,7 @@ class ApplicationWorker(AwaitablePushes):
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
         if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not ApplicationWorker:
             # A function of the class is a method of the instance. Other classes have none, and their jobs pay nothing.
-            cls._aw_on_success = cast("Any", ApplicationWorker._aw_call_on_success)
+            cls._aw_on_success = cast("Any", ApplicationWorker._aw_call_on_success)  # pyright: ignore[reportAttributeAccessIssue]
         misuse.install_perform_descriptor(cls)
         show_signatures(cls, cls._aw_declaration.signature.method)
         registry.register(cls)
