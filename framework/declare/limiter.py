@@ -22,6 +22,7 @@ from framework.errors import OverLimit
 from framework.typeguards import short_repr
 from framework.types import Payload
 from framework.wire.job import OVER_LIMIT_BY
+from framework.wire.protected import digest_of_key, is_encrypted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -249,7 +250,8 @@ class Limiter:
         """Return the limiter for the attribute ``limiter`` of a class, with a limit for each key of a job.
 
         ``key`` is the name of a fact in the job's context (``"user"`` is ``meta.user``), or a function of the job's arguments that
-        returns a text or a number. A job without a key is not limited.
+        returns a text or a number. A job without a key is not limited. The key is a name in Redis, in log lines and in commands; of
+        a class with ``encrypt``, a digest stands for a key that a function has made.
         """
         if not callable(key) and not str(key).isidentifier():
             raise _invalid(
@@ -313,9 +315,12 @@ class Limiter:
             key = by(tuple(payload["args"])) if callable(by) else payload.get(meta_prefix + by)
             if key is None:
                 return None
+        checked = _checked_key(key)
+        if callable(self.key_of_job) and is_encrypted(payload):
+            checked = digest_of_key(self.name, checked)
         # A job that comes back is the same call, which has waited.
         waited = payload.get(OVER_LIMIT_BY) == self.name
-        attempts = _Attempts(self, checked := _checked_key(key), 1, 0, waited=waited)
+        attempts = _Attempts(self, checked, 1, 0, waited=waited)
         attempts.try_once()
         if self.rule.kind == "concurrent":
             # The context is that of the run.

@@ -14,6 +14,7 @@ from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.json import loads
 from framework.wire.payload_edit import set_fields
+from framework.wire.protected import digest_of_key
 from framework.wire.sub_queues import NORMAL, PRIORITY, SUB_QUEUE, list_of, sub_queue
 
 _LOG_INTERVAL_S = 60.0
@@ -89,7 +90,8 @@ class SubQueuePayloads(WrappedPayloads):
                 return ""
             if isinstance(key, bool) or not isinstance(key, str | int):
                 raise TypeError(f"it returned {type(key).__name__}, not a text or a number")
-            return str(key)
+            hides = self._declaration.encrypt and callable(by)
+            return digest_of_key(self._declaration.wire_name, key) if hides else str(key)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything; the push goes on
             self._log_limit.warning(
                 self._declaration.wire_name,

@@ -4,6 +4,7 @@ Such a job has the mark ``compressed`` as well, and one text as its arguments. S
 arguments keeps theirs, and a process that cannot read them refuses the job instead of running it with the text.
 """
 
+import hashlib
 from typing import Protocol
 
 from framework.types import Payload
@@ -42,6 +43,11 @@ class ProtectedArguments(Protocol):
             OffloadedArgumentsError: this process cannot read the payload store.
         """
         ...
+
+
+def digest_of_key(purpose: str, key: str | int) -> str:
+    """Return the digest that stands for a key made of encrypted arguments: a key is a name in Redis, in lines and in commands."""
+    return hashlib.sha256(f"{purpose}:{key}".encode()).hexdigest()[:32]
 
 
 def is_encrypted(payload: Payload) -> bool:

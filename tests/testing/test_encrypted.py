@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from framework import ApplicationWorker, Deduplicate
+from framework import ApplicationWorker, ConcurrencyScope, Deduplicate, limiter
 from framework.errors import EncryptionKeyError
 from framework.testing import FakeJobs, fake, real
 from framework.wire import keys
@@ -58,6 +58,39 @@ def test_every_way_of_pushing_encrypts(jobs):
     assert [job.args[0] for job in jobs.enqueued(worker)] == [CARD] * 5
     jobs.drain()
     assert sorted(worker._ran) == [(CARD, number) for number in range(1, 6)]
+
+
+def everything(client):
+    """Return the names and the values of all keys of a Redis."""
+    read = {b"hash": client.hgetall, b"list": lambda key: client.lrange(key, 0, -1), b"string": client.get}
+    read |= {b"set": client.smembers, b"zset": lambda key: client.zrange(key, 0, -1)}
+    return repr([(name, read[client.type(name)](name)) for name in client.scan_iter()])
+
+
+@pytest.mark.parametrize("jobs", ["real"], indirect=True)
+def test_keys_made_of_arguments_are_digests(jobs, redis):
+    def card_of(args):
+        return args[0]
+
+    found = []
+
+    def perform(self, card: str, amount: int = 5) -> None:
+        found.append(everything(redis))
+
+    scope = ConcurrencyScope(by=card_of, limit=2)
+    rule = limiter.bucket("cards", 5, "minute").by(card_of)
+    worker = charge_worker(
+        perform=perform, fair_by=card_of, concurrency_limit=5, concurrency_scope=scope, limiter=rule, queue="default"
+    )
+    # The oldest job of a key waits in the queue itself.
+    worker.perform_bulk([(CARD, 1), (CARD, 2)])
+    found.append(everything(redis))
+    jobs.drain()
+    # Of waiting and of running jobs.
+    assert len(found) == 3
+    assert CARD not in "".join(found)
+    assert all(part in found[1] for part in ("aw:limiter:cards:", ":scopes"))
+    assert "queue:default~" in found[0]
 
 
 def test_failed_job_keeps_its_encrypted_arguments(jobs):

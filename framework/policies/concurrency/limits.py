@@ -18,6 +18,7 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload, Urgency
 from framework.wire import keys
+from framework.wire.protected import digest_of_key
 from framework.wire.stored_numbers import stored_count
 
 SHARE_BY_URGENCY: dict[Urgency, float] = {"high": 0.35, "low": 0.25, "throttled": 0.15}
@@ -159,8 +160,10 @@ class Limits:
                 found = scope.by(tuple(payload["args"]))
             except BaseException as error:  # noqa: BLE001 - an application's error must not decide about a job
                 self._warn(declaration, "its concurrency_scope raised an error; the job counts for no scope", error)
-        usable = isinstance(found, str | int) and not isinstance(found, bool)
-        return str(found) if usable else ""
+        if isinstance(found, bool) or not isinstance(found, str | int):
+            return ""
+        hides = declaration.encrypt and callable(scope.by)
+        return digest_of_key(declaration.wire_name, found) if hides else str(found)
 
     def scope_share(self, declaration: Declaration, limit: int) -> int:
         """Return the maximum of slots for one scope, 0 for no maximum."""
