@@ -11,11 +11,12 @@ shard, it raises UnroutedCallError in development and test, and is reported in p
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import redis
 
 from framework.declare import port
+from framework.declare.background import BackgroundFunction
 from framework.declare.worker import ApplicationWorker
 from framework.shard.routing_validator import RoutedScope, allow_unrouted
 from framework.wiring.client import process_client
@@ -74,5 +75,7 @@ router = ShardRouter()
 def _check_worker_class(worker: Any) -> type[ApplicationWorker]:
     if isinstance(worker, type) and issubclass(worker, ApplicationWorker) and worker is not ApplicationWorker:
         return worker
+    if isinstance(worker, BackgroundFunction):
+        return cast("BackgroundFunction[..., Any]", worker).worker
     hint = f"; pass its class, {type(worker).__name__}" if isinstance(worker, ApplicationWorker) else ""
     raise TypeError(f"{worker!r} is not a worker class (a subclass of ApplicationWorker){hint}")

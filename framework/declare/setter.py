@@ -415,6 +415,12 @@ def _callback_request(callback: Any, jid: Jid) -> PushRequest:
     return setter.request(jid)
 
 
+def declaration_of(worker: type[Any] | Setter[...]) -> Declaration:
+    """Return the declaration of a worker class, of ``Worker.set(...)``, or of a function that is registered as a job."""
+    found: Declaration = worker.declaration if isinstance(worker, Setter) else worker.declaration()
+    return found
+
+
 def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:
     """Call the function for one object. Its exception reaches the caller with a note that names the index of the job."""
     try:

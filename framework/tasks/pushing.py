@@ -6,6 +6,7 @@ from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.declare.options import PushOptions
+from framework.declare.setter import Setter, declaration_of
 from framework.push.recording import TASK_FIELDS
 from framework.tasks import access as task_access
 from framework.tasks.change import EventChange
@@ -20,7 +21,12 @@ PUSH_CHUNK = 1_000
 
 
 def push_chunk(
-    task_id: str, worker: type[Any], jobs: Sequence[Sequence[Any]], options: PushOptions, *, items: int = 1
+    task_id: str,
+    worker: type[Any] | Setter[...],
+    jobs: Sequence[Sequence[Any]],
+    options: PushOptions,
+    *,
+    items: int = 1,
 ) -> list[Jid | None]:
     """Push at most ``PUSH_CHUNK`` jobs of a task; return their ids, ``None`` for those that were dropped."""
     scope = PushScope()
@@ -37,7 +43,7 @@ def push_chunk(
 def push_recorded(
     scope: PushScope,
     task_id: str,
-    worker: type[Any],
+    worker: type[Any] | Setter[...],
     jobs: Sequence[Sequence[Any]],
     options: PushOptions,
     *,
@@ -47,15 +53,18 @@ def push_recorded(
     fields: dict[str, Json] = {TASK: task_id, **({TASK_ITEMS: items} if items > 1 else {})}
     of_task, of_scope = TASK_FIELDS.set(fields), PUSH_SCOPE.set(scope)
     try:
-        pushed: list[Jid | None] = worker.set(**{**options, "track": True}).perform_bulk(jobs)
+        wish: PushOptions = {**options, "track": True}
+        pushed: list[Jid | None] = worker.set(**wish).perform_bulk(jobs)
         return pushed
     finally:
         TASK_FIELDS.reset(of_task)
         PUSH_SCOPE.reset(of_scope)
 
 
-def _dropped(task_id: str, worker: type[Any], args: Sequence[Any], items: int, *, whole: bool) -> EventChange:
-    declaration: Declaration = worker.declaration()
+def _dropped(
+    task_id: str, worker: type[Any] | Setter[...], args: Sequence[Any], items: int, *, whole: bool
+) -> EventChange:
+    declaration: Declaration = declaration_of(worker)
     change = EventChange(generate_jid(), "push", time.time(), *DROPPED, worker=declaration.wire_name, task_id=task_id)
     change.reason = "a client middleware did not yield"
     change.items = items

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, RowMapping, insert, update
 
 from framework.async_twin import async_twin
 from framework.declare.options import PushOptions
+from framework.declare.setter import Setter, declaration_of
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
 from framework.messages import did_you_mean
@@ -71,7 +72,7 @@ class Task:
     @classmethod
     def create(
         cls,
-        worker: type[Any] | None = None,
+        worker: type[Any] | Setter[...] | None = None,
         title: str | None = None,
         owner: str | None = None,
         tenant: str | None = None,
@@ -82,7 +83,7 @@ class Task:
             TaskDatabaseError, TaskTablesError: the task was not made.
         """
         facts: dict[str, Any] = {
-            "worker": None if worker is None else worker.declaration().wire_name,
+            "worker": None if worker is None else declaration_of(worker).wire_name,
             "title": None if title is None else clean_text(_text("title", title)),
             "owner": _name("owner", owner),
             "tenant": _name("tenant", tenant),
@@ -95,7 +96,7 @@ class Task:
     @classmethod
     async def acreate(
         cls,
-        worker: type[Any] | None = None,
+        worker: type[Any] | Setter[...] | None = None,
         title: str | None = None,
         owner: str | None = None,
         tenant: str | None = None,
@@ -132,7 +133,7 @@ class Task:
     # --- adding jobs ----------------------------------------------------------------------------------------------
 
     def perform_bulk(
-        self, worker: type[Any], args: Iterable[Sequence[Any]], **options: Unpack[PushOptions]
+        self, worker: type[Any] | Setter[...], args: Iterable[Sequence[Any]], **options: Unpack[PushOptions]
     ) -> list[Jid | None]:
         """Push one job per tuple of arguments, 1,000 at a time; return the ids, ``None`` for a job that was dropped.
 
@@ -151,7 +152,12 @@ class Task:
         return jids
 
     def perform_split(
-        self, worker: type[Any], items: Iterable[Any], size: int, *more: Any, **options: Unpack[PushOptions]
+        self,
+        worker: type[Any] | Setter[...],
+        items: Iterable[Any],
+        size: int,
+        *more: Any,
+        **options: Unpack[PushOptions],
     ) -> list[Jid | None]:
         """Split items into jobs of ``size``: each gets a list of items as its first argument, then ``more``.
 
@@ -173,7 +179,7 @@ class Task:
         return jids
 
     def _push(
-        self, worker: type[Any], jobs: Sequence[Sequence[Any]], options: PushOptions, *, items: int = 1
+        self, worker: type[Any] | Setter[...], jobs: Sequence[Sequence[Any]], options: PushOptions, *, items: int = 1
     ) -> list[Jid | None]:
         """Push one chunk. Its jobs are cancelled if the task was cancelled before ``cancel`` could see their events."""
         jids = push_chunk(self.id, worker, jobs, options, items=items)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from framework.declare.setter import declaration_of
 from framework.errors import EmptyQueueError, EndlessJobsError
 from framework.settings.model import Settings
 from framework.testing.fake_client import FakeClient
@@ -127,7 +128,7 @@ class FakeJobs:
         """
         job = _Drain(self, worker).one()
         if job is None:
-            name, waiting = worker.declaration().class_name, len(self.enqueued(worker)) + len(self.retries(worker))
+            name, waiting = declaration_of(worker).class_name, len(self.enqueued(worker)) + len(self.retries(worker))
             frozen = f": {waiting} due later than the frozen clock" if waiting else ""
             raise EmptyQueueError(f"no job of {name} can run now{frozen}.")
         return job

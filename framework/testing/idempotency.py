@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from framework.declare.setter import declaration_of
 from framework.errors import Discard
 from framework.testing.json_values import same_json
 from framework.testing.waiting_jobs import WorkerClass
@@ -21,8 +22,8 @@ def assert_idempotent(worker: WorkerClass, *args: Any, state: Callable[[], objec
         Exception: what a run raised.
     """
     __tracebackhide__ = True
-    name = worker.declaration().class_name
-    if not worker.declaration().idempotent:
+    name = declaration_of(worker).class_name
+    if not declaration_of(worker).idempotent:
         raise AssertionError(
             f"{name} does not declare idempotent = True: add it, so that duplicates of its jobs are dropped."
         )

@@ -6,6 +6,7 @@ from typing import Any, NoReturn, cast
 
 import redis
 
+from framework.declare.setter import declaration_of
 from framework.errors import ModeError, OffloadedArgumentsError, PayloadError
 from framework.settings.load import load
 from framework.settings.model import Settings
@@ -72,7 +73,7 @@ class RealJobs:
             Exception: what a job raised.
         """
         settings = self._settings("drain")
-        queues = None if worker is None else (worker.declaration(), self._client.route(worker.declaration()).queue)
+        queues = None if worker is None else (declaration_of(worker), self._client.route(declaration_of(worker)).queue)
         runs = 0
         tried: set[str] = set()
         while True:
@@ -94,7 +95,7 @@ class RealJobs:
         Raises:
             ModeError: always.
         """
-        name = worker.__name__
+        name = getattr(worker, "__name__", "this class")
         raise ModeError(f"perform_one({name}) runs one job of a fake: use drain({name}) in the mode real.")
 
     def clear(self) -> None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.declare.setter import Setter, declaration_of
 from framework.declare.worker import ApplicationWorker
 from framework.testing.fake_clock import epoch_seconds
 from framework.testing.json_values import same_json
@@ -15,7 +16,8 @@ _SHOWN_JOBS = 10
 _DUE_WITHIN_S = 1.0
 """How far a job may be due from the expected time: between a push and its check the host's clock goes on."""
 
-WorkerClass = type[ApplicationWorker]
+WorkerClass: TypeAlias = type[ApplicationWorker] | Setter[...]
+"""A worker class, or a function that is registered as a job."""
 
 
 class WaitingJobs(Protocol):
@@ -54,7 +56,7 @@ def check_enqueued(
     found = [job for job in waiting if _has_arguments(job, args) and _is_due(job, due_at)]
     if len(found) == count:
         return
-    name = worker.declaration().class_name
+    name = declaration_of(worker).class_name
     wanted = f"with the arguments {short_repr(list(args))} " if args else ""
     when = "" if at is None else f"due at {at!r} "
     lines = [f"  {_shown(job)}" for job in waiting[:_SHOWN_JOBS]]
@@ -71,7 +73,7 @@ def belongs_to(job: Job, worker: WorkerClass | None) -> bool:
     """Return whether the job is one of the class, under its name or a former one."""
     if worker is None:
         return True
-    declaration: Declaration = worker.declaration()
+    declaration: Declaration = declaration_of(worker)
     return job.worker in (declaration.wire_name, *declaration.aliases)
 
 

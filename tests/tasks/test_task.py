@@ -7,8 +7,17 @@ from functools import partial
 
 import pytest
 
-from framework import ApplicationWorker, BusinessError, Deduplicate, LimitedCapacityWorker, middleware, testing
+from framework import (
+    ApplicationWorker,
+    BusinessError,
+    Deduplicate,
+    LimitedCapacityWorker,
+    background,
+    middleware,
+    testing,
+)
 from framework.batches import Batch, BatchError
+from framework.declare import registry
 from framework.errors import TaskError, TaskNotFoundError, TaskRetryError
 from framework.tasks import Task, access, story
 from framework.tasks.task import _may_be_on
@@ -33,6 +42,19 @@ def declared(**attributes):
 
     facts = {"feature_category": "not_owned", "track": True, "retry": 0, "perform": perform, **attributes}
     return type("EnrolWorker", (ApplicationWorker,), facts)
+
+
+@background(feature_category="not_owned", queue="default")
+def enrol(number: int) -> None:
+    assert number
+
+
+def test_task_takes_a_function(jobs):
+    registry.register(enrol.worker)
+    with Task.create(enrol) as task:
+        task.perform_bulk(enrol, [(1,), (2,)])
+    testing.drain()
+    assert (task.worker, task.wait(30).counts["finish"]) == (enrol.worker.declaration().wire_name, 2)
 
 
 def test_task_tells_what_became_of_every_job(jobs):

@@ -185,7 +185,7 @@ class ApplicationWorkerBackend(BaseTaskBackend):
         return result
 
     def _note(self, result: "TaskResult[Any]", request: PushRequest) -> None:
-        task: Any = result.task
+        task = cast("Task[Any, Any]", result.task)  # pyright: ignore[reportUnknownMemberType]
         facts: dict[str, Any] = {
             "task": task.module_path,
             "queue_name": task.queue_name,
