@@ -15,7 +15,7 @@ from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project, refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
-from framework.command_line import command
+from framework.command_line import remedy_command
 from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
 from framework.policies.dedup.push import Deduplicator
@@ -171,7 +171,7 @@ def delete(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[st
             continue
         left = "without end" if held.left_s is None else f"for {format_duration(held.left_s)} more"
         echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
-        echo(f"  to find that job: {command(f'jobs explain {held.jid} --shard {shard}')}")
+        echo(f"  to find that job: {remedy_command('jobs', 'explain', held.jid, '--shard', shard)}")
         confirm(f"Delete the lock on {shard}?", yes=yes)
         done = delete_lock(on.shards[shard].client, held)
         deleted += done

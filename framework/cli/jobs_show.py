@@ -14,7 +14,7 @@ from framework.cli.job_rows import job_fields
 from framework.cli.options import check_jids, json_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo, echo_lines
-from framework.command_line import command
+from framework.command_line import remedy_command
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.text import decode_escaped, format_time
@@ -57,7 +57,7 @@ def show(*, jid: str, names: Sequence[str], as_json: bool) -> None:
     on.exit_if_unanswered()
     if not found:
         echo(
-            f"no key of {' and '.join(on.answered)} holds the job {jid}; {command(f'jobs explain {jid}')} says more",
+            f"no key of {' and '.join(on.answered)} holds the job {jid}; {remedy_command('jobs', 'explain', jid)} says more",
             err=True,
         )
         sys.exit(EXIT_FAILED)

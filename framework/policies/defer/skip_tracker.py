@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-from framework.command_line import command
+from framework.command_line import remedy_command
 from framework.feature_flags.flag import Flag, Flags
 from framework.telemetry import logs
 from framework.telemetry.counters import SKIPPED_JOBS, counters
@@ -66,7 +66,7 @@ class SkipTracker:
             return
         logs.logger(**{"class": record.worker}).warning(
             f"the flag {record.flag.name} has {record.action} jobs for {lasted_s / 3_600:.1f} h. If it is no longer needed, run "
-            f"{command(f'jobs flags clear {record.worker}')}",
+            f"{remedy_command('jobs', 'flags', 'clear', record.worker, loads_classes=True)}",
             event_name="flags.stale",
             feature_flag=record.flag.name,
             feature_flag_reason=record.flag.reason,
