@@ -118,6 +118,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "compress": SWITCHES,
     "encrypt": SWITCHES,
     "status_expiration": SPANS,
+    "keep_result": (*SPANS, timedelta(days=8)),
     "track": SWITCHES,
     "idempotent": SWITCHES,
     "deduplicate": (True, False, "until_executed", ("until_executed",), 600, DeferOnHealth()),
@@ -500,7 +501,7 @@ def test_class_keeps_helpers_that_are_near_no_hook(name: str):
 
 @each_row("name", HOOKS, around=registry.isolated)
 def test_hook_misspelt_is_refused(name: str):
-    misspelt = name[:-2] + name[-1] + name[-2]
+    misspelt = misspell(name)
     hook = classmethod(lambda cls, *args: None)
     mixin = type("Mixin", (), {misspelt: hook})
     for bases, members in (((ApplicationWorker,), body(**{misspelt: hook})), ((mixin, ApplicationWorker), body())):

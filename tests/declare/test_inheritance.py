@@ -46,6 +46,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "compress": (True, False),
     "encrypt": (False, True),
     "status_expiration": (None, 60, timedelta(minutes=30)),
+    "keep_result": (None,),  # a time does not fit encrypt
     "track": (False, True),
     "idempotent": (False, True),
     "deduplicate": (None, Deduplicate("until_executed"), Deduplicate("none")),

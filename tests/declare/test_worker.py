@@ -93,6 +93,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("memory_limit", None, None),
     ("expires_in", timedelta(minutes=1), timedelta(minutes=1)),
     ("status_expiration", 60, timedelta(minutes=1)),
+    ("keep_result", 60, timedelta(minutes=1)),
     ("track", True, True),
     ("idempotent", True, True),
     ("deduplicate", Deduplicate("until_executed"), Deduplicate("until_executed")),

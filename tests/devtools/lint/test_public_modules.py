@@ -22,6 +22,8 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "messages",
     "private_files",
     "pytest_plugin",
+    "results",
+    "supervised_threads",
     "text",
     "timings",
     "typeguards",
