@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +21,7 @@ from framework.declare import port, registry
 from framework.settings.load import load
 from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.fork_server import FORK_SERVER
-from tests.harness import HURRIED
+from tests.harness import HURRIED, ROOT
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
 HERE = Path(__file__).resolve().parent
@@ -44,32 +44,62 @@ def eventually() -> Callable[..., Any]:
 
 
 class Gems:
-    """Describe one Sidekiq: the installed one, or one of a folder with a gem in each subfolder, such as ``sidekiq-8.1.7``."""
+    """Describe one Sidekiq: the commands that run it, and its version."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._bin, self.version = "", "installed"
-        self._ruby = ["ruby"]
-        if folder is not None:
-            (home,) = folder.glob("sidekiq-*")
-            self._bin, self.version = str(home / "bin" / "sidekiq"), home.name.removeprefix("sidekiq-")
-            loaded = [part for lib in sorted(folder.glob("*/lib")) for part in ("-I", str(lib))]
-            self._ruby = [os.environ.get("SIDEKIQ_RUBY", "ruby"), *loaded]
+    def __init__(self, version: str, ruby: Sequence[str], server: Sequence[str]) -> None:
+        self.version = version
+        self._ruby, self._server = ruby, server
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Gems":
+        """Return the Sidekiq of a folder with a gem in each subfolder, such as ``sidekiq-8.1.7``."""
+        (home,) = folder.glob("sidekiq-*")
+        loaded = [part for lib in sorted(folder.glob("*/lib")) for part in ("-I", str(lib))]
+        ruby = [os.environ.get("SIDEKIQ_RUBY", "ruby"), *loaded]
+        return cls(home.name.removeprefix("sidekiq-"), ruby, [*ruby, str(home / "bin" / "sidekiq")])
+
+    @classmethod
+    def of_root(cls, root: Path) -> "Gems":
+        """Return the Sidekiq of the root folder of another system, as debootstrap makes it."""
+        (spec,) = root.glob("usr/share/rubygems-integration/*/specifications/sidekiq-*.gemspec")
+        inside = ["unshare", "--mount", "sh", "-euc", _ENTER_ROOT, "sh", str(root), str(HERE)]
+        return cls(spec.stem.removeprefix("sidekiq-"), [*inside, "ruby"], [*inside, "sidekiq"])
 
     def console(self) -> list[str]:
-        return [*self._ruby, str(HERE / "ruby_side.rb")]
+        return [*self._ruby, "./ruby_side.rb"]
 
     def server(self) -> list[str]:
-        return [*self._ruby, self._bin] if self._bin else ["sidekiq"]
+        return [*self._server]
 
     def since(self, *version: int) -> bool:
         return self.version != "installed" and tuple(map(int, self.version.split("."))) >= version
 
 
-# Folders of other Sidekiqs than the installed one, separated as in PATH; SIDEKIQ_RUBY is the Ruby that runs them.
-SIDEKIQS = [Gems(), *(Gems(Path(folder)) for folder in os.environ.get("SIDEKIQ_GEMS", "").split(os.pathsep) if folder)]
+# In a mount namespace of its own, so that nothing is left: the folder of these tests, and that of the sockets of Redis.
+_ENTER_ROOT = """
+root=$1
+mount --bind "$2" "$root/mnt"
+mount --bind /tmp "$root/tmp"
+mount -t proc proc "$root/proc"  # a process of Sidekiq without it writes no record
+shift 2
+exec chroot "$root" sh -euc 'cd /mnt; exec "$@"' sh "$@"
+"""
 
 
-@pytest.fixture(scope="session", params=SIDEKIQS, ids=lambda one: one.version)
+def other_sidekiqs() -> list[Gems]:
+    """Return those of SIDEKIQ_GEMS, folders separated as in PATH, and those that `scripts/setup --sidekiqs` has made."""
+    folders = [Path(folder) for folder in os.environ.get("SIDEKIQ_GEMS", "").split(os.pathsep) if folder]
+    made = sorted((ROOT / "var" / "sidekiqs").glob("*/usr/bin/sidekiq")) if os.geteuid() == 0 else []
+    return [*map(Gems.of_folder, folders), *(Gems.of_root(path.parents[2]) for path in made)]
+
+
+SIDEKIQS = [
+    pytest.param(Gems("installed", ["ruby"], ["sidekiq"]), id="installed"),
+    *(pytest.param(one, id=one.version, marks=pytest.mark.campaign) for one in other_sidekiqs()),
+]
+
+
+@pytest.fixture(scope="session", params=SIDEKIQS)
 def sidekiq(request: pytest.FixtureRequest) -> Gems:
     gems: Gems = request.param
     return gems
@@ -81,6 +111,7 @@ class Ruby:
     def __init__(self, url: str, gems: Gems) -> None:
         self._process = subprocess.Popen(
             gems.console(),
+            cwd=HERE,
             env={**os.environ, "REDIS_URL": url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -120,7 +151,7 @@ class Ruby:
 
 @pytest.fixture(scope="session")
 def ruby_console(server: GuardedServer, sidekiq: Gems) -> Iterator[Ruby]:
-    if not (shutil.which("ruby") and shutil.which("sidekiq")):
+    if sidekiq.version == "installed" and not (shutil.which("ruby") and shutil.which("sidekiq")):
         message = "Ruby's Sidekiq is not installed: the exchange of jobs with it is NOT tested (`scripts/setup --system` brings it)"
         if os.environ.get("CI") == "true":
             pytest.fail(message)

@@ -141,7 +141,7 @@ rescue LoadError
         named = named.transform_keys(&:to_s)
         arguments = [*args, {**named, "_aj_ruby2_keywords" => named.keys}]
         job = {"job_class" => name, "job_id" => "j-1", "queue_name" => "default", "arguments" => arguments, "executions" => 0}
-        wrapper = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
+        wrapper = since?("8") ? "Sidekiq::ActiveJob::Wrapper" : "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
         Sidekiq::Client.push("class" => wrapper, "wrapped" => name, "queue" => "default", "args" => [job])
       end
     end
@@ -163,7 +163,15 @@ rescue LoadError
   end
 end
 
-class ReportJob < ActiveJob::Base
+if since?("8") && !Sidekiq.const_defined?("ActiveJob::Wrapper")
+  module Sidekiq
+    module ActiveJob
+      Wrapper = ::ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper
+    end
+  end
+end
+
+class ReportJob < ::ActiveJob::Base
   queue_as :default
 
   def perform(*args, mode:)

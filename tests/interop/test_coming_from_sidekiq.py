@@ -41,6 +41,7 @@ def test_workers_of_the_page_share_one_queue(
 ) -> None:
     in_python = {**os.environ, **environment}
     in_ruby = {**in_python, "REDIS_URL": redis_url}
+    # The folder is below /tmp, which another root has too.
     script = str(orders / "orders.rb")
     ruby_push = [*sidekiq.console()[:-1], "-r", script, "-e", PUSH_IN_RUBY]
     ruby_server = [*sidekiq.server(), "-r", script, "-q", "orders", "-c", "1", "-t", "2", "-e", "test"]

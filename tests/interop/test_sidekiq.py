@@ -1,6 +1,7 @@
 """Exchange jobs between Python and Ruby's Sidekiq through one Redis, both ways, and compare them.
 
-With the installed Sidekiq (Debian's 6.4.1), and with each in SIDEKIQ_GEMS (conftest.py).
+With the installed Sidekiq (Debian's 6.4.1); in the campaigns also with those that `scripts/setup --sidekiqs` has made, and those of
+SIDEKIQ_GEMS (conftest.py).
 """
 
 import base64
@@ -341,8 +342,8 @@ def test_ruby_metrics_page_shows_python_jobs(jobs, ruby, sidekiq, python_server,
 
 
 def test_ruby_cancel_stops_a_python_job(jobs, ruby, sidekiq, python_server, noted, redis, eventually):
-    if not sidekiq.since(7, 3):
-        pytest.skip("Client#cancel! came with Sidekiq 7.3")
+    if not sidekiq.since(7, 3, 3):
+        pytest.skip("Client#cancel! came with Sidekiq 7.3.3")
     before = jobs.PatientWorker.perform_async("cancelled before it began")
     ruby("cancel", jid=before)
     running = jobs.PatientWorker.perform_async("cancelled as it ran")
@@ -351,7 +352,8 @@ def test_ruby_cancel_stops_a_python_job(jobs, ruby, sidekiq, python_server, note
         eventually(lambda: running in str(ruby("work")), "it runs")
         ruby("cancel", jid=running)
         assert noted("python", 2)[1] == ["PatientWorker", "cancelled as it ran"]
-    assert redis.hget(f"it-{running}", "c") == b"null"
+    # The end of a job removes the mark: a page of Ruby shows no job that has ended.
+    assert not redis.exists(f"it-{running}")
 
 
 def pages_answer(ruby):
@@ -470,4 +472,4 @@ def test_python_runs_jobs_that_rails_wrapped(jobs, ruby, python_server, noted):
     with python_server() as process:
         assert noted("python", 1) == [["ReportJob", 7, "é", {"mode": "fast"}]]
     done = next(line for line in process.lines() if line.get("job_status") == "done")
-    assert (done["class"], done["wrapped"]) == (active_job.WRAPPER, "ReportJob")
+    assert (done["class"] in (active_job.WRAPPER, active_job.WRAPPER_8), done["wrapped"]) == (True, "ReportJob")
