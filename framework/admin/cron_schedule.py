@@ -10,7 +10,7 @@ from typing import Any, cast
 from framework.admin.access import Listing, check_writable, collect, sum_of
 from framework.admin.port import current
 from framework.async_twin import async_twin
-from framework.cron.added import AddedEntries, AddedEntry, check_new_entry
+from framework.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
 from framework.cron.entries import CronEntry, Missed, Origin, Overlap, collect_entries
 from framework.cron.states import CronStates, Snapshot, last_tick, next_tick
 from framework.declare.declaration import Declaration
@@ -85,6 +85,7 @@ def add_cron_entry(
 
     def add(shard: Shard) -> int:
         added = AddedEntry(entry, reason.strip(), operator_name(), server_time(shard.client))
+        added = hide_arguments(settings, name, added, declaration)
         return _states(shard).add(name, added.encode())
 
     if not sum_of(_shard_of(declaration), add):
@@ -170,7 +171,7 @@ def _described(configured: CronEntry, shard: str, snapshot: Snapshot) -> Schedul
         cls=entry.declaration.wire_name,
         cron=entry.expression.text,
         time_zone=entry.expression.zone,
-        args=entry.args,
+        args=entry.shown_args,
         origin=entry.origin,
         enabled=entry.enabled,
         missed=entry.missed,

@@ -103,7 +103,7 @@ def _facts(entry: CronEntry, shard: str, state: EntryState | None, now: float) -
         "class": entry.declaration.wire_name,
         "cron": entry.expression.text,
         "time_zone": entry.expression.zone,
-        "args": list(entry.args),
+        "args": list(entry.shown_args),
         "missed": entry.missed,
         "overlap": entry.overlap,
         "enabled": entry.enabled,

@@ -12,7 +12,7 @@ from framework.cli.errors import reports_errors
 from framework.cli.options import REASON_HELP, check_reason, modules_option, shard_option
 from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo
-from framework.cron.added import AddedEntry, check_new_entry
+from framework.cron.added import AddedEntry, check_new_entry, hide_arguments
 from framework.cron.entries import CronEntry, arguments_problems
 from framework.cron.orders import Order
 from framework.cron.states import CronStates
@@ -20,6 +20,7 @@ from framework.cron_expression import check_cron
 from framework.errors import ConfigurationError
 from framework.exit_codes import EXIT_FAILED
 from framework.process.identity import operator_name
+from framework.shard.shard import Shard
 from framework.store.clock import server_time
 
 _LEADER_READS = "The leader knows within 5 s."
@@ -86,6 +87,11 @@ def set_entry(name: str, *, expression: str | None, arguments: str | None, reaso
 
     def change(entry: CronEntry, order: Order) -> Order:
         if args is not None:
+            if entry.declaration.encrypt:
+                raise click.UsageError(
+                    f"{entry.declaration.wire_name} declares encrypt, and an order is stored in plain text: "
+                    "change the file, or remove the added entry, and add it again."
+                )
             problems = list(arguments_problems("--args", name, entry.declaration, args))
             if problems:
                 raise ConfigurationError(problems)
@@ -146,11 +152,12 @@ def add(
     entry, declaration = check_new_entry(schedule.settings, name, facts)
     on = ShardCommand([schedule.shard_of(declaration)], "cron")
     added = False
-    for shard, added in on.each(
-        lambda one: schedule.states(one).add(
-            name, AddedEntry(entry, reason, operator_name(), server_time(one.client)).encode()
-        )
-    ):
+
+    def store(one: Shard) -> bool:
+        made = AddedEntry(entry, reason, operator_name(), server_time(one.client))
+        return schedule.states(one).add(name, hide_arguments(schedule.settings, name, made, declaration).encode())
+
+    for shard, added in on.each(store):
         if added:
             echo(f"{shard}: {name} is added")
             echo(_LEADER_READS)

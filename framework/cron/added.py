@@ -10,8 +10,16 @@ from pydantic import ValidationError
 from framework.cron.entries import SCHEDULE_FILE, CronEntry, arguments_problems, collect_entries, entry_of
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, ConfigurationProblem, MissingKeyError, PayloadError, StateRefusedError
+from framework.errors import (
+    ConfigurationError,
+    ConfigurationProblem,
+    EncryptionKeyError,
+    MissingKeyError,
+    PayloadError,
+    StateRefusedError,
+)
 from framework.messages import did_you_mean
+from framework.payloads.encryption import encryption_of
 from framework.payloads.stored_state import StatePlace, state_signatures
 from framework.settings.error_messages import ValueSources, to_problems
 from framework.settings.model import Settings
@@ -19,11 +27,15 @@ from framework.settings.schedule import CronEntrySettings, Schedule
 from framework.settings.section import Section
 from framework.store.absent_keys import AbsentKeys
 from framework.typeguards import is_mapping
+from framework.types import Json
 from framework.wire import keys
 from framework.wire.json import dumps, loads
 
 ShardOf: TypeAlias = Callable[[Declaration], str]
 """Returns the shard of the jobs of a class."""
+
+
+_HIDDEN_ARGS = "encrypted_args"
 
 
 class _NewEntries(Section):
@@ -40,11 +52,14 @@ class AddedEntry:
     reason: str = ""
     added_by: str = ""
     added_at: float = 0.0
+    secret_args: str = ""
+    """The arguments of a class with ``encrypt``, encrypted; those of ``entry`` are empty then."""
 
     def encode(self) -> bytes:
         """Return the stored form."""
         facts = self.entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return dumps({**facts, "reason": self.reason, "added_by": self.added_by, "added_at": self.added_at})
+        secret = {_HIDDEN_ARGS: self.secret_args} if self.secret_args else {}
+        return dumps({**facts, **secret, "reason": self.reason, "added_by": self.added_by, "added_at": self.added_at})
 
 
 def decode_added(data: bytes) -> AddedEntry | None:
@@ -55,8 +70,8 @@ def decode_added(data: bytes) -> AddedEntry | None:
             return None
         facts: dict[str, Any] = dict(fields)
         reason, added_by = str(facts.pop("reason", "")), str(facts.pop("added_by", ""))
-        added_at = float(facts.pop("added_at", 0.0))
-        return AddedEntry(CronEntrySettings.model_validate(facts), reason, added_by, added_at)
+        added_at, secret = float(facts.pop("added_at", 0.0)), str(facts.pop(_HIDDEN_ARGS, ""))
+        return AddedEntry(CronEntrySettings.model_validate(facts), reason, added_by, added_at, secret)
     except (PayloadError, ValueError, TypeError):
         return None
 
@@ -64,6 +79,36 @@ def decode_added(data: bytes) -> AddedEntry | None:
 def added_place(application: str, name: str) -> StatePlace:
     """Return the place of an entry, to which its signature is bound."""
     return StatePlace("cron entry", keys.cron_entries(application), (name,))
+
+
+def hide_arguments(settings: Settings, name: str, added: AddedEntry, declaration: Declaration) -> AddedEntry:
+    """Return an entry as it is stored: with encrypted arguments, if the class has ``encrypt``.
+
+    Raises:
+        EncryptionKeyError: there is no key.
+    """
+    if not (declaration.encrypt and added.entry.args):
+        return added
+    encryption = encryption_of(settings.encryption)
+    if encryption is None:
+        raise EncryptionKeyError(declaration.wire_name)
+    secret = encryption.seal(dumps(list(added.entry.args)), _secret_place(settings, name))
+    return replace(added, entry=added.entry.model_copy(update={"args": ()}), secret_args=secret)
+
+
+def _shown_arguments(settings: Settings, name: str, added: AddedEntry) -> CronEntrySettings:
+    """Return the settings of a stored entry, with decrypted arguments. Raises PayloadError and MissingKeyError."""
+    if not added.secret_args:
+        return added.entry
+    encryption = encryption_of(settings.encryption)
+    if encryption is None:
+        raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")
+    args = loads(encryption.open(added.secret_args, _secret_place(settings, name)), None)
+    return added.entry.model_copy(update={"args": tuple(args)})
+
+
+def _secret_place(settings: Settings, name: str) -> list[Json]:
+    return ["cron entry", settings.cron.application, name]
 
 
 def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> tuple[CronEntrySettings, Declaration]:
@@ -164,5 +209,9 @@ class AddedEntries:
         shard = self._shard_of(declaration)
         if shard != self._shard:
             return f"jobs of {declaration.wire_name} are routed to the shard {shard} now: remove it, and add it again"
-        made = entry_of(name, declaration, added.entry, self._settings.cron, "added")
+        try:
+            entry = _shown_arguments(self._settings, name, added)
+        except (PayloadError, MissingKeyError) as error:
+            return error.reason
+        made = entry_of(name, declaration, entry, self._settings.cron, "added")
         return replace(made, added_by=added.added_by, note=added.reason)

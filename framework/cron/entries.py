@@ -13,6 +13,7 @@ from framework.errors import ArgumentsError, ConfigurationProblem
 from framework.messages import did_you_mean
 from framework.settings.model import Settings
 from framework.settings.schedule import CronEntrySettings, CronSettings
+from framework.wire.protected import HIDDEN
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["run", "skip", "queue"]
@@ -54,6 +55,11 @@ class CronEntry:
             enabled=self.enabled if order.enabled is None else order.enabled,
             order=order,
         )
+
+    @property
+    def shown_args(self) -> tuple[Any, ...]:
+        """The arguments as commands show them: not those of a class with ``encrypt``."""
+        return (HIDDEN,) if self.declaration.encrypt and self.args else self.args
 
     @property
     def fingerprint(self) -> str:

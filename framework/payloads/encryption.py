@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,8 +21,9 @@ from framework.errors import (
     PayloadError,
 )
 from framework.payloads.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
+from framework.settings.key_versions import KeySettings
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.types import Jid, Payload
+from framework.types import Jid, Json, Payload
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflate_arguments
 from framework.wire.json import dumps
@@ -99,6 +100,32 @@ class ArgumentEncryption:
         sealed: bytes = key.cipher.encrypt(nonce, deflated, _associated_data(payload))
         payload["args"] = [base64.b64encode(nonce + sealed).decode("ascii")]
 
+    def seal(self, data: bytes, place: Sequence[Json]) -> str:
+        """Return other data than arguments as encrypted text, behind the name of the key. It can be read at its place alone."""
+        key, nonce = self._active, os.urandom(_NONCE_BYTES)
+        sealed: bytes = key.cipher.encrypt(nonce, data, dumps([key.name, *place]))
+        return f"{key.name}:{base64.b64encode(nonce + sealed).decode('ascii')}"
+
+    def open(self, text: str, place: Sequence[Json]) -> bytes:
+        """Return the data that ``seal`` has encrypted.
+
+        Raises:
+            PayloadError: it is damaged, or was taken from another place.
+            MissingKeyError: this process lacks the key.
+        """
+        name, _, sealed = text.partition(":")
+        version = version_in(name) or 0
+        key = self._keys.get(version)
+        if key is None or key.name != name:
+            raise MissingKeyError("the arguments are encrypted", missing_reason(version, self._keys), "encryption.keys")
+        try:
+            stored = base64.b64decode(sealed, validate=True)
+            plain: bytes = key.cipher.decrypt(stored[:_NONCE_BYTES], stored[_NONCE_BYTES:], dumps([name, *place]))
+        # As in ``decrypt``.
+        except Exception as error:
+            raise PayloadError("its encrypted arguments are damaged, or were taken from another place") from error
+        return plain
+
     def replace_lock_key(self, payload: Payload) -> None:
         """Replace the lock key of a payload, if it has one, by ``lock_key``."""
         if IDEMPOTENCY_KEY in payload:
@@ -162,6 +189,23 @@ class ArgumentEncryption:
             **{"class": name},
         )
         raise error
+
+
+def encryption_of(settings: KeySettings) -> ArgumentEncryption | None:
+    """Return the encryption with the configured keys, ``None`` without keys.
+
+    Raises:
+        ConfigurationError: the extra is not installed.
+    """
+    return _encryption_of(settings.active, tuple(sorted(settings.secrets.items()))) if settings.secrets else None
+
+
+@lru_cache(maxsize=8)
+def _encryption_of(active: int, secrets: tuple[tuple[int, bytes], ...]) -> ArgumentEncryption:
+    # Cached: client, processor and poller of one process share it, and its rate of log lines.
+    encryption = ArgumentEncryption(KeyVersions(active, dict(secrets)))
+    encryption.load()
+    return encryption
 
 
 def _derived(version: int, secret: bytes, cipher: Any) -> _Key:

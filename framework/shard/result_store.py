@@ -21,7 +21,7 @@ from framework.backoff import backoff_s
 from framework.declare.batch_port import KeptResult
 from framework.declare.request import PushRequest
 from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
-from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures, result_place
+from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures, result_place
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.types import Jid, JobState
@@ -104,12 +104,17 @@ class ResultStore:
 
     def note(self, jid: Jid, request: PushRequest, facts: bytes, ttl_s: int) -> None:
         """See ``ResultPort``."""
-        self._client.shard(request).note_result_facts(jid, facts, ttl_s)
+        sealed = self._signatures.seal(_facts_place(jid), facts)
+        self._client.shard(request).note_result_facts(jid, sealed, ttl_s)
 
     def noted(self, jid: Jid) -> bytes | None:
-        """See ``ResultPort``."""
+        """See ``ResultPort``. Facts that are not signed as they must be count as missing. Raises MissingKeyError."""
         found = (shard.result_facts(jid) for shard in self._client.shards.values())
-        return next((facts for facts in found if facts is not None), None)
+        sealed = next((facts for facts in found if facts is not None), None)
+        try:
+            return None if sealed is None else self._signatures.open(_facts_place(jid), sealed)
+        except StateRefusedError:
+            return None
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
         """See ``ResultPort``."""
@@ -208,6 +213,10 @@ class _ShardThread:
                 # Its waiter may have given up meanwhile.
                 with suppress(InvalidStateError):
                     future.set_result(_opened(self._signatures, jid, answer))
+
+
+def _facts_place(jid: Jid) -> StatePlace:
+    return StatePlace("result", keys.result_facts(jid))
 
 
 def opened_results(signatures: StateSignatures, bid: str, kept: Iterable[KeptResult]) -> list[KeptResult]:

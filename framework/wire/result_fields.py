@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from framework.errors import PayloadError
+from framework.typeguards import is_mapping
 from framework.wire.json import dumps, loads
 
 RESULT = "aw_result"
@@ -86,7 +87,7 @@ def kept_at(answer: bytes) -> Any:
         fields: Any = loads(answer, None)
     except PayloadError:
         return None
-    return fields.get(_KEPT_AT) if isinstance(fields, dict) else None
+    return fields.get(_KEPT_AT) if is_mapping(fields) else None
 
 
 def read_answer(data: bytes) -> CallEnd:

@@ -9,9 +9,8 @@ from framework.errors import ConfigurationProblem, EncryptionKeyError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.stats import RunningJobs
 from framework.execute.verifying import VerifyingDecoder
-from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.encryption import ArgumentEncryption, encryption_of
 from framework.payloads.folder_store import FolderStore
-from framework.payloads.key_versions import KeyVersions
 from framework.payloads.offload import PayloadOffload
 from framework.payloads.protection import PayloadProtection
 from framework.payloads.s3_store import S3Store
@@ -29,16 +28,7 @@ def open_encryption(settings: Settings) -> ArgumentEncryption | None:
     Raises:
         ConfigurationError: the extra is not installed.
     """
-    found = settings.encryption
-    return _encryption_of(found.active, tuple(sorted(found.secrets.items()))) if found.secrets else None
-
-
-@lru_cache(maxsize=8)
-def _encryption_of(active: int, secrets: tuple[tuple[int, bytes], ...]) -> ArgumentEncryption:
-    # Cached: client, processor and poller of one process share it, and its rate of log lines.
-    encryption = ArgumentEncryption(KeyVersions(active, dict(secrets)))
-    encryption.load()
-    return encryption
+    return encryption_of(settings.encryption) if settings.encryption.secrets else None
 
 
 def open_protection(settings: Settings) -> PayloadProtection:

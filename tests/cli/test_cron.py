@@ -219,3 +219,13 @@ def test_cron_list_shows_what_would_be_refused(run, second_redis, monkeypatch):
     run("add", "extra", *facts)
     run("set", "report", "--args", "[7]", "--reason", "audit", "-r", "shop")
     assert "not used" not in run("list", "-r", "shop")
+
+
+def test_cron_set_refuses_secret_arguments(run, site, second_redis, monkeypatch):
+    (site.folder / "shop.py").write_text(WORKERS.replace("    idempotent = True", "    encrypt = True"))
+    monkeypatch.setenv("FRAMEWORK_ENCRYPTION__KEYS__1", base64.b64encode(b"k" * 32).decode())
+    refused = run("set", "report", "--args", "[7]", "--reason", "audit", "-r", "shop", status=2)
+    assert "ReportWorker declares encrypt, and an order is stored in plain text" in refused
+    assert not second_redis.exists(keys.cron_orders("default"))
+    (report,) = (one for one in json.loads(run("list", "-r", "shop", "--json"))["entries"] if one["name"] == "report")
+    assert report["args"] == ["[encrypted data]"]

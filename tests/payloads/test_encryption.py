@@ -122,3 +122,16 @@ def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(ConfigurationError, match="install the extra `encryption`"):
         encryption().load()
+
+
+def test_sealed_data_is_read_at_its_place_alone():
+    one = encryption()
+    place = ["cron entry", "default", "nightly"]
+    text = one.seal(b"[1]", place)
+    assert one.open(text, place) == b"[1]"
+    for changed, where in ((text, [*place[:2], "daily"]), (text[:-4] + "AAAA", place), (text + "!", place)):
+        with pytest.raises(PayloadError, match="damaged, or were taken from another place"):
+            one.open(changed, where)
+    for name in ("2.00000000:", "x"):
+        with pytest.raises(MissingKeyError):
+            one.open(name + text, place)

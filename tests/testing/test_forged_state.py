@@ -14,6 +14,7 @@ from framework.admin import add_cron_entry
 from framework.batches import Batch
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
+from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError
 from framework.payloads.stored_state import state_signatures
 from framework.settings.load import load
@@ -92,6 +93,7 @@ def application_with_keys(application, monkeypatch, redis, redis_url):
     write_config(application, {"main": {"url": redis_url}}, routing={})
     monkeypatch.setenv("FRAMEWORK_SIGNATURES__KEYS__1", KEY)
     monkeypatch.setenv("FRAMEWORK_SIGNATURES__REQUIRED", "true")
+    monkeypatch.setenv("FRAMEWORK_ENCRYPTION__KEYS__1", KEY)
     monkeypatch.setenv("FRAMEWORK_TASKS__URL", f"sqlite:///{application}/tasks.db")
     monkeypatch.setenv("FRAMEWORK_TASKS__PARAMS", "whole")
     client = wiring.ProcessClient(load())
@@ -119,6 +121,18 @@ def test_cron_entry_of_another_program_pushes_no_job(app):
     assert app.run() == [1]
     # It is kept, where an operator finds it.
     assert app.redis.hlen(keys.cron_entries("default")) == 4
+
+
+def test_cron_entry_keeps_secret_arguments_encrypted(app):
+    card = 41111111
+    worker = type("CardWorker", (app.row,), {"__module__": "workers.card_worker", "encrypt": True})
+    add_cron_entry("card", cron="0 0 1 1 *", cls=worker, args=[card])
+    assert str(card).encode() not in app.redis.hget(keys.cron_entries("default"), "card")
+    (entry,) = admin.cron_entries()
+    assert entry.args == ("[encrypted data]",)
+    app.ticks()
+    assert str(card) not in repr(app.redis.lrange(keys.queue("default"), 0, -1))
+    assert app.run() == [card]
 
 
 def test_cron_order_of_another_program_counts_as_not_given(app):
@@ -391,3 +405,12 @@ def test_forged_result_of_a_step_is_not_received(app, attack):
     app.redis.hset(place, mapping=changes[attack])
     assert app.run() == []
     assert run.status.step("second").state == "starting"
+
+
+def test_forged_facts_of_a_result_count_as_missing(app):
+    request = PushRequest(app.row.declaration(), [1], None, {})
+    results = app.client.results
+    results.note("j" * 24, request, b"{}", 60)
+    assert results.noted("j" * 24) == b"{}"
+    app.redis.set(keys.result_facts("j" * 24), b'{"task":"forged"}')
+    assert results.noted("j" * 24) is None
