@@ -271,7 +271,7 @@ def test_compressed_arguments_are_strict_or_the_job_fails(run, monkeypatch):
     plain = [{"k": 5, "text": "v1.2e34", "at": 1.5e-9}] * 30
     worker(lambda self, value: seen.append(value))
     strict = json.dumps([[*plain, {"k": "odd"}]])
-    for odd in ("1e999", "9" * 4_001, "[" * 65 + "]" * 65):
+    for odd in ("1e999", "9" * 4_001):
         data = encoded(
             jid="j", args=[deflate_arguments(strict.replace('"odd"', odd).encode()).decode()], compressed=True
         )
