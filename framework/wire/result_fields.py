@@ -87,7 +87,8 @@ def kept_at(answer: bytes) -> Any:
         fields: Any = loads(answer, None)
     except PayloadError:
         return None
-    return fields.get(_KEPT_AT) if is_mapping(fields) else None
+    found: Any = fields.get(_KEPT_AT) if is_mapping(fields) else None
+    return found
 
 
 def read_answer(data: bytes) -> CallEnd:
