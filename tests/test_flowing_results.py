@@ -166,7 +166,7 @@ class SecretWorker(jobs.FlowWorker):
             ("join", jobs.JoinWorker, [(results_of("parts"), [])]),
             r"results_of\('parts'\) is a list, and perform .* takes int",
         ),
-        (("join", jobs.JoinWorker, [(results_of("parts"),)]), "'files' is missing"),
+        (("join", jobs.JoinWorker, [(results_of("parts"),)]), "argument 'files' .step 'join' of 'wrong'. is missing"),
         (("join", jobs.JoinWorker, [(object(), results_of("parts"))]), "must be JSON"),
         (
             ("join", jobs.report, [(result_of("secret"), "a")]),
