@@ -79,3 +79,18 @@ def test_rotation_accepts_jobs_of_both_keys():
 def test_missing_key_is_named(keys):
     with pytest.raises(MissingKeyError, match=r"signatures\.keys"):
         signatures(keys, min(keys)).check(signed(), "default")
+
+
+def test_options_of_the_application_are_covered_by_name():
+    options = {"plan", "region"}
+    payload = {"class": "Job", "jid": "a" * 24, "args": [], "plan": "free", "meta.user": "ada"}
+    signatures(option_fields=lambda: options).sign(payload)
+    stored = loads(dumps(payload))
+    # A process of another release knows no option, or more of them.
+    for known in ((), options, {*options, "tier"}):
+        signatures(option_fields=lambda known=known: known, required=True).check(dict(stored), "default")
+    for change in ({"plan": "paid"}, {"region": "eu"}, {"meta.user": "root"}, {"meta.team": "x"}):
+        with pytest.raises(PayloadError, match="signature"):
+            signatures(option_fields=lambda: options).check({**stored, **change}, "default")
+    without = {**stored, "aw_signature": stored["aw_signature"].partition(":")[0]}
+    assert not signatures().accepts(without, "default")

@@ -99,3 +99,20 @@ def test_due_job_with_changed_arguments_is_signed_again(application, jobs, redis
     redis.zadd(keys.SCHEDULE, {forged: 1})
     jobs.drain(raise_errors=False)
     assert ran == [2]
+
+
+class AddFact:
+    def call(self, worker, job, queue, pool):
+        job["meta.team"] = "poller"
+        yield
+
+
+def test_due_job_with_changed_context_is_signed_again(application, jobs, redis):
+    ran = []
+    worker_of(ran).perform_in(60, 1)
+    middleware.client.allow_changes()
+    middleware.client.add(AddFact)
+    forged = b'{"class":"SignedWorker","args":[7],"jid":"forged","queue":"default","aw_signature":"1.00000000.00"}'
+    redis.zadd(keys.SCHEDULE, {forged: 1})
+    jobs.drain(raise_errors=False)
+    assert ran == [1]
