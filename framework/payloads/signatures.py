@@ -73,6 +73,10 @@ class PayloadSignatures:
         """Return whether a job from this queue must be signed."""
         return self._required and not matches_any(queue, self._unsigned_queues)
 
+    def lacks(self, payload: Payload) -> bool:
+        """Return whether a payload has no signature, although they are required: it comes from one of the ``unsigned_queues``."""
+        return self._required and payload.get(SIGNATURE) is None
+
     def check(self, payload: Payload, queue: str) -> None:
         """Check the signature of a job from ``queue`` once; a checked payload is marked.
 

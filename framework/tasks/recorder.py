@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from framework.declare import registry
@@ -234,6 +235,9 @@ class EventRecorder:
         """Return whether the job is not signed as it must be: a job that expires, or is dropped, ends before its check."""
         return self._signatures is not None and not self._signatures.accepts(payload, queue)
 
+    def _lacks_signature(self, payload: Payload) -> bool:
+        return self._signatures is not None and self._signatures.lacks(payload)
+
     def _moved(self, destination: Destination, jid: Jid, end: EventEnd, reason: str) -> EventChange:
         change = EventChange(jid, "end", self._clock(), *end, reason=clean_text(reason), shard=destination.shard)
         change.worker = destination.declaration.wire_name
@@ -251,12 +255,15 @@ class EventRecorder:
             self._add_params(change, payload, declaration)
         elif kind == "start":
             # Almost always the push has made the event, with its arguments.
-            change.params_later = params_later(payload, declaration, whole=self._params == "whole")
+            later = params_later(payload, declaration, whole=self._params == "whole")
+            change.params_later = partial(_shown_only, later) if self._lacks_signature(payload) else later
             change.items = items_of(payload)
         return change
 
     def _add_params(self, change: EventChange, payload: Payload, declaration: Declaration | None) -> None:
         change.params, change.whole = params_of(payload, declaration, whole=self._params == "whole")
+        # Of an unsigned queue: ``retry_failed`` would push it with a signature.
+        change.whole = change.whole and not self._lacks_signature(payload)
         change.items = items_of(payload)
 
     def _submit(self, change: EventChange) -> None:
@@ -304,6 +311,11 @@ class EventRun:
 def _declaration_of(payload: Payload) -> Declaration | None:
     worker: Any = registry.find(str(payload.get("class")))
     return None if worker is None else worker.declaration()
+
+
+def _shown_only(params: Callable[[], tuple[str, bool]]) -> tuple[str, bool]:
+    """Return arguments that are shown, and never pushed again."""
+    return params()[0], False
 
 
 def items_of(payload: Payload) -> int:

@@ -15,7 +15,7 @@ from framework.batches import Batch
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare.request import PushRequest
-from framework.errors import JobRemovedError, ResultRefusedError
+from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
 from framework.payloads.stored_state import state_signatures
 from framework.settings.load import load
 from framework.store.absent_keys import AbsentKeys
@@ -93,6 +93,7 @@ def application_with_keys(application, monkeypatch, redis, redis_url):
     write_config(application, {"main": {"url": redis_url}}, routing={})
     monkeypatch.setenv("FRAMEWORK_SIGNATURES__KEYS__1", KEY)
     monkeypatch.setenv("FRAMEWORK_SIGNATURES__REQUIRED", "true")
+    monkeypatch.setenv("FRAMEWORK_SIGNATURES__UNSIGNED_QUEUES", "ruby")
     monkeypatch.setenv("FRAMEWORK_ENCRYPTION__KEYS__1", KEY)
     monkeypatch.setenv("FRAMEWORK_TASKS__URL", f"sqlite:///{application}/tasks.db")
     monkeypatch.setenv("FRAMEWORK_TASKS__PARAMS", "whole")
@@ -265,6 +266,18 @@ def test_forged_job_that_ends_early_is_not_pushed_again(app, ended):
     assert app.client.recorder.flush(30)
     assert task.progress().total == 1
     assert (task.retry_failed(), app.run()) == (0, [])
+
+
+def test_retry_signs_no_job_of_an_unsigned_queue(app):
+    task = failed_task(app)
+    job = {"class": "RowWorker", "args": [FORGED], "jid": "ruby", "queue": "ruby", "track": True, "retry": False}
+    app.redis.sadd(keys.QUEUES, "ruby")
+    app.redis.lpush(keys.queue("ruby"), json.dumps({**job, "aw_task": task.id, "args": ["x"]}))
+    app.run()
+    assert app.client.recorder.flush(30)
+    assert task.progress().counts["error"] == 1
+    with pytest.raises(TaskRetryError, match="are not stored"):
+        task.retry_failed()
 
 
 def test_spool_of_a_process_with_the_key_is_written(app):
