@@ -41,12 +41,14 @@ TEXTS: Sequence[bytes] = (
 STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
+    "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
 )  # fmt: skip
 HASHES = (
     "aw:process:{id}", "aw:flags", "aw:lock:{digest}", "aw:levels:{queue}", "aw:limit:{cls}", "aw:limit:{cls}:scopes",
     "aw:limit:{cls}:scope_slots", "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
-    "aw:counters", "it-{jid}", "{id}", "{id}:work", "{id}:workers", "aw:dead:business",
+    "aw:counters", "j|{date}|1:1", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
+    "{id}:workers", "aw:dead:business",
 )  # fmt: skip
 SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting", "aw:limit:{cls}:full",
         "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children")  # fmt: skip
@@ -56,70 +58,17 @@ ZSETS = (
     "aw:limiters", "aw:limiter:{limiter}:", "aw:exclusive_leases", "aw:profiles", "aw:cancelled",
 )  # fmt: skip
 LISTS = ("{id}-signals", "aw:working:{id}", "aw:batch_events", "aw:cron_ticks:{app}:{limiter}", "aw:result_calls:{jid}",
-         "aw:workflow:{wid}:jobs:a", "queue:{queue}")  # fmt: skip
+         "aw:workflow:{wid}:jobs:a", "queue:{queue}",
+         "queue:{queue}~k", "aw:working:{id}/x", "aw:working:aw:migration:{queue}", "aw:pause_log")  # fmt: skip
 KINDS = {"string": STRINGS, "hash": HASHES, "set": SETS, "zset": ZSETS, "list": LISTS}
 
 # Fields that the framework reads of its hashes.
-FIELDS = [
-    "v",
-    "jid",
-    "class",
-    "since",
-    "limit",
-    "share",
-    "known",
-    "current",
-    "current_until",
-    "throttled_at",
-    "override",
-    "override_until",
-    "total",
-    "pending",
-    "removed",
-    "open",
-    "parent",
-    "ttl_s",
-    "created_at",
-    "cancelled_at",
-    "on_success",
-    "definition",
-    "steps",
-    "name",
-    "failed_steps",
-    "ended_at",
-    "a:state",
-    "a:jobs",
-    "a:dead",
-    "rule",
-    "taken",
-    "waited",
-    "refused",
-    "resized",
-    "token",
-    "holder",
-    "page",
-    "at",
-    "duration_s",
-    "bytes",
-    "error",
-    "ex",
-    "c",
-    "rt",
-    "cancelled",
-    "aw_done",
-    "aw_total",
-    "info",
-    "concurrency",
-    "busy",
-    "beat",
-    "rss",
-    "rtt_us",
-    "next",
-    "starts",
-    "slots",
-    "capsule:x",
-    "expires_at",
-]
+FIELDS = """
+v jid class since limit share known current current_until throttled_at override override_until total pending removed open
+parent ttl_s created_at cancelled_at on_success definition steps name failed_steps ended_at a:state a:jobs a:dead rule taken
+waited refused resized token holder page at duration_s bytes error ex c rt cancelled aw_done aw_total info concurrency busy
+beat rss rtt_us next starts slots capsule:x expires_at
+""".split()  # noqa: SIM905 - a list would have a line for each
 
 
 def write(client: Redis, kind: str, key: str, texts: Sequence[bytes], fields: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Garbage in every key: processes stay alive and go on with their work; commands print lines and no traceback."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from framework import timings
 from tests.chaos import garbage
-from tests.harness import Site, until
+from tests.harness import ROOT, Site, until
 
 PUSH = """
 import sys, framework
@@ -42,6 +43,21 @@ def start(site):
     return site.start("-c", HURRIED, "-r", "garbage_jobs", "-q", "work", "-c", "5").ready()
 
 
+def test_garbage_covers_every_key_of_the_reference():
+    page = (ROOT / "docs" / "reference" / "keys.md").read_text().replace("\\|", "|")
+    rows = re.findall(r"^\| (`.+?`) \| [^|`].*$", page, re.MULTILINE)
+    listed = {re.sub(r"[A-Z]+", "*", name) for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    covered = {re.sub(r"\{\w+\}", "*", name) for names in garbage.KINDS.values() for name in names}
+    # Parts that may be empty, or of a fixed name in the table.
+    covered |= {name + "*" for name in covered if name.endswith(":")} | {
+        "aw:workflow:*:jobs:*",
+        "queue:*~*",
+        "aw:working:*/*",
+    }
+    minutes = {"*-*-*:*", "h|*-*-*:*", "j|*|*:*"}
+    assert listed - covered - minutes == set()
+
+
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
@@ -56,7 +72,8 @@ def test_garbage_in_every_key_ends_no_process_and_no_command(short_path, make_se
     processes = [start(site), start(site)]
     leader = until(lambda: client.keys("aw:leader:*"), "a process leads")[0].decode()
     known = {"id": garbage.IDENTITY, "cls": "LimitedWorker", "jid": "a" * 24, "bid": "aw-" + "b" * 12, "wid": "wf-" + "w" * 12,
-             "digest": "d" * 64, "queue": "broken", "limiter": "garbage", "app": leader.removeprefix("aw:leader:")}  # fmt: skip
+             "digest": "d" * 64, "queue": "broken", "limiter": "garbage",
+             "date": "260101", "app": leader.removeprefix("aw:leader:")}  # fmt: skip
     faults = []
     for name, put in garbage.garbage(lambda key: key.format(**known)):
         put(client)
