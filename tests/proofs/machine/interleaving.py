@@ -209,18 +209,40 @@ class _Condition:
         """Do nothing: a waiting thread checks its condition whenever it is resumed."""
 
 
-class _Thread:
-    def __init__(self, *, target: Callable[[], Any], name: str, daemon: bool) -> None:  # noqa: ARG002 - as above
-        self._target, self._name = target, name
+class SimulatedThread:
+    """Replaces ``SupervisedThread``."""
+
+    def __init__(
+        self,
+        name: str,
+        target: Callable[..., Any],
+        *arguments: Any,
+        on_death: Callable[[str, BaseException], None] | None = None,
+        **_options: Any,
+    ) -> None:
+        self._name, self._target, self._arguments, self._on_death = name, target, arguments, on_death
         self._act: Act | None = None
 
     def start(self) -> None:
-        self._act = mover().owner.begin(self._name, self._target)
+        """Begin the thread, which stops before its first step."""
+        self._act = mover().owner.begin(self._name, self._run)
+
+    def _run(self) -> None:
+        try:
+            self._target(*self._arguments)
+        except Killed:
+            raise
+        except BaseException as error:
+            if self._on_death is None:
+                raise
+            self._on_death(self._name, error)
 
     def is_alive(self) -> bool:
+        """Return whether it has begun and not ended."""
         return self._act is not None and self._act.at != "ended"
 
-    def join(self, timeout: float | None = None) -> None:  # noqa: ARG002 - as above
+    def join(self, timeout: float | None = None) -> None:  # noqa: ARG002 - the library's signature
+        """Stop until it has ended."""
         if self.is_alive():
             pause("wait")
 
@@ -228,7 +250,7 @@ class _Thread:
 class SIMULATED:
     """Replaces the module ``threading``: the parts that the framework uses."""
 
-    Lock, Event, Condition, Thread, local = _Lock, Event, _Condition, _Thread, threading.local
+    Lock, Event, Condition, local = _Lock, Event, _Condition, threading.local
     current_thread = staticmethod(current)
     get_ident = staticmethod(threading.get_ident)
     main_thread = staticmethod(threading.main_thread)

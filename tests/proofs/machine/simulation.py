@@ -23,11 +23,12 @@ from framework.process import heartbeat, launcher, record
 from framework.recover import failure_detector, suspects
 from framework.store import channel, script
 from framework.store.channel import Channel
-from tests.proofs.machine.interleaving import SIMULATED, Fate, current, pause
+from tests.proofs.machine.interleaving import SIMULATED, Fate, SimulatedThread, current, pause
 
 _TICK_S = 0.001  # every step takes a moment: so rates can be measured, and no two events have the same time
 
 _THREADED = (suspects, threads, pipeline, heartbeat, leader, processor)
+_STARTING = (threads, heartbeat)
 _TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
 _CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel, "clock"))
 
@@ -59,6 +60,8 @@ def simulated(clock: Clock) -> Iterator[None]:
     with ExitStack() as stack:
         for module in _THREADED:
             stack.enter_context(patch.object(module, "threading", SIMULATED))
+        for module in _STARTING:
+            stack.enter_context(patch.object(module, "SupervisedThread", SimulatedThread))
         for module in _TIMED:
             stack.enter_context(patch.object(module, "time", clock))
         for module, name in _CLOCKED:
