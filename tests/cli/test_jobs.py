@@ -464,7 +464,6 @@ def fill(redis, odd):
     redis.zadd(f"{limit}:turns", {"": 1, odd: 2})
 
 
-@pytest.mark.refused("default *:full", "default *:turns")  # keys of limits with invalid names
 @pytest.mark.parametrize("odd", [b"inf", b"\xff\xfe", b"9" * 400])
 def test_jobs_invalid_value_in_any_key_fails_no_command(site, redis, odd):
     runner, problems = CliRunner(), []

@@ -44,7 +44,8 @@ def holds(instance: Any, schema: dict[str, Any] = SCHEMA) -> bool:
 def test_schema_is_valid_and_has_the_fields_in_order():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     items = SCHEMA["items"]
-    assert list(items["properties"]) == [*items["required"], "options"] == [*entry(), "options"]
+    optional = ["options", "chosen_queues"]
+    assert list(items["properties"]) == [*items["required"], *optional] == [*entry(), *optional]
     assert items["additionalProperties"] is False
 
 

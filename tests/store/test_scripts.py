@@ -632,12 +632,13 @@ def test_replace_keeps_scores_and_skips_missing_members(redis, memory):
 def test_heartbeat_renews_reports_a_gap_and_registers(redis, memory):
     redis.delete(LEASE)
     with memory():
-        held, first, new, steady = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
-        assert (held, new, steady, redis.hgetall(RUNS)) == (0, 1, 0, {b"slots": b"7"})
+        held, first, new, steady, before = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
+        assert (held, new, steady, before, redis.hgetall(RUNS)) == (0, 1, 0, b"", {b"slots": b"7"})
         assert redis.get(BEATS) == first
         assert 0 < redis.pttl(BEATS) <= 3000
         held, second, *state = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
-        assert (held, *state) == (1, 0, 1)
+        assert (held, *state[:2]) == (1, 0, 1)
+        assert float(state[2]) == float(first)
         assert redis.get(BEATS) == first
         redis.delete("other lease")
         HEARTBEAT(redis, ["other lease", REGISTRY, RUNS, BEATS], ["other", 9000, 7, 6000])
@@ -646,7 +647,7 @@ def test_heartbeat_renews_reports_a_gap_and_registers(redis, memory):
         redis.delete(BEATS)
         _, third, *state = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
         assert redis.get(BEATS) == third
-        assert state == [0, 0]
+        assert (state[:2], float(state[2])) == ([0, 0], float(second))
     assert 5000 < redis.pttl(LEASE) <= 9000
     assert float(first) < float(second) < float(third) <= now(redis)
     assert redis.zscore(REGISTRY, "me") == float(third)
