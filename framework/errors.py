@@ -39,6 +39,7 @@ FrameworkError
 │   ├── MissingKeyError       it is encrypted or signed with a key that this process lacks
 │   ├── OffloadedArgumentsError its arguments are in a payload store that this process cannot read now
 │   └── PayloadError          its payload cannot be read
+│       ├── StateRefusedError stored state that it needs is not signed as it must be
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── NestedLimiterError        a block takes a concurrent limiter that the block or job around it holds
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
@@ -59,6 +60,7 @@ FrameworkError
 │   ├── TaskTablesError       the database has no tables of tasks, or older ones (also a PushError)
 │   ├── TaskNotFoundError     no task, or no event of a job, has this id
 │   └── TaskRetryError        failed jobs cannot be pushed again, because their arguments are not stored
+│       └── EventsTakenError  another call has pushed some of them meanwhile
 ├── ModeError                 framework.testing has no active mode, or the active mode does not support a call
 ├── EmptyQueueError           a test runs a job of a class of which no job can run now
 ├── EndlessJobsError          the jobs of a test never end
@@ -745,6 +747,16 @@ class TaskNotFoundError(TaskError, LookupError):
 
 class TaskRetryError(TaskError):
     """Report failed jobs that cannot be pushed again, because their arguments are not known. Nothing was pushed."""
+
+
+class EventsTakenError(TaskRetryError):
+    """Report events that have changed since they were read: nothing of this step was claimed, and its jobs must not be written."""
+
+    def __init__(self, taken: frozenset[int]) -> None:
+        self.taken = taken
+        super().__init__(
+            f"another call has pushed {len(taken):,} of these jobs again meanwhile: call it again for the others"
+        )
 
 
 class ModeError(FrameworkError):

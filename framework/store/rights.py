@@ -218,7 +218,21 @@ READ_ONLY = Role(
     (*_READ_KEYS, "stat:*", _METRICS),
     (script.SEARCH, script.LIMITER_READ),
     (
-        *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "mget", "multi", "pttl"),
+        *(
+            "exec",
+            "exists",
+            "get",
+            "hget",
+            "hgetall",
+            "hmget",
+            "hscan",
+            "hvals",
+            "llen",
+            "lrange",
+            "mget",
+            "multi",
+            "pttl",
+        ),
         *(
             "scan",
             "scard",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from framework.errors import TaskRetryError
+from framework.errors import EventsTakenError
 from framework.tasks.apply import apply_changes
 from framework.tasks.change import EventChange
 from framework.tasks.database import TaskDatabase, sql_errors
@@ -31,16 +31,6 @@ class SeenEvent(NamedTuple):
     id: int
     jid: Jid
     changed_at: float
-
-
-class EventsTakenError(TaskRetryError):
-    """Report events that have changed since they were read: nothing of this step was claimed, and its jobs must not be written."""
-
-    def __init__(self, taken: frozenset[int]) -> None:
-        self.taken = taken
-        super().__init__(
-            f"another call has pushed {len(taken):,} of these jobs again meanwhile: call it again for the others"
-        )
 
 
 def claim_events(database: TaskDatabase, seen: Sequence[SeenEvent], changes: Sequence[EventChange]) -> None:

@@ -11,12 +11,12 @@ from sqlalchemy import RowMapping
 from framework.admin.shard_job_set import ShardJobSet
 from framework.declare import registry
 from framework.declare.options import PushOptions
-from framework.errors import TaskRetryError
+from framework.errors import EventsTakenError, TaskRetryError
 from framework.push.transactions import skipping_transaction_check
 from framework.tasks import queries
 from framework.tasks.access import TaskAccess
 from framework.tasks.change import EventChange
-from framework.tasks.claim import PUSHED_AGAIN, EventsTakenError, SeenEvent, claim_events
+from framework.tasks.claim import PUSHED_AGAIN, SeenEvent, claim_events
 from framework.tasks.database import sql_errors
 from framework.tasks.job_ends import DEAD
 from framework.tasks.ledger import Ledger, LostJob

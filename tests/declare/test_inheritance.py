@@ -72,7 +72,7 @@ POOL: dict[str, tuple[Any, ...]] = {
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
 OF_KINDS = {"flush_interval", "max_iteration_runtime", "lease_timeout", "minimum_duration"}
-NOT_HERE = IDENTITY_ATTRIBUTES | OF_KINDS | {"max_running_jobs", "cron", "memory_limit"}
+NOT_HERE = IDENTITY_ATTRIBUTES | OF_KINDS | {"max_running_jobs", "cron", "memory_limit", "keep_result"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 
 

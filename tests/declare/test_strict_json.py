@@ -123,6 +123,12 @@ _PARSED_NUMBERS = st.sampled_from(
 )
 
 
+def depth(value: Any) -> int:
+    """Return how many lists and objects are one in the other."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
 @given(_JSON, st.none() | _PARSED_NUMBERS, st.integers(0, MAX_DEPTH + 2))
 def test_quick_check_of_parsed_values_agrees(value: Any, number: str | None, levels: int):
     inner = to_json(value if number is None else [value, None, True]).replace(b"null", (number or "null").encode())
@@ -130,7 +136,9 @@ def test_quick_check_of_parsed_values_agrees(value: Any, number: str | None, lev
     parsed = from_json(data)
     if not isinstance(parsed, list | dict):
         return
-    assert is_strict_parsed(parsed) == accepted(parsed)
+    # A run accepts deeper values than a push: Ruby may have pushed them.
+    if depth(parsed) <= MAX_DEPTH:
+        assert is_strict_parsed(parsed) == accepted(parsed)
     # By its bytes it is accepted without a visit, unless a row of digits or its depth may be too large.
     if is_surely_strict(data, parsed):
         assert accepted(parsed)

@@ -133,7 +133,8 @@ def test_idle_process_ten_queues_sends_few_commands(redis, idle):
     idle.run(600)
     periodic = (commands(redis) - before) / 600
     moves = len(QUEUES) / idle.parts.timings.block_timeout_s
-    assert periodic + moves <= 4.7
+    # One of them, in the script of the heartbeat, reads the time of the last one: it shows a Redis that came back from a snapshot.
+    assert periodic + moves <= 5.0
 
 
 def test_idle_process_with_limits_reads_only_their_set(redis, idle):
@@ -141,8 +142,8 @@ def test_idle_process_with_limits_reads_only_their_set(redis, idle):
     idle.run(60)
     before = commands(redis)
     idle.run(600)
-    # The set, and its limit's override. To read everything would be 5.6.
-    assert (commands(redis) - before) / 600 <= 4.2
+    # The set, and its limit's override. To read everything would be 5.9.
+    assert (commands(redis) - before) / 600 <= 4.5
 
 
 def test_idle_process_flag_changed_in_redis_is_read_at_once(redis, idle):

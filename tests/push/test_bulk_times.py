@@ -72,7 +72,7 @@ def test_resumed_spread_keeps_the_times_of_its_chunk(pusher, redis):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"at": [1.0]}, "at has 1 times for 2 jobs"),
+        ({"at": [1.0]}, "at has 1 time for 2 jobs"),
         ({"at": [1.0, "soon"]}, r"\(job 1 of the bulk\) is due at a str"),
         ({"at": [1.0, float("inf")]}, r"\(job 1 of the bulk\) cannot be due"),
         ({"at": DUE, "spread_interval": 60}, "exclude each other"),

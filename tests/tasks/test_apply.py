@@ -5,9 +5,10 @@ import itertools
 import pytest
 from sqlalchemy import insert, select, update
 
+from framework.errors import EventsTakenError
 from framework.tasks import queries
 from framework.tasks.change import Message
-from framework.tasks.claim import EventsTakenError, SeenEvent, claim_events
+from framework.tasks.claim import SeenEvent, claim_events
 from framework.tasks.model import STATUSES, events, messages, tasks
 from tests.tasks.task_bench import change
 
