@@ -1,5 +1,6 @@
 """Build and run a worker process from its settings."""
 
+import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,9 @@ def run_worker(
         served = {name for plan in options.plan(router) for name in plan.order.names}
         refuse_shared_fair_queues(shard.client, router, shard.name, served)
         replay_kept_pushes(default_client())
+        # The objects that exist by now live as long as the process. Unfrozen, each full garbage collection would visit them, and jobs
+        # that make many objects cause such collections: jobs that parse files took twice the processor time.
+        gc.freeze()
         status = Launcher(components, signals).run()
         default_client().recorder.flush(_FLUSH_S)
         components.events.summarize_foreign(process_ends=True)

@@ -4,6 +4,7 @@ They record their runs in the Redis that PROOF_URL names.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -110,6 +111,11 @@ class FailWorker(Base):
 class RecursiveWorker(Base):
     def perform(self) -> None:
         self.perform()
+
+
+class FrozenWorker(Base):
+    def perform(self) -> None:
+        prove("frozen", gc.get_freeze_count())
 
 
 class StrictWorker(Base):

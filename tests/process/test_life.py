@@ -95,6 +95,13 @@ def test_quiet_process_ends_its_jobs_and_fetches_none(site, redis, proofs, relea
     assert not redis.exists("proof:noop")
 
 
+def test_process_excludes_loaded_objects_from_collections(site, redis, proofs):
+    site.worker("-q", "default").ready()
+    enqueue(redis, "FrozenWorker")
+    (frozen,) = proofs("frozen")
+    assert int(frozen) > 50_000
+
+
 def test_stacks_are_dumped_with_their_jobs(site, redis, proofs):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     process = site.worker("-q", "default", "-t", "0").ready()
