@@ -33,9 +33,8 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 INTERRUPTION = "Interrupted. Workers and stores are stopped; run it again whenever you like."
 
 
-def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
-    """Index ``paths`` and return the exit status; no process of the demo is left afterwards."""
-    roots = [str(path.resolve()) for path in paths] or _default_roots(root)
+def run(root: Path, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+    """Index the files below ``roots`` and return the exit status; no process of the demo is left afterwards."""
     here = Path.cwd()
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
     processes = DemoProcesses(root, folder.path, [ScanTreeWorker, IndexFileWorker, BuildReportWorker])
@@ -59,9 +58,11 @@ def outcome_of(error: Exception, stop: StopSignal) -> int:
     return FAILED
 
 
-def _default_roots(root: Path) -> list[str]:
-    samples = root / "workers" / "code_index" / "samples"
-    return [sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(samples)]
+def source_roots(root: Path, paths: Sequence[Path], *, packages: bool) -> list[str]:
+    """Return the folders and files to index. Without ``paths``: the standard library and the broken samples."""
+    chosen = paths or [Path(sysconfig.get_path("stdlib")), root / "workers" / "code_index" / "samples"]
+    installed = [sysconfig.get_path("purelib")] if packages else []
+    return [*(str(path.resolve()) for path in chosen), *installed]
 
 
 def _index(

@@ -147,11 +147,18 @@ def test_nothing_committed_belongs_to_one_machine(committed: dict[str, str], pat
 
 
 def test_lock_pins_every_package_by_hash() -> None:
-    for name in ("requirements.lock", "pip.lock"):
+    for name in ("requirements.lock", "demo.lock", "pip.lock"):
         text = (ROOT / "scripts" / name).read_text().replace("\\\n", " ")
         entries = [line for line in text.splitlines() if line.strip()]
         assert entries
         assert not [line for line in entries if "==" not in line or "--hash=sha256:" not in line]
+
+
+def test_lock_of_the_demo_is_a_part_of_the_whole_lock() -> None:
+    whole, demo = (
+        set((ROOT / "scripts" / f"{name}.lock").read_text().splitlines()) for name in ("requirements", "demo")
+    )
+    assert demo < whole, "run scripts/setup --relock"
 
 
 def test_ci_checks_generated_files_and_compatibility() -> None:

@@ -266,3 +266,9 @@ def test_demo_all_runs_every_example_worker(demo: Demo) -> None:
     assert demo.page().tiles["Failures"] == f"{len(demo.lines(job_status='fail'))}" != "0"
     refused = demo.run("--all", ".")
     assert (refused.returncode, "--all takes no PATH" in refused.stderr) == (2, True)
+
+
+def test_demo_packages_option_has_no_other_input(demo: Demo) -> None:
+    refused = demo.run("--packages", "--all")
+    assert refused.returncode == 2
+    assert "--packages goes with PATH or alone" in refused.stderr

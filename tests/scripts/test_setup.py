@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETUP = ROOT / "scripts" / "setup"
 PYTHON = str(getattr(sys, "_base_executable", sys.executable))
-PACKAGES = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
+DEMO_PACKAGES = ("editables", "hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers")
+OTHER_PACKAGE = "iniconfig"
 PROJECT = """
 [build-system]
 requires = ["hatchling"]
@@ -55,7 +57,9 @@ def repacked(name: str, folder: Path) -> str:
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
-    (folder / "requirements.lock").write_text("".join(repacked(name, folder) for name in PACKAGES))
+    demo = "".join(repacked(name, folder) for name in DEMO_PACKAGES)
+    (folder / "demo.lock").write_text(demo)
+    (folder / "requirements.lock").write_text(demo + repacked(OTHER_PACKAGE, folder))
     (folder / "pip.lock").write_text(repacked("pip", folder))
     return folder
 
@@ -76,7 +80,7 @@ class Checkout:
         (folder / "framework").mkdir()
         (folder / "framework" / "__init__.py").write_text("")
         shutil.copy(SETUP, folder / "scripts" / "setup")
-        for lock in ("requirements.lock", "pip.lock"):
+        for lock in ("requirements.lock", "demo.lock", "pip.lock"):
             shutil.copy(wheels / lock, folder / "scripts" / lock)
         self.release("1.0")
 
@@ -105,6 +109,10 @@ class Checkout:
         code = "import framework, importlib.metadata as m; print(m.version('application-worker'))"
         python = str(self.folder / ".venv" / "bin" / "python")
         return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+    def has_all(self) -> bool:
+        """Return whether the environment has the package that is in the whole lock only."""
+        return any((self.folder / ".venv").glob(f"lib/*/site-packages/{OTHER_PACKAGE}/__init__.py"))
 
     def environments(self) -> list[Path]:
         return [path for path in self.folder.glob(".venv-*") if path.is_dir() and not path.is_symlink()]
@@ -189,6 +197,59 @@ def test_setup_after_a_kill_continues(checkout: Checkout) -> None:
 
 
 @pytest.mark.campaign
+def test_setup_extends_an_environment_of_the_demo(checkout: Checkout, wheels: Path, tmp_path: Path) -> None:
+    status, output = checkout.run("--demo")
+    assert status == 0, output
+    assert "it has the packages of scripts/demo, and scripts/setup adds the others" in output
+    assert (checkout.version(), checkout.has_all()) == ("1.0", False)
+    assert checkout.run("--demo", "--quiet") == (0, "")
+    first = (checkout.folder / ".venv").resolve()
+
+    checkout.environment["PIP_FIND_LINKS"] = str(tmp_path)  # no other package can be had a second time
+    (wheel,) = wheels.glob(f"{OTHER_PACKAGE}-*.whl")
+    shutil.copy(wheel, tmp_path)
+    checkout.release("2.0")
+    script = make_header_script(checkout.folder, "print(sys.prefix)\n", of="docs", until="def build")
+    command = [str(checkout.folder / ".venv" / "bin" / "python"), str(script)]
+    output = subprocess.run(command, env=checkout.environment, capture_output=True, text=True, check=False).stdout
+    assert "adding the others" in output
+    assert output.endswith(f"\n{checkout.folder / '.venv'}\n")
+    assert (checkout.version(), checkout.has_all()) == ("2.0", True)
+    assert (checkout.folder / ".venv").resolve() == first
+    assert checkout.run() == checkout.run("--demo") == (0, "setup: nothing to do: .venv is up to date\n")
+
+    checkout.environment["PIP_FIND_LINKS"] = str(wheels)
+    lock = checkout.folder / "scripts" / "requirements.lock"
+    lock.write_text(lock.read_text() + "\n")
+    status, output = checkout.run("--demo")
+    assert status == 0, output
+    assert "the lock changed" in output
+    assert checkout.has_all(), "an environment with all packages keeps them all"
+
+
+@pytest.mark.campaign
+def test_setup_interrupted_while_it_extends_rebuilds(checkout: Checkout) -> None:
+    assert checkout.run("--demo")[0] == 0
+    first = (checkout.folder / ".venv").resolve()
+    process = checkout.start()
+    assert process.stdout
+    for line in process.stdout:
+        if "installing up to" in line:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    assert checkout.run("--demo", "--quiet") == (0, ""), "the demo has all that it needs"
+    checkout.release("2.0")
+    assert checkout.run("--demo")[0] == 0
+    assert checkout.version() == "2.0"
+    status, output = checkout.run()
+    assert status == 0, output
+    assert "an earlier run that extended .venv was interrupted" in output
+    assert (checkout.version(), checkout.has_all()) == ("2.0", True)
+    assert (checkout.folder / ".venv").resolve() != first
+
+
+@pytest.mark.campaign
 def test_setup_run_twice_at_once_makes_one_environment(checkout: Checkout) -> None:
     runs = [checkout.start() for _ in range(2)]
     outputs = [run.communicate()[0] for run in runs]
@@ -258,11 +319,11 @@ def test_setup_ignores_pip_settings_of_the_user(checkout: Checkout, tmp_path: Pa
     assert not wrong.exists()
 
 
-def make_header_script(folder: Path, body: str) -> Path:
-    """Write a script with the header of all scripts, copied from scripts/store."""
-    text = (ROOT / "scripts" / "store").read_text()
+def make_header_script(folder: Path, body: str, *, of: str = "store", until: str = "from framework") -> Path:
+    """Write a script with the header of scripts/store, which is that of most scripts, or of another one."""
+    text = (ROOT / "scripts" / of).read_text()
     script = folder / "scripts" / "probe"
-    script.write_text(text[: text.index("from framework")] + body)
+    script.write_text(text[: text.index(until)] + body)
     script.chmod(0o755)
     return script
 
@@ -364,3 +425,39 @@ def test_setup_uses_the_newest_working_pyenv_python(tmp_path: Path) -> None:
 def test_setup_uses_its_own_python_for_its_version(tmp_path: Path) -> None:
     environment = {**os.environ, "PYENV_ROOT": str(tmp_path), "PATH": str(tmp_path)}
     assert found_python(OWN, environment) == PYTHON
+
+
+# --- the packages of the demo ---------------------------------------------------------------------------------------
+
+WITHOUT_OTHERS = """
+import importlib, importlib.metadata as metadata, sys
+kept, modules = (set(words.split(",")) for words in sys.argv[1:])
+canonical = lambda name: name.lower().replace("_", "-").replace(".", "-")
+tops = metadata.packages_distributions().items()
+missing = {top for top, owners in tops if not kept & {canonical(owner) for owner in owners}} - {"framework"}
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"no module {name!r} in an environment of scripts/demo", name=name)
+
+assert {"pytest", "psycopg", "sphinx"} <= missing
+sys.meta_path.insert(0, Missing())
+for module in sorted(modules):
+    importlib.import_module(module)
+from framework.declare import registry
+registry.load(["workers"])
+"""
+WHOLE = {"setup", "test", "docs", "bench", "chaos", "prove"}
+"""The commands that need all packages, or none."""
+
+
+def test_commands_run_with_the_packages_of_the_demo() -> None:
+    commands = [path for path in (ROOT / "scripts").iterdir() if not path.suffix and path.name not in WHOLE]
+    found = {name for path in commands for name in re.findall(r"from (\S+) import", path.read_text())}
+    modules = {name for name in found if name.startswith(("framework.", "demo."))}
+    assert {"framework.cli.store", "demo.run", "demo.scenarios.run"} <= modules
+    kept = [line.partition("==")[0] for line in (ROOT / "scripts" / "demo.lock").read_text().splitlines()]
+    command = [sys.executable, "-c", WITHOUT_OTHERS, ",".join(kept), ",".join(modules)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
