@@ -95,7 +95,7 @@ def test_jobs_without_a_profile_store_nothing_and_run(site, redis):
         assert "profile_bytes" not in worker.line(jid=jid, job_status="done")
     (line,) = worker.find(event_name="profile.not_kept")
     assert line["jid"] in wanted
-    assert "Install application-worker[profile]" in line["reason"]
+    assert "PATH[profile]" in line["reason"]
     assert not redis.keys("aw:profile*")
     absent = site.run("-m", "framework", "jobs", "profile", plain)
     assert (absent.returncode, "No profile of" in absent.stderr) == (1, True)

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from framework.shard.profile_store import MAX_PROFILE_BYTES, JobProfile, keep_profile
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.version import install_extra
 from framework.wire.error_text import error_class
 
 _LOG_INTERVAL_S = 60.0
@@ -127,7 +128,7 @@ class _ProfiledRun:
             _thin_out(profiler)
             profiler.start(target_description=self._title)
         except ImportError as error:
-            remedy = "the package pyinstrument is not installed here. Install application-worker[profile]"
+            remedy = f"the package pyinstrument is not installed here: {install_extra('profile')}"
             self._warn(remedy, error=error)
             return None
         except (RuntimeError, ValueError) as error:

@@ -24,6 +24,7 @@ from framework.payloads.key_versions import KeyVersions, derived, key_name, miss
 from framework.settings.key_versions import KeySettings
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Json, Payload
+from framework.version import install_extra
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflate_arguments
 from framework.wire.json import dumps
@@ -223,5 +224,5 @@ def _load_cipher() -> Any:
     try:
         return import_module(_CIPHERS).AESGCM
     except ImportError:
-        message = "needs the package cryptography: install the extra `encryption`"
+        message = f"needs the package cryptography: {install_extra('encryption')}"
         raise ConfigurationError([ConfigurationProblem("encryption", "keys", message)]) from None

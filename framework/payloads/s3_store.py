@@ -14,6 +14,7 @@ from typing import Any
 
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.payloads.blob_store import StoredBlob
+from framework.version import install_extra
 
 # No call blocks for ever: with its retries it lasts at most the last of these.
 _CONNECT_TIMEOUT, _REQUEST_TIMEOUT = "3s", "20s"
@@ -70,7 +71,7 @@ class S3Store:
         try:
             return import_module("obstore")
         except ImportError:
-            message = "a URL with s3:// needs the package obstore: install the extra `s3`"
+            message = f"a URL with s3:// needs the package obstore: {install_extra('s3')}"
             raise ConfigurationError([ConfigurationProblem("payload_offload", "url", message)]) from None
 
     # Two threads may make two clients; one is kept.
