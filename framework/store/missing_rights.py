@@ -74,6 +74,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "hget": (_SAMPLE, "x"),
     "hincrby": (_SAMPLE, "x", 0),
     "hmget": (_SAMPLE, "x"),
+    "hscan": (_SAMPLE, 0),
     "hsetnx": (_SAMPLE, "x", "x"),
     "hset": (_SAMPLE, "x", "x"),
     "incrby": (_SAMPLE, 0),

@@ -21,7 +21,7 @@ BLOCK = "CLIENT ID,BLMOVE"
 POLL = "TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
 OPERATE = "TIME,ZSCAN,act_on_entries"
-REFRESH = "TIME,HGETALL,ZCARD,ZRANGEBYSCORE"  # the pauses and the cancelled jobs
+REFRESH = "ZCARD,ZRANGEBYSCORE,TIME,HSCAN"  # the cancelled jobs and the pauses
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
 ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
@@ -72,7 +72,7 @@ COMMANDS = {
     "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,"
     "SREM,EXEC,ring",
     "cancelled": OPERATE,
-    "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,"
+    "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,SMEMBERS,"
     f"{HEARTBEAT},{REFRESH},fetch,fetch,{BLOCK}",
     "cron": f"{HEARTBEAT},lead,lead,TIME,HGETALL,HGETALL,HGETALL,cron_push,fetch,admit,fetch,{BLOCK}",
     "paused": f"{HEARTBEAT},{REFRESH},fetch,hold_paused,fetch,{BLOCK},{REFRESH},SMEMBERS,release_paused,"

@@ -71,6 +71,7 @@ BATCHES_AND_LIMITERS = {
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "producer": {
         "+unlink": ("shard/connection.py", "UNLINK"),
+        "+hgetall": ("shard/batch_reader.py", "hgetall("),
         "+lpos": ("shard/shard.py", '"LPOS"'),
         "+scan": ("shard/limiter_store.py", "scan_iter("),
         "+srem": ("store/scripts/parts/batch.lua", "'SREM'"),
@@ -111,6 +112,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script start_locked": ("policies/dedup/admission.py", "START_LOCKED("),
     },
     "operator": {
+        "+hscan": ("feature_flags/redis_flags.py", "hscan("),
         "script change_priority": ("admin/priorities.py", "CHANGE_PRIORITY("),
         "+watch": ("admin/lock_reader.py", ".transaction("),
         "+unwatch": ("admin/lock_reader.py", ".transaction("),
@@ -121,6 +123,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+rename": ("store/scripts/workflow_change.lua", "'RENAME'"),
     },
     "read-only": {
+        "+hscan": ("feature_flags/redis_flags.py", "hscan("),
         "+ttl": ("shard/batch_reader.py", "ttl("),
         "+scard": ("shard/batch_reader.py", "scard("),
         "+zcount": ("store/scripts/parts/limiter.lua", "ZCOUNT"),
