@@ -43,6 +43,42 @@ def warn_splits(settings: Settings, router: Router) -> None:
         )
 
 
+def warn_readable_keys() -> None:
+    """Warn of each class that makes names in Redis of texts that its log lines hide.
+
+    A key that a function makes of the arguments (``fair_by``, ``limiter.by``, ``ConcurrencyScope(by=...)``) is readable there, in log
+    lines and in commands. Numbers are shown everywhere, and a class with ``encrypt`` has digests for keys.
+    """
+    for one in map(_declaration, registry.workers()):
+        hidden = _hidden_texts(one)
+        attributes = [name for name, by in _keys_of_jobs(one) if callable(by)]
+        if one.encrypt or not hidden or not attributes:
+            continue
+        logs.logger().warning(
+            f"{one.wire_name} makes keys of its arguments ({', '.join(attributes)}). Keys are readable in Redis and in log lines, "
+            f"which hide {', '.join(hidden)}. Make the keys of ids, or list the arguments in loggable_arguments if all may see them",
+            event_name="boot.readable_keys",
+            name=one.wire_name,
+            hidden_arguments=hidden,
+        )
+
+
+def _hidden_texts(one: Declaration) -> list[str]:
+    """Return the parameters for texts that log lines do not show."""
+    typed = zip(one.signature.names, one.signature.annotations, strict=False)
+    return [name for name, kind in typed if kind is str and name not in one.loggable_arguments]
+
+
+def _keys_of_jobs(one: Declaration) -> list[tuple[str, object]]:
+    """Return what makes the key of a job, by attribute."""
+    scope = one.concurrency_scope
+    return [
+        ("fair_by", one.fair_by),
+        ("limiter", getattr(one.limiter, "key_of_job", None)),
+        ("concurrency_scope", None if scope is None else scope.by),
+    ]
+
+
 def warn_stale_queues(settings: Settings) -> None:
     """Warn when workers/all_queues.yml differs from the loaded workers of ``workers_module``; raise nothing.
 

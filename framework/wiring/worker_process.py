@@ -23,7 +23,13 @@ from framework.finish.status_writer import StatusWriter
 from framework.process.banner import print_banner
 from framework.process.batch_event_log import BatchEventLog
 from framework.process.blocking_queues import BlockingQueues
-from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
+from framework.process.boot_warnings import (
+    warn_readable_keys,
+    warn_splits,
+    warn_stale_queues,
+    warn_unknown_queues,
+    warn_unknown_variables,
+)
 from framework.process.capsules import Capsules
 from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
@@ -158,6 +164,7 @@ def run_worker(
         warn_stale_queues(settings)
         router = open_router(settings)
         warn_splits(settings, router)
+        warn_readable_keys()
         warn_unknown_queues(settings, options.all_queues, known_queues(router))
         warn_own_queues(OwnQueues(options.queues, options.queues_from, options.newer_queues), options.shard)
         job_log = JobLog(log, jobs=settings.logging.jobs)
