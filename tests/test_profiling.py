@@ -54,6 +54,7 @@ def test_pages_of_profiled_jobs_are_written_by_the_command(site, redis):
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"{jid}.html: {kind.__name__} {jid} on main, 0."), done.stdout
         page = (site.folder / f"{jid}.html").read_text()
+        assert (site.folder / f"{jid}.html").stat().st_mode & 0o777 == 0o600
         page = unescape(page)
         assert "<script>" in page
         assert "add_numbers_slowly" in page

@@ -80,6 +80,8 @@ def _write(on: ShardCommand, jid: str, output: Path | None, *, as_json: bool) ->
     # Ids of other producers may be any text.
     path = output or Path(re.sub(r"[^\w.-]", "_", jid) + ".html")
     write_all({path: html})
+    # It shows the code of the application, and what its jobs do.
+    path.chmod(0o600)
     if as_json:
         on.print_json({"profile": _facts(one), "file": str(path)})
     else:
