@@ -1,0 +1,57 @@
+"""Define the record by which a feature tells the core of its parts, and the list of them that the core reads.
+
+The core never imports ``framework.features``. It loops over ``features()`` when it compiles something: per class, per plan, per
+script, per process; never per job. This file stands below all others, so it names no type of a higher layer: the type of a late
+part stands in the comment of its field, and is written where the part is defined.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Late(Generic[T]):
+    """An object that is imported at its first use: ``Late("framework.features.leases.store:Leases")``.
+
+    Write the type as an annotation of the name: ``_LEASES: "Late[type[Leases]]" = Late(...)``. Two objects of one path are equal.
+    """
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def load(self) -> T:
+        """Return the object. Python keeps the module, so a second call costs a look-up of two names."""
+        module, _, name = self.path.partition(":")
+        value: T = getattr(import_module(module), name)
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Late) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        return f"Late({self.path!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """The parts of one feature that the core calls. Every field but the name may be left out."""
+
+    name: str
+    """The name of its folder below ``framework/features``."""
+
+
+_ALL: "Late[tuple[Feature, ...]]" = Late("framework.features.order:FEATURES")
+
+
+@cache
+def features() -> tuple[Feature, ...]:
+    """Return the records of all features, in the order of ``framework/features/order.py``."""
+    return _ALL.load()
