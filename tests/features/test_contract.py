@@ -1,7 +1,6 @@
 """Check the contract between the core and the features."""
 
 from pathlib import Path
-
 from typing import Any
 
 from framework.feature import Feature, Late, features
