@@ -13,8 +13,7 @@
 -- lose the leases and keep this key.
 local held = redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local steady = redis.call('PEXPIRE', KEYS[4], ARGV[4])
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', time[1], time[2])
+local now = string.format('%.6f', redis_now())
 if held == 0 then
   redis.call('SET', KEYS[1], '1', 'PX', ARGV[2])
   redis.call('HSET', KEYS[3], 'slots', ARGV[3], unpack(ARGV, 5))

@@ -6,6 +6,5 @@
 -- CRASH   nothing moves. A score below 0 means: seen dead at that time. The process stays registered, so that sweeps find its list.
 redis.call('DEL', KEYS[1])
 if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 0 end
-local time = redis.call('TIME')
-redis.call('ZADD', KEYS[2], string.format('-%d.%06d', time[1], time[2]), ARGV[1])
+redis.call('ZADD', KEYS[2], string.format('-%.6f', redis_now()), ARGV[1])
 return 1

@@ -5,8 +5,7 @@
 -- COST    O(n log P), n lists, P processes
 -- CRASH   nothing moves. An owner that is alive nevertheless has a whole lease from now on to send a heartbeat.
 -- DEL, of a lease that does not exist, is allowed at maxmemory and as the script's first write lets HSETNX and ZADD pass.
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', time[1], time[2])
+local now = string.format('%.6f', redis_now())
 local entered = 0
 for i = 2, #KEYS, 2 do
   local identity, field = ARGV[i - 1], ARGV[i]

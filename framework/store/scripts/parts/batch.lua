@@ -29,8 +29,7 @@ local function batch_functions()
   local LINGER_S, DEAD_S, MOST_RESULT_BYTES = 86400, 15552000, 16777216
 
   local function now()
-    local time = redis.call('TIME')
-    return string.format('%d.%06d', time[1], time[2])
+    return string.format('%.6f', redis_now())
   end
 
   -- Count an event for `jobs counters`, in the step that causes it. Another type of the key must not stop a job's end.

@@ -19,9 +19,9 @@ end
 
 local function count_processed(n)
   redis.pcall('INCRBY', 'stat:processed', n)
-  local time = redis.pcall('TIME')
-  if time.err then return end
-  local of_day = 'stat:processed:' .. date_of(tonumber(time[1]))
+  local known, now = pcall(function() return redis_now() end)
+  if not known then return end
+  local of_day = 'stat:processed:' .. date_of(math.floor(now))
   if redis.pcall('INCRBY', of_day, n) == n then redis.pcall('EXPIRE', of_day, 157680000) end
 end
 
