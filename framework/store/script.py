@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, cast
 
@@ -11,18 +11,28 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 
 class Script:
-    """One file of ``framework/store/scripts``; its header names keys, arguments, return value, cost and the effect of a crash.
+    """A Lua file; its header names keys, arguments, return value, cost and the effect of a crash.
 
-    ``parts`` are the files of ``scripts/parts`` with functions that several scripts share.
+    ``"fetch"`` is in ``framework/store/scripts``, ``"leases/obtain"`` in the folder ``scripts`` of that feature. ``parts`` are files
+    with functions that several scripts share, in the folder ``parts`` beside the scripts.
     """
 
     def __init__(self, name: str, *parts: str) -> None:
-        folder = files("framework.store").joinpath("scripts")
         self.name = name
-        self.source = b"".join(folder.joinpath("parts", f"{part}.lua").read_bytes() for part in parts)
-        self.source += folder.joinpath(f"{name}.lua").read_bytes()
+        self.parts = parts
+
+    # Read at the first use, so that the import of this module needs no feature. A worker process reads all of its scripts as it
+    # starts (it compares its rights): files that a deployment replaces under it change nothing.
+    @cached_property
+    def source(self) -> bytes:
+        """The text that Redis runs: the parts, then the script."""
+        return b"".join((*map(_part, self.parts), _text(self.name, "")))
+
+    @cached_property
+    def digest(self) -> str:
+        """The name by which a server knows the source."""
         # Redis defines SHA-1; a Python in FIPS mode allows it only with this flag.
-        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+        return hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
 
     @cached_property
     def code(self) -> bytes:
@@ -72,6 +82,17 @@ class Script:
             return self(client, keys, arguments)
         except ResponseError as error:
             return error
+
+
+@cache
+def _part(name: str) -> bytes:
+    return _text(name, "parts")
+
+
+def _text(name: str, subfolder: str) -> bytes:
+    feature, _, file = name.rpartition("/")
+    folder = ("features", feature, "scripts") if feature else ("store", "scripts", subfolder)
+    return files("framework").joinpath(*filter(None, folder), f"{file}.lua").read_bytes()
 
 
 _REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")

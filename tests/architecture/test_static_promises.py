@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.lua import part_files, script_files
 from tests.syntax import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = sorted((ROOT / "framework").rglob("*.py"))
-SCRIPTS = sorted((ROOT / "framework" / "store" / "scripts").rglob("*.lua"))
 
 TAKING = {
     *("BLMPOP", "BLPOP", "BRPOP", "BZMPOP", "BZPOPMAX", "BZPOPMIN", "GETDEL", "LMPOP", "LPOP", "LREM", "LTRIM", "RPOP"),
@@ -85,7 +85,10 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
 
 @pytest.mark.proves("R8")
 def test_scripts_that_take_a_job_out_of_a_key_also_write() -> None:
-    commands = {path.stem: set(re.findall(r"redis\.p?call\(\s*['\"](\w+)", path.read_text())) for path in SCRIPTS}
+    commands = {
+        name: set(re.findall(r"redis\.p?call\(\s*['\"](\w+)", path.read_text()))
+        for name, path in (script_files() | part_files()).items()
+    }
     assert commands
     dropping = ("drop_held", "drop_queued", "drop_retired")
     assert {name: taken for name, called in commands.items() if (taken := called & TAKING)} == MAY_TAKE

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from framework.store import script
 from framework.store.rights import Role, commands_in
 from tests.harness import until
+from tests.lua import SCRIPTS
 from tests.servers.guarded import GuardedServer, name_of
 
 
@@ -26,8 +26,9 @@ def _text(data: "str | bytes") -> str:
 
 _TWO_WORDS = ("client",)
 _LUA = "lua"
-_SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
-_BEGINNINGS = [(_text(code).partition("\n")[0], one.digest) for one in _SCRIPTS for code in (one.source, one.code)]
+_BEGINNINGS = [
+    (_text(code).partition("\n")[0], one.digest) for one in SCRIPTS.values() for code in (one.source, one.code)
+]
 """The first line of each script, as sent, and its digest."""
 
 

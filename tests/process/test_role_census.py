@@ -16,7 +16,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.errors import BulkPushError
 from framework.feature_flags.flag import Flag, drop_flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
-from framework.store import rights, script
+from framework.store import rights
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from framework.wiring.client import bind_default
@@ -315,12 +315,6 @@ def test_roles_grant_exactly_the_rights_they_use(server, site, redis, resumes):
         missed = census.unused(role) - set(ELSEWHERE.get(role.name, ()))
         unused += [f"{role.name}: {right}" for right in sorted(missed)]
     assert not unused, "rights that no code path uses (framework/store/rights.py):\n" + "\n".join(unused)
-
-
-def test_every_script_belongs_to_a_role():
-    """A script of no role needs rights that no role grants."""
-    scripts = {name for name, one in vars(script).items() if isinstance(one, script.Script)}
-    assert scripts == {one.name.upper() for role in rights.ROLES.values() for one in role.scripts}
 
 
 @each_row("role", ELSEWHERE)

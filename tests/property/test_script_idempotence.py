@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.store import script
-from framework.store.script import Script
 from framework.wire.batch_fields import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs
 from framework.wire.windows import WindowJobs, WindowTerms
+from tests.lua import SCRIPTS
 from tests.tables import each_row
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
@@ -462,9 +461,6 @@ CALLS = {
         lambda jobs: ([SET, "pauses", QUEUES, "flags", "mark"], ["C", "f", "", "", 10, 1_000_000, 0]),
     ),
 }
-
-
-SCRIPTS = {one.name: one for one in vars(script).values() if isinstance(one, Script)}
 
 
 def database_content(redis):

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from framework.store import script
 from framework.store.script import (
     DROP_HELD,
     DROP_RETIRED,
@@ -42,6 +41,7 @@ from framework.store.script import (
 from framework.wire import keys
 from framework.wire.json import dumps, loads
 from tests.harness import full_memory
+from tests.lua import SCRIPTS, script_files
 
 RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY, BEATS = (
     "runs",
@@ -80,12 +80,13 @@ def now(redis):
     return seconds + microseconds / 1e6
 
 
-def test_script_files_have_a_script_and_a_header():
-    made = {one.name for one in vars(script).values() if isinstance(one, script.Script)}
-    folder = script.files("framework.store").joinpath("scripts")
-    assert {one.name for one in folder.iterdir()} == {f"{name}.lua" for name in made} | {"parts"}
-    for name in made:
-        source = folder.joinpath(f"{name}.lua").read_text()
+def test_script_files_have_a_role_and_a_header():
+    """A script of no role needs rights that no role grants."""
+    files = script_files()
+    assert files.keys() == SCRIPTS.keys()
+    for name, path in files.items():
+        source = path.read_text()
+        assert SCRIPTS[name].source.endswith(path.read_bytes())
         assert all(f"-- {word}" in source for word in ("KEYS", "ARGV", "RETURN", "COST", "CRASH")), name
 
 

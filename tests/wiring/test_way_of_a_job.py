@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.harness import ROOT, until
+from tests.lua import script_files
 
 PAGE = ROOT / "docs" / "internals" / "way_of_a_job.md"
 
@@ -231,7 +232,7 @@ def test_page_lists_the_files_of_a_job_in_order(site):
 
 
 def test_moves_of_page_and_picture_are_existing_scripts():
-    scripts = {path.stem for path in (ROOT / "framework" / "store" / "scripts").glob("*.lua")}
+    scripts = set(script_files())
     rows = re.findall(r"^\|.+?\|.+?\|(.+?)\|.+?\|$", PAGE.read_text().partition("| From | To |")[2], re.MULTILINE)
     in_page = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     picture = (PAGE.parent.parent / "pictures" / "places.svg").read_text()

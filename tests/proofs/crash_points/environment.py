@@ -20,15 +20,14 @@ from framework.feature_flags.redis_flags import set_flag
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
-from framework.store import script
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.store.endpoints import endpoint_of
-from framework.store.script import Script
 from framework.telemetry import logs
 from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wiring.client import connect
+from tests.lua import SCRIPTS
 from tests.proofs.crash_points.job_notes import JobNotes
 from tests.proofs.crash_points.jobs import (
     MOST_TICKS,
@@ -47,7 +46,6 @@ SHARDS = ("main", SECOND)
 FOREIGN = '"x_foreign":{"n":12345678901234567890123,"a":[],"f":1700000000.123456,"t":"\u00fc"}'.encode()
 """A field that the framework does not know, from another producer: it stays unchanged byte for byte."""
 
-_SCRIPTS = [one for one in vars(script).values() if isinstance(one, Script)]
 _LONG_AGO = 1_000_000_000
 _SILENT_S = 60.0
 
@@ -120,7 +118,7 @@ class CaseEnvironment:
         for client in self.clients.values():
             pipeline = client.pipeline(transaction=False)
             pipeline.flushall()
-            for one in _SCRIPTS:
+            for one in SCRIPTS.values():
                 pipeline.script_load(one.source)
             pipeline.execute()
         self.notes.clear()

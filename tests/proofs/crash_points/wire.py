@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NoReturn, TypeAlias, get_args
 import hiredis
 from redis.connection import UnixDomainSocketConnection
 
-from framework.store import script
+from tests.lua import SCRIPTS
 
 CONTROL = "points"
 """The name of the connections of the test itself: they are neither numbered nor waited for."""
@@ -58,8 +58,8 @@ there.
 _PATIENCE_S = 20.0
 _READ_BYTES = 1 << 16
 _NOT_YET: Any = object()
-_SCRIPTS = {one.digest.encode(): one.name for one in vars(script).values() if isinstance(one, script.Script)}
-_SOURCES = {one.source: one.name for one in vars(script).values() if isinstance(one, script.Script)}
+_SCRIPTS = {one.digest.encode(): name for name, one in SCRIPTS.items()}
+_SOURCES = {one.source: name for name, one in SCRIPTS.items()}
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, cast
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from framework.store import script
 from framework.store.channel import Channel
 from framework.wire import keys
+from tests.lua import SCRIPTS
 from tests.proofs.machine.job_model import Contents
 from tests.servers.guarded import GuardedServer, with_all_rights
 
@@ -18,7 +18,6 @@ SHARDS = ("main", "second")
 
 _WRONG_VALUE = b"no such thing"
 _DUE = 1.0  # a score that is long overdue
-_SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
 _SCORED = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
 
 _SNAPSHOT = """
@@ -87,7 +86,7 @@ class Servers:
             client.config_set("maxmemory", 0)
             client.flushall()
             loading = client.pipeline(transaction=False)
-            for one in _SCRIPTS:
+            for one in SCRIPTS.values():
                 loading.script_load(one.source)
             loading.execute()
 

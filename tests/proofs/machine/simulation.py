@@ -23,6 +23,7 @@ from framework.process import heartbeat, launcher, record
 from framework.recover import failure_detector, suspects
 from framework.store import channel, script
 from framework.store.channel import Channel
+from tests.lua import SCRIPTS
 from tests.proofs.machine.interleaving import SIMULATED, Fate, SimulatedThread, current, pause
 
 _TICK_S = 0.001  # every step takes a moment: so rates can be measured, and no two events have the same time
@@ -138,7 +139,7 @@ def _reading(read: Callable[[Channel, int], list[Any]]) -> Callable[[Channel, in
     return reading
 
 
-_SCRIPTS = {one.digest: one.name for one in vars(script).values() if isinstance(one, script.Script)}
+_SCRIPTS = {one.digest: name for name, one in SCRIPTS.items()}
 
 
 def _named(args: tuple[Any, ...]) -> str:
