@@ -5,10 +5,10 @@ import sys
 
 import click
 
-from framework.cli.errors import reports_errors
-from framework.cli.terminal import columns, echo, echo_lines, echo_whole
 from framework.exit_codes import EXIT_USAGE
 from framework.store.rights import ROLES, Role
+from framework.terminal.errors import reports_errors
+from framework.terminal.output import columns, echo, echo_lines, echo_whole
 
 
 @click.command("acl")

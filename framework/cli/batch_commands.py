@@ -7,16 +7,16 @@ from itertools import islice
 import click
 
 from framework.admin.batch_set import change_batch, find_batch, list_batches
-from framework.cli.confirmation import yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.job_groups import GroupKind
-from framework.cli.options import json_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo_lines
 from framework.declare.batch_port import BatchStatus
 from framework.shard.batch_reader import scan_members
 from framework.shard.shard import Shard
+from framework.terminal.confirmation import yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.job_groups import GroupKind
+from framework.terminal.options import json_option, shard_option
+from framework.terminal.output import echo_lines
+from framework.terminal.shards import ShardCommand
 from framework.text import format_count, format_time
 from framework.wire.batch_fields import BatchAction, is_bid
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from framework.cli.options import WeightedQueue, conflicting_weights, read_queue
 from framework.messages import did_you_mean
 from framework.process.own_queues import CapsuleOptions, check_capsules
 from framework.settings import validators
 from framework.settings.model import MAX_CONCURRENCY
+from framework.terminal.options import WeightedQueue, conflicting_weights, read_queue
 from framework.typeguards import is_mapping
 
 _KEYS = ("concurrency", "queues")

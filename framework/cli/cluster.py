@@ -8,12 +8,8 @@ from typing import Any, NamedTuple
 import click
 
 from framework.cli.capsules import capsule_option, capsules_of_option
-from framework.cli.checkout import run_from_checkout
 from framework.cli.cluster_options import cluster_options, read_cluster_options
-from framework.cli.errors import reports_errors
 from framework.cli.health_options import health_options, read_health_address
-from framework.cli.options import check_shard, modules_option, shard_option, tag_options, timeout_option
-from framework.cli.terminal import echo, echo_whole
 from framework.cluster.child import ChildSpec
 from framework.cluster.plan import GroupSize, PlannedProcess, Planner, Selection, dry_run_lines, needs_all_queues
 from framework.cluster.runner import ClusterOptions, ClusterRunner, log_event
@@ -27,6 +23,10 @@ from framework.process.title import Title
 from framework.settings.load import load
 from framework.settings.model import MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
+from framework.terminal.checkout import run_from_checkout
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import check_shard, modules_option, shard_option, tag_options, timeout_option
+from framework.terminal.output import echo, echo_whole
 from framework.wiring.cluster import open_supervisor
 from framework.wiring.queue_locations import open_queue_locations
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from framework.cli.options import SecondsOption
 from framework.cluster.memory import GRACE_S, MemoryLimits
 from framework.cluster.rollout import DRAIN_TIMEOUT_S
 from framework.cluster.runner import ClusterOptions
 from framework.process.health_address import HealthAddress
+from framework.terminal.options import SecondsOption
 
 _MB = 1024 * 1024
 _OPTIONS = (

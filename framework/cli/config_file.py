@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.capsules import capsules_of_file
-from framework.cli.options import WeightedQueue, conflicting_weights, read_queue
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, nearest
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions
@@ -14,6 +13,7 @@ from framework.settings import validators
 from framework.settings.class_and_queue_maps import MAX_QUEUE_LIMIT
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text
+from framework.terminal.options import WeightedQueue, conflicting_weights, read_queue
 from framework.typeguards import is_list, is_mapping
 
 KEYS = (

@@ -10,15 +10,15 @@ import click
 
 from framework.cli.cron_changes import CHANGES
 from framework.cli.cron_schedule import load_schedule, with_order
-from framework.cli.errors import reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.options import json_option, modules_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.cron.entries import SCHEDULE_FILE, CronEntry, Origin
 from framework.cron.jobs import TickJobs
 from framework.cron.states import FIRST_ELSEWHERE, CronStates, EntryState, Settlement, last_tick, next_tick
 from framework.exit_codes import EXIT_FAILED
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.options import json_option, modules_option, shard_option
+from framework.terminal.output import columns, echo, echo_json, echo_lines
+from framework.terminal.shards import ShardCommand
 from framework.text import format_clock_time
 from framework.wiring.client import default_client
 

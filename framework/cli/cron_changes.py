@@ -8,10 +8,6 @@ from typing import Any
 import click
 
 from framework.cli.cron_schedule import load_schedule
-from framework.cli.errors import reports_errors
-from framework.cli.options import REASON_HELP, check_reason, modules_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.cron.added import AddedEntry, check_new_entry, hide_arguments
 from framework.cron.entries import CronEntry, arguments_problems
 from framework.cron.orders import Order
@@ -22,6 +18,10 @@ from framework.exit_codes import EXIT_FAILED
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import REASON_HELP, check_reason, modules_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 
 _LEADER_READS = "The leader knows within 5 s."
 

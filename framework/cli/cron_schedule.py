@@ -5,10 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from framework.cli.errors import refuse_unknown
-from framework.cli.project import load_project
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.cron.added import AddedEntries
 from framework.cron.entries import CronEntry, collect_entries
 from framework.cron.states import CronStates, Snapshot
@@ -18,6 +14,10 @@ from framework.payloads.stored_state import state_signatures
 from framework.route.router import Router
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
+from framework.terminal.errors import refuse_unknown
+from framework.terminal.output import echo
+from framework.terminal.project import load_project
+from framework.terminal.shards import ShardCommand
 
 T = TypeVar("T")
 

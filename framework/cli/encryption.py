@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from framework.admin.key_counts import count_jobs_by_key
-from framework.cli.errors import reports_errors
-from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import json_option, shard_option
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.settings.key_versions import KEY_BYTES
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.options import json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.wiring.payloads import open_encryption
 
 _HEADINGS = ("KEY", "HERE", "ENCRYPTS", "JOBS")

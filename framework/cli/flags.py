@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.feature_flags.flag import Flag, check_flag_name, is_class_flag
 from framework.feature_flags.redis_flags import MAX_AGE_S, read_flags_in_force, set_flag, unset_flag
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
+from framework.terminal.errors import refuse_unknown, reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 from framework.text import format_duration
 
 _HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")

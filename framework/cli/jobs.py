@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from framework.cli.groups import SectionedGroup
 from framework.cli.jobs_actions import COMMANDS as ACTIONS
 from framework.cli.jobs_cancel import cancel
 from framework.cli.jobs_counters import counters
@@ -26,6 +25,7 @@ from framework.cli.jobs_show import show
 from framework.cli.jobs_stats import stats
 from framework.cli.jobs_story import story
 from framework.cli.workflow_commands import workflow
+from framework.terminal.groups import SectionedGroup
 
 
 class JobsGroup(SectionedGroup):

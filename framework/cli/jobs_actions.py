@@ -12,15 +12,15 @@ from framework.admin.entry_plan import EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter
 from framework.admin.job_set import join_resume, refusal_text, resume_cursors
 from framework.admin.shard_job_set import ShardJobSet, ShardResult
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.job_filters import filter_options, read_filter, refuse_absent_class
-from framework.cli.options import ChoiceOption, dry_run_option, json_option, shard_option, time_limit_option
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import join_names
 from framework.shard.shard import Shard
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.job_filters import filter_options, read_filter, refuse_absent_class
+from framework.terminal.options import ChoiceOption, dry_run_option, json_option, shard_option, time_limit_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_count
 
 _HEADINGS = ("SHARD", "MATCHING", "DONE", "GONE", "LEFT", "COMPLETED")

@@ -10,10 +10,12 @@ import click
 
 from framework.admin.cancel import CancelResult, cancel_on_shard
 from framework.admin.job_filter import JobFilter
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.job_filters import filter_options, read_filter
-from framework.cli.options import (
+from framework.exit_codes import EXIT_FAILED
+from framework.shard.shard import Shard
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.job_filters import filter_options, read_filter
+from framework.terminal.options import (
     check_jids,
     dry_run_option,
     json_option,
@@ -21,11 +23,9 @@ from framework.cli.options import (
     shard_option,
     time_limit_option,
 )
-from framework.cli.project import refuse_unknown_class
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
-from framework.exit_codes import EXIT_FAILED
-from framework.shard.shard import Shard
+from framework.terminal.output import echo
+from framework.terminal.project import refuse_unknown_class
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_count
 
 _HEADINGS = ("SHARD", "MATCHING", "ENDED", "MARKED", "LEFT", "COMPLETED")

@@ -10,15 +10,15 @@ import click
 
 from framework.admin.limit_reader import read_limits
 from framework.admin.queue_reader import waiting_by_level
-from framework.cli.errors import reports_errors
 from framework.cli.jobs_held import read_held
-from framework.cli.options import shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo_whole
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.telemetry.counters import series_name
 from framework.telemetry.visible import visible
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import shard_option
+from framework.terminal.output import echo_whole
+from framework.terminal.shards import ShardCommand
 from framework.text import decode_escaped
 from framework.wire import keys
 

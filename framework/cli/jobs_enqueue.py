@@ -9,11 +9,6 @@ import click
 from redis.exceptions import RedisError
 
 from framework import active_job
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.options import DurationOption, check_shard, json_option, modules_option
-from framework.cli.project import load_project
-from framework.cli.shards import unserved_queue_message
-from framework.cli.terminal import echo, echo_json
 from framework.declare import registry
 from framework.declare.by_name import enqueue as push_by_name
 from framework.declare.options import PushOptions
@@ -21,6 +16,11 @@ from framework.errors import PayloadError, ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.record import unserved_queues
 from framework.settings.load import load
+from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.terminal.options import DurationOption, check_shard, json_option, modules_option
+from framework.terminal.output import echo, echo_json
+from framework.terminal.project import load_project
+from framework.terminal.shards import unserved_queue_message
 from framework.types import Jid
 from framework.wire.json import loads
 from framework.wiring.client import ProcessClient, bind

@@ -11,13 +11,8 @@ from framework.admin.job_answer import KeptAnswer, find_profile, read_kept_answe
 from framework.admin.job_iteration import shown_cursor
 from framework.admin.search import search
 from framework.admin.snapshot import ShardSnapshot
-from framework.cli.errors import reports_errors
 from framework.cli.jobs_explain_answer import kept_lines, wish_lines
 from framework.cli.jobs_explain_class import explain_class
-from framework.cli.options import check_jids, json_option, modules_option, shard_option
-from framework.cli.project import Project, load_project, print_load_error
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo_lines
 from framework.command_line import command
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
@@ -25,6 +20,11 @@ from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import check_jids, json_option, modules_option, shard_option
+from framework.terminal.output import echo_lines
+from framework.terminal.project import Project, load_project, print_load_error
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, format_count, format_duration, format_time, format_times
 from framework.wire.batch_fields import bid_of
 from framework.wire.cron_fields import CronTick, tick_of

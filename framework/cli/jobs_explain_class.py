@@ -11,13 +11,13 @@ from framework.admin.explain_class import ClassExplainer, ClassExplanation
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.assumptions import AssumedLimits, read_assumptions
 from framework.cli.jobs_explain_answer import class_lines
-from framework.cli.project import Project, refuse_unknown_class
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo_lines
 from framework.declare.request import Route
 from framework.execute.blocker import Blocker
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.terminal.output import echo_lines
+from framework.terminal.project import Project, refuse_unknown_class
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_count, format_duration
 from framework.wire.sub_queues import LEVELS
 from framework.wiring.blockers import open_blocker_readers

@@ -4,10 +4,14 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from framework.cli.errors import reports_errors
 from framework.cli.flags import print_flags
-from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import (
+from framework.feature_flags.flag import Flag, drop_flag, is_class_flag, run_flag
+from framework.feature_flags.redis_flags import MAX_AGE_S, set_flag, unset_flag
+from framework.process.identity import operator_name
+from framework.shard.shard import Shard
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.options import (
     DURATION_HELP,
     REASON_HELP,
     DurationOption,
@@ -17,13 +21,9 @@ from framework.cli.options import (
     reason_and_duration_options,
     shard_option,
 )
-from framework.cli.project import refuse_unknown_class, resolve_class
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
-from framework.feature_flags.flag import Flag, drop_flag, is_class_flag, run_flag
-from framework.feature_flags.redis_flags import MAX_AGE_S, set_flag, unset_flag
-from framework.process.identity import operator_name
-from framework.shard.shard import Shard
+from framework.terminal.output import echo
+from framework.terminal.project import refuse_unknown_class, resolve_class
+from framework.terminal.shards import ShardCommand
 from framework.text import format_duration
 
 percent_option = click.option(

@@ -11,10 +11,15 @@ from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.admin.job_filter import JobFilter
 from framework.admin.purge import PurgeResult, purge
 from framework.admin.search import list_held_stores
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import (
+from framework.command_line import command
+from framework.exit_codes import EXIT_FAILED
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.telemetry.context import META_PREFIX
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.options import (
     DurationOption,
     dry_run_option,
     json_option,
@@ -22,14 +27,9 @@ from framework.cli.options import (
     shard_option,
     time_limit_option,
 )
-from framework.cli.project import refuse_unknown_class
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
-from framework.command_line import command
-from framework.exit_codes import EXIT_FAILED
-from framework.shard.shard import Shard
-from framework.store.clock import server_time
-from framework.telemetry.context import META_PREFIX
+from framework.terminal.output import echo
+from framework.terminal.project import refuse_unknown_class
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_duration
 
 _HEADINGS = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import click
 
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import json_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.lease_store import LeaseState, end_lease, read_lease, read_leases
 from framework.store.clock import server_time
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.options import json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 from framework.text import format_age, format_duration
 
 _HEADINGS = ("SHARD", "LEASE", "HOLDER", "SINCE", "ENDS IN")

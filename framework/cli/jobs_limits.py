@@ -8,12 +8,6 @@ import click
 
 from framework.admin.job_counts import queue_names
 from framework.admin.limit_reader import LimitReport, read_limits
-from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import check_reason, json_option, modules_option, reason_and_duration_options, shard_option
-from framework.cli.project import load_project, print_load_error
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.policies.concurrency.limit_state import (
@@ -27,6 +21,18 @@ from framework.policies.concurrency.limit_state import (
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.errors import refuse_unknown, reports_errors
+from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.options import (
+    check_reason,
+    json_option,
+    modules_option,
+    reason_and_duration_options,
+    shard_option,
+)
+from framework.terminal.output import echo
+from framework.terminal.project import load_project, print_load_error
+from framework.terminal.shards import ShardCommand
 from framework.text import decode_escaped, format_age, format_duration
 
 _HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")

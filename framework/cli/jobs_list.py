@@ -12,15 +12,15 @@ from framework.admin.job_filter import JobFilter
 from framework.admin.job_record import JobRecord
 from framework.admin.purge import HeldRecord, held_records
 from framework.admin.shard_job_set import NEWEST_FIRST, SetRecord, ShardJobSet
-from framework.cli.errors import reports_errors
-from framework.cli.job_filters import filter_options, read_filter, refuse_absent_class
-from framework.cli.job_rows import HEADINGS, held_row, job_fields, set_row
-from framework.cli.options import ChoiceOption, json_option, shard_option
 from framework.cli.queue_listing import list_queue
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.errors import reports_errors
+from framework.terminal.job_filters import filter_options, read_filter, refuse_absent_class
+from framework.terminal.job_rows import HEADINGS, held_row, job_fields, set_row
+from framework.terminal.options import ChoiceOption, json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand, progress_reporter
 
 HELD = "held"
 PLACES = (*SET_KEYS, HELD)

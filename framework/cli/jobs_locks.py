@@ -8,19 +8,19 @@ from typing import Any
 import click
 
 from framework.admin.lock_reader import HeldLock, count_locks, delete_lock, find_lock, scan_locks
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import json_option, modules_option, shard_option
-from framework.cli.project import load_project, refuse_unknown_class
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.command_line import remedy_command
 from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
 from framework.policies.dedup.push import Deduplicator
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.options import json_option, modules_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.project import load_project, refuse_unknown_class
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_count, format_duration
 from framework.types import Payload
 from framework.wire import keys

@@ -7,17 +7,23 @@ import click
 
 from framework.admin.pause_log import note_pause, read_pause_log
 from framework.admin.pauses import PauseSummary, read_pauses
-from framework.cli.errors import reports_errors
 from framework.cli.jobs_flags import set_flag_on_shards
-from framework.cli.options import REASON_HELP, json_option, modules_option, reason_and_duration_options, shard_option
-from framework.cli.project import refuse_unknown_class, resolve_class
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.feature_flags.flag import pause_flag
 from framework.feature_flags.redis_flags import unset_flag
 from framework.policies.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import (
+    REASON_HELP,
+    json_option,
+    modules_option,
+    reason_and_duration_options,
+    shard_option,
+)
+from framework.terminal.output import echo
+from framework.terminal.project import refuse_unknown_class, resolve_class
+from framework.terminal.shards import ShardCommand
 from framework.text import format_age, format_count, format_duration, format_time
 
 _HEADINGS = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")

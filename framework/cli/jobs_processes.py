@@ -16,16 +16,16 @@ from framework.admin.process_list import (
     unknown_process_message,
 )
 from framework.admin.running_jobs import RunningJob, read_work
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.options import json_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 from framework.text import format_age, format_count
 
 _HEADINGS = ("SHARD", "PROCESS", "TAG", "STATE", "BUSY", "MEMORY", "RUNS FOR", "LAST SEEN", "QUEUES")

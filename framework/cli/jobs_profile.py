@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from framework.cli.atomic_write import display_path, write_all
-from framework.cli.errors import reports_errors
-from framework.cli.options import json_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.profile_store import JobProfile, read_profile, read_profiles
 from framework.store.clock import server_time
+from framework.terminal.atomic_write import display_path, write_all
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 from framework.text import format_age
 
 _HEADINGS = ("SHARD", "JID", "CLASS", "AGE", "DURATION", "ERROR")

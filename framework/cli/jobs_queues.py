@@ -10,14 +10,14 @@ from framework.admin.process_list import read_running
 from framework.admin.queue_actions import clear_queue
 from framework.admin.queue_pause import pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import refuse_unknown, reports_errors
+from framework.terminal.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_count, format_duration
 from framework.wire import keys
 

@@ -9,14 +9,14 @@ import click
 
 from framework.admin.job_record import JobRecord
 from framework.admin.search import JobLocation, search
-from framework.cli.errors import reports_errors
-from framework.cli.job_rows import job_fields
-from framework.cli.options import check_jids, json_option, shard_option
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo, echo_lines
 from framework.command_line import remedy_command
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.terminal.errors import reports_errors
+from framework.terminal.job_rows import job_fields
+from framework.terminal.options import check_jids, json_option, shard_option
+from framework.terminal.output import echo, echo_lines
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, format_time
 from framework.types import Payload
 from framework.wire.job import timestamp

@@ -9,10 +9,10 @@ import click
 
 from framework.admin.access import Answers
 from framework.admin.statistics import MOST_DAYS, ShardStats, Stats, read_history, read_stats, sum_stats
-from framework.cli.errors import reports_errors
-from framework.cli.options import SecondsOption, json_option, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import clear_screen
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import SecondsOption, json_option, shard_option
+from framework.terminal.output import clear_screen
+from framework.terminal.shards import ShardCommand
 
 _HEADINGS = ("SHARD", *(one.name.upper() for one in fields(ShardStats)))
 _DAY_HEADINGS = ("DAY", "PROCESSED", "FAILED")

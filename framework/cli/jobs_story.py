@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import click
 
 from framework import tasks
-from framework.cli.errors import reports_errors
-from framework.cli.options import json_option
 from framework.cli.task_commands import event_lines
-from framework.cli.terminal import echo_json, echo_lines
 from framework.telemetry.visible import visible
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import json_option
+from framework.terminal.output import echo_json, echo_lines
 
 
 @click.command("story")

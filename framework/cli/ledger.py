@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 from redis.exceptions import RedisError
 
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.options import json_option
-from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.tasks.access import current, missing_library
 from framework.telemetry.visible import visible
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.options import json_option
+from framework.terminal.output import columns, echo, echo_json, echo_lines
 from framework.text import format_age, format_count
 
 if TYPE_CHECKING:

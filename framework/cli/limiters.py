@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from framework.admin.limiter_reader import LimiterState, read_limiter, read_limiters, used_keys
-from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.options import check_reason, json_option, reason_and_duration_options, shard_option
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.process.identity import operator_name
 from framework.shard.limiter_store import reset_limiter, resize_limiter
 from framework.shard.shard import Shard
+from framework.terminal.errors import refuse_unknown, reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.options import check_reason, json_option, reason_and_duration_options, shard_option
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 from framework.text import format_duration
 
 _HEADINGS = ("SHARD", "LIMITER", "KIND", "LIMIT", "USED", "TAKEN", "WAITED", "REFUSED", "RECLAIMED", "SET BY")

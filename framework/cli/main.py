@@ -2,7 +2,7 @@
 
 import click
 
-from framework.cli.lazy import LazyCommand, LazyGroup
+from framework.terminal.lazy import LazyCommand, LazyGroup
 from framework.version import VERSION
 
 _COMMANDS_PACKAGE = "framework.cli"

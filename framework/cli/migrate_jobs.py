@@ -13,19 +13,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.admin.job_counts import queue_names
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.migration_output import ShardMigration, format_text, to_json
-from framework.cli.options import (
-    ChoiceOption,
-    check_shard,
-    dry_run_option,
-    json_option,
-    modules_option,
-    shard_option,
-)
-from framework.cli.project import Project, load_project
-from framework.cli.shards import unserved_queue_message
-from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.declare import registry
 from framework.errors import QueueReplacedError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
@@ -42,6 +30,18 @@ from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import is_wrong_type
+from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.terminal.options import (
+    ChoiceOption,
+    check_shard,
+    dry_run_option,
+    json_option,
+    modules_option,
+    shard_option,
+)
+from framework.terminal.output import echo, echo_json, echo_lines
+from framework.terminal.project import Project, load_project
+from framework.terminal.shards import unserved_queue_message
 from framework.text import decode_escaped
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys

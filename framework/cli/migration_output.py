@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.cli.terminal import columns
 from framework.migrate.plan import SkipReason
 from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Skipped
 from framework.migrate.sets import SetMigrator
 from framework.route.split import ShardSplit
 from framework.shard.shard import Shard
+from framework.terminal.output import columns
 
 _REASONS: dict[SkipReason, str] = {
     "unknown class": "no worker of this name is registered here; --class NAME with --to still moves its jobs",

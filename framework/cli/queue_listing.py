@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from framework.admin.job_filter import JobFilter
 from framework.admin.job_queue import QueuedJob, unknown_queue_message
 from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues, scan_places
-from framework.cli.job_rows import arguments_text, job_fields
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.terminal.job_rows import arguments_text, job_fields
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age
 from framework.wire import keys
 

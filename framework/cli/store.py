@@ -8,16 +8,16 @@ from urllib.parse import quote
 
 import click
 
-from framework.cli.checkout import run_from_checkout
-from framework.cli.errors import reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.terminal import echo, echo_whole
 from framework.exit_codes import EXIT_FAILED
 from framework.route.router import MAIN
 from framework.settings.load import load
 from framework.settings.model import DEFAULT_URL, Settings
 from framework.settings.shard import ShardSettings
 from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
+from framework.terminal.checkout import run_from_checkout
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.output import echo, echo_whole
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})

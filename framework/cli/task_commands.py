@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from framework import tasks as api
-from framework.cli.confirmation import confirm, yes_option
-from framework.cli.errors import reports_errors
-from framework.cli.groups import CommandGroup
-from framework.cli.options import json_option, modules_option
-from framework.cli.project import load_project
-from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.tasks.access import current
 from framework.telemetry.visible import visible
+from framework.terminal.confirmation import confirm, yes_option
+from framework.terminal.errors import reports_errors
+from framework.terminal.groups import CommandGroup
+from framework.terminal.options import json_option, modules_option
+from framework.terminal.output import columns, echo, echo_json, echo_lines
+from framework.terminal.project import load_project
 from framework.text import format_age, format_count
 
 if TYPE_CHECKING:

@@ -10,22 +10,8 @@ from typing import Any
 import click
 
 from framework.cli.capsules import capsule_option, capsules_of_option, with_own_slots
-from framework.cli.checkout import run_from_checkout
 from framework.cli.config_file import FileOptions, read_config_file
-from framework.cli.errors import reports_errors
 from framework.cli.health_options import health_options, read_health_address
-from framework.cli.options import (
-    EnvironmentOption,
-    QueueOption,
-    WeightedQueue,
-    check_shard,
-    conflicting_weights,
-    modules_option,
-    tag_options,
-    timeout_option,
-    unknown_shard_message,
-)
-from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process import own_queues
@@ -38,6 +24,20 @@ from framework.route.router import MAIN, Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
+from framework.terminal.checkout import run_from_checkout
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import (
+    EnvironmentOption,
+    QueueOption,
+    WeightedQueue,
+    check_shard,
+    conflicting_weights,
+    modules_option,
+    tag_options,
+    timeout_option,
+    unknown_shard_message,
+)
+from framework.terminal.output import echo
 from framework.wiring.client import connect, load_workers
 from framework.wiring.worker_process import WorkerOptions, run_worker
 

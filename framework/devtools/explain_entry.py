@@ -5,11 +5,11 @@ from typing import Any
 
 import yaml
 
-from framework.cli.project import Project
 from framework.declare import check, queue_facts
 from framework.declare.declaration import Declaration
 from framework.declare.misuse import declared_value
 from framework.declare.worker import ApplicationWorker
+from framework.terminal.project import Project
 from framework.typeguards import qualified_name
 
 _MAX_NAMES_SHOWN = 5

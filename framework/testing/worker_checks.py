@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from framework.cli.atomic_write import display_path
-from framework.cli.project import Project, load_project
 from framework.devtools.compat import manifest
 from framework.devtools.compat.release_check import compare_with, snapshot_of
 from framework.devtools.lint.application import read_application
@@ -14,6 +12,8 @@ from framework.devtools.lint.config import read_config
 from framework.devtools.lint.paths import lint_paths
 from framework.devtools.lint.workspace import find_module
 from framework.errors import ConfigurationError, DeclarationError
+from framework.terminal.atomic_write import display_path
+from framework.terminal.project import Project, load_project
 
 
 def check_workers(*modules: str) -> None:

@@ -10,7 +10,7 @@ from tests.harness import ROOT
 from tests.syntax import tree_of
 
 PAGE = ROOT / "docs" / "decisions" / "0150-shared-containers.md"
-ONE_THREADED = {"admin", "cli", "declare", "devtools", "migrate", "settings"}
+ONE_THREADED = {"admin", "cli", "declare", "devtools", "migrate", "settings", "terminal"}
 REASONS = {"one thread", "lock", "no iteration", "copy", "positions", "in the child"}
 KINDS = {
     *("deque", "dict", "set", "list", "WeakSet", "Counter", "defaultdict", "OrderedDict", "bytearray"),

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from framework.cli.groups import SectionedGroup
 from framework.cli.main import COMMANDS as MAIN
 from framework.cli.main import main
+from framework.terminal.groups import SectionedGroup
 from tests.tables import each_row
 
 GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "commands.md"

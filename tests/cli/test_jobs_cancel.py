@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from framework.cli import confirmation
 from framework.declare import registry
+from framework.terminal import confirmation
 from framework.wire import keys
 from tests.harness import encoded, hold
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from framework.admin import search, shard_job_set
-from framework.cli import confirmation, jobs_actions
+from framework.cli import jobs_actions
+from framework.terminal import confirmation
 from framework.wire import keys
 from framework.wire.compress import pack_backtrace
 from tests.harness import encoded

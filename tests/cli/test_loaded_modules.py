@@ -46,7 +46,7 @@ CLIENT = {"redis", "yaml", "isal", "framework.wiring", "framework.push", "framew
 
 LIGHT = FOREIGN | LOGS | PROCESS | PROGRAMS
 TOOL = LIGHT - {"framework.devtools"}
-BARE = LIGHT | CLIENT | {"pydantic", "framework.declare.worker", "framework.cli.terminal"}
+BARE = LIGHT | CLIENT | {"pydantic", "framework.declare.worker", "framework.terminal.output"}
 CASES = {
     "--help": BARE,
     "--version": BARE,

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from framework.cli import retired as command
-from framework.cli import shards
+from framework.terminal import shards
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, register_process
 

@@ -10,7 +10,7 @@ from tests.syntax import N, nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-NO_LOG_LINES = {"cli", "lint", "compat"}
+NO_LOG_LINES = {"cli", "terminal", "lint", "compat"}
 """Folders whose calls of `warning` and the like are no log lines."""
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 NO_FIELDS = {"exc_info", "stacklevel"}

@@ -9,12 +9,12 @@ from pathlib import Path
 from random import Random
 
 from framework.cli.config_file import read_config_file
-from framework.cli.options import read_queue
 from framework.errors import ConfigurationError, QueryError
 from framework.route.query import ATTRIBUTES, parse
 from framework.settings.load import load
 from framework.settings.redis_url import check_redis_url, mask_secrets
 from framework.settings.yaml_file import YamlError, parse_yaml
+from framework.terminal.options import read_queue
 from framework.types import QUEUE_NAME
 from tests.proofs.fuzz_inputs import mutate, mutate_text, replace_atoms
 from tests.proofs.fuzz_target import Target, expect

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 import click
 
 from framework import admin
-from framework.cli.errors import reports_errors
-from framework.cli.options import ChoiceOption, SecondsOption, check_shard, shard_option
 from framework.cli.top.rows import VIEWS
 from framework.cli.top.state import ViewState
 from framework.cli.top.view import LiveView, show_once
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.load import load
+from framework.terminal.errors import reports_errors
+from framework.terminal.options import ChoiceOption, SecondsOption, check_shard, shard_option
 
 _LEAST_PERIOD_S = 0.2
 

@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from framework.admin import JobRecord, ShardStats
 from framework.cli.jobs_show import record_lines
-from framework.cli.terminal import fit, text_width
 from framework.cli.top.facts import ShardFacts
 from framework.cli.top.rates import ShardRates
 from framework.cli.top.rows import VIEWS, Table, TableRow
 from framework.cli.top.state import ViewState, job_of, possible_verbs, selected_row
 from framework.telemetry.visible import visible
+from framework.terminal.output import fit, text_width
 from framework.text import format_clock_time
 
 Style: TypeAlias = Literal["plain", "title", "heading", "selected", "alert", "question", "help"]

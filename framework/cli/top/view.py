@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from framework.cli.terminal import echo, echo_whole
 from framework.cli.top.actions import carry_out_later
 from framework.cli.top.facts import ShardFacts
 from framework.cli.top.rates import ShardRates
@@ -13,6 +12,7 @@ from framework.cli.top.rows import make_table, tables_of
 from framework.cli.top.screen import Frame, as_text, draw
 from framework.cli.top.session import TerminalSession
 from framework.cli.top.state import Intent, Step, ViewState, press
+from framework.terminal.output import echo, echo_whole
 
 _CLOCK_S = 1.0
 """The longest time between two drawings: the clock of the view goes on, also while no shard answers."""

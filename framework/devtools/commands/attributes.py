@@ -8,11 +8,6 @@ from pathlib import Path
 
 import click
 
-from framework.cli.atomic_write import write_all
-from framework.cli.errors import refuse_unknown
-from framework.cli.options import modules_option
-from framework.cli.project import print_load_error
-from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command, with_local_commands
 from framework.declare import registry
 from framework.declare.attribute import GROUPS
@@ -20,6 +15,11 @@ from framework.declare.attributes import ATTRIBUTES
 from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
+from framework.terminal.atomic_write import write_all
+from framework.terminal.errors import refuse_unknown
+from framework.terminal.options import modules_option
+from framework.terminal.output import echo, echo_lines
+from framework.terminal.project import print_load_error
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 """The documentation of this checkout; an installed package has none."""

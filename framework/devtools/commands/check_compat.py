@@ -9,11 +9,6 @@ from pathlib import Path
 
 import click
 
-from framework.cli.atomic_write import display_path, write_all
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.options import REASON_HELP, json_option, modules_option
-from framework.cli.project import Project, load_project
-from framework.cli.terminal import echo, echo_json, echo_text
 from framework.command_line import command
 from framework.devtools.compat import manifest
 from framework.devtools.compat.compare import count_findings
@@ -22,6 +17,11 @@ from framework.devtools.compat.manifest import Manifest
 from framework.devtools.compat.release_check import compare_with, snapshot_of
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_FAILED
+from framework.terminal.atomic_write import display_path, write_all
+from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.terminal.options import REASON_HELP, json_option, modules_option
+from framework.terminal.output import echo, echo_json, echo_text
+from framework.terminal.project import Project, load_project
 
 
 @click.command("check-compat")

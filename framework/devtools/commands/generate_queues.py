@@ -9,11 +9,6 @@ from typing import Any
 import click
 import yaml
 
-from framework.cli.atomic_write import display_path, write_all
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.options import modules_option
-from framework.cli.project import Project, load_project
-from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command
 from framework.declare import queue_facts
 from framework.declare.declaration import Declaration
@@ -26,6 +21,11 @@ from framework.devtools.queues_schema import all_queues_schema
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.all_queues import read_entries
 from framework.settings.yaml_file import YamlError, read_yaml
+from framework.terminal.atomic_write import display_path, write_all
+from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.terminal.options import modules_option
+from framework.terminal.output import echo, echo_lines
+from framework.terminal.project import Project, load_project
 from framework.typeguards import is_list, is_mapping
 
 

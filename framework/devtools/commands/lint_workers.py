@@ -10,10 +10,6 @@ from typing import Any
 
 import click
 
-from framework.cli.atomic_write import display_path
-from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.options import ChoiceOption
-from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command, with_local_commands
 from framework.devtools.lint.application import LintedApplication, read_application
 from framework.devtools.lint.config import LintConfig, expand_sets, read_config, unknown_codes
@@ -22,6 +18,10 @@ from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
 from framework.devtools.lint.schedule_file import schedule_problems
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
+from framework.terminal.atomic_write import display_path
+from framework.terminal.errors import refuse_unknown, reports_errors
+from framework.terminal.options import ChoiceOption
+from framework.terminal.output import echo, echo_json, echo_lines
 from framework.text import format_count
 
 _MAX_WIDTH = 120

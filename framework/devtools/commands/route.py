@@ -7,11 +7,6 @@ from contextlib import closing
 import click
 
 from framework.admin.live_queues import misplaced_jobs, read_live_queues
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.options import modules_option
-from framework.cli.project import Project, load_project
-from framework.cli.shards import progress_reporter
-from framework.cli.terminal import columns, echo, echo_lines
 from framework.declare.declaration import Declaration
 from framework.devtools.compat.manifest import read_manifest
 from framework.exit_codes import EXIT_FAILED
@@ -19,6 +14,11 @@ from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
 from framework.route.split import ShardSplit, splits_by_rules, splits_observed
 from framework.route.topology import locations_of
+from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.terminal.options import modules_option
+from framework.terminal.output import columns, echo, echo_lines
+from framework.terminal.project import Project, load_project
+from framework.terminal.shards import progress_reporter
 from framework.text import format_count
 from framework.wiring.client import open_shards
 

@@ -2,13 +2,13 @@
 
 from datetime import date
 
-from framework.cli.project import Project
 from framework.devtools.compat import manifest
 from framework.devtools.compat.compare import ReleaseComparison, ServedQueues
 from framework.devtools.compat.findings import CompatFinding
 from framework.devtools.compat.manifest import Manifest
 from framework.route.topology import former_locations, queues_on
 from framework.settings.released_queues import ReleasedQueues
+from framework.terminal.project import Project
 
 
 def snapshot_of(project: Project, release: str, day: date) -> Manifest:

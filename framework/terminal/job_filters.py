@@ -10,12 +10,12 @@ import click
 from framework.admin.entry_plan import JobSetKind
 from framework.admin.job_filter import JobFilter
 from framework.admin.shard_job_set import ShardJobSet
-from framework.cli.options import DurationOption
-from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
+from framework.terminal.options import DurationOption
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand, progress_reporter
 
 
 # Click alone keeps the last of several values: the command would act on other jobs than its words say.

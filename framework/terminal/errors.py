@@ -8,11 +8,11 @@ from typing import ParamSpec, TypeVar, cast
 
 import click
 
-from framework.cli.terminal import echo, echo_text
 from framework.errors import ConfigurationError, DeclarationError, FrameworkError
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from framework.messages import did_you_mean
 from framework.telemetry.visible import visible
+from framework.terminal.output import echo, echo_text
 from framework.typeguards import is_text, short_repr
 
 P = ParamSpec("P")

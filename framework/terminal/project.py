@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from framework.cli.errors import refuse_unknown, unknown_worker_message
-from framework.cli.terminal import echo, echo_text
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
@@ -17,6 +15,8 @@ from framework.settings.all_queues import all_queues_path
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.telemetry.visible import visible
+from framework.terminal.errors import refuse_unknown, unknown_worker_message
+from framework.terminal.output import echo, echo_text
 from framework.wiring.client import load_workers
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
+from framework.terminal.output import echo
 
 
 def write_all(texts: Mapping[Path, str]) -> None:

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from framework.cli.options import check_shard
-from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.command_line import worker_command
 from framework.errors import ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED
@@ -17,6 +15,8 @@ from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.terminal.options import check_shard
+from framework.terminal.output import columns, echo, echo_json, echo_lines
 from framework.wiring.client import open_shards
 
 _PROGRESS_INTERVAL_S = 1.0

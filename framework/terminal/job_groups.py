@@ -7,13 +7,13 @@ from typing import Generic, TypeVar
 
 import click
 
-from framework.cli.confirmation import confirm
-from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo
 from framework.declare.batch_port import BatchStatus
 from framework.declare.workflow_port import WorkflowStatus
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.terminal.confirmation import confirm
+from framework.terminal.output import echo
+from framework.terminal.shards import ShardCommand
 
 Status = TypeVar("Status", BatchStatus, WorkflowStatus)
 

@@ -2,7 +2,7 @@
 
 import click
 
-from framework.cli.terminal import is_terminal
+from framework.terminal.output import is_terminal
 
 yes_option = click.option("--yes", is_flag=True, help="Make the change without a question.")
 

@@ -1,0 +1,1 @@
+"""What commands share: their options, output, errors and questions, and the work on several shards."""
