@@ -8,7 +8,7 @@ part stands in the comment of its field, and is written where the part is define
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -46,6 +46,8 @@ class Feature:
 
     name: str
     """The name of its folder below ``framework/features``."""
+    worker: "Late[Any] | None" = None
+    """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
 
 
 _ALL: "Late[tuple[Feature, ...]]" = Late("framework.features.order:FEATURES")

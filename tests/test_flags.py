@@ -10,11 +10,11 @@ from framework import flags
 from framework.errors import ShardUnavailableError
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import RedisFlags, ShardFlags, read_flags, set_flag
+from framework.features.flags import process_flags
+from framework.features.flags.process_flags import serve_flags
 from framework.settings.load import load
 from framework.wire import keys
-from framework.wiring import feature_flags
 from framework.wiring.client import ProcessClient, override
-from framework.wiring.feature_flags import serve_flags
 from tests.harness import until
 from tests.tables import each_row
 
@@ -57,8 +57,8 @@ def process(tmp_path, redis_url, second_redis_url):
 def served(process, monkeypatch):
     """Make this process one that serves the second shard."""
     stored = RedisFlags(process.shards["second"].client, "second")
-    monkeypatch.setattr(feature_flags._ServedFlags, "flags", None)
-    monkeypatch.setattr(feature_flags._ServedFlags, "shard", "main")
+    monkeypatch.setattr(process_flags._ServedFlags, "flags", None)
+    monkeypatch.setattr(process_flags._ServedFlags, "shard", "main")
     serve_flags("second", ShardFlags(stored, stored))
     return stored
 

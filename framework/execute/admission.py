@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 from framework.declare.declaration import Declaration
 from framework.declare.per_class import PerClass
@@ -147,11 +147,43 @@ class ClassPolicies(NamedTuple):
         return len(self.grouped) == len(self.remote)
 
 
+AdmissionStage: TypeAlias = Literal["end", "hold", "queue_slot", "class_slot", "check", "lock"]
+
+LOCAL_STAGES: Sequence[AdmissionStage] = ("end", "hold")
+"""The stages of policies that answer from the memory of the process.
+
+First those that end the job: a job that an operator drops is not held before. Then those that hold or delay it and acquire nothing.
+"""
+
+REMOTE_STAGES: Sequence[AdmissionStage] = ("queue_slot", "class_slot", "check", "lock")
+"""The stages of policies that ask Redis.
+
+A queue's slot comes before a class's: a job that waits for a slot of its class releases the slot of its queue. A check may send
+the job away once more. The lock comes last: a job that was sent away earlier still owns it.
+"""
+
+
+class StagedPolicy(NamedTuple):
+    """A policy and its stage."""
+
+    stage: AdmissionStage
+    policy: AdmissionPolicy
+
+
 class AdmissionChain:
     """Hold the policies in their order: first the ``local`` ones, then the ``remote`` ones, which ask Redis.
 
     A job pays only for the policies that concern its class.
     """
+
+    @classmethod
+    def of(cls, admissions: Sequence[StagedPolicy]) -> Self:
+        """Return the chain of these policies by stage; those of one stage keep their order."""
+        remote, local = (
+            [one.policy for stage in stages for one in admissions if one.stage == stage]
+            for stages in (REMOTE_STAGES, LOCAL_STAGES)
+        )
+        return cls(remote, local)
 
     def __init__(self, remote: Sequence[AdmissionPolicy] = (), local: Sequence[AdmissionPolicy] = ()) -> None:
         self._local = tuple(local)

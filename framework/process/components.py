@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from framework.cron.scheduler import CronScheduler
-from framework.feature_flags.redis_flags import ShardFlags
 from framework.process.blocking_queues import BlockingQueues
 from framework.process.capsules import Capsules
 from framework.process.events import ProcessEvents
@@ -16,6 +15,7 @@ from framework.process.record import ProcessRecord
 from framework.process.shared_state import SharedState
 from framework.process.title import Title
 from framework.process.unserved import UnservedWatch
+from framework.process.worker_parts import WorkerParts
 from framework.recover.reaper import Reaper
 from framework.schedule.poller import Poller
 from framework.store.absent_keys import AbsentKeys
@@ -47,8 +47,8 @@ class ProcessComponents:
     """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
     maintenance: Sequence[Callable[[], None]]
     """The periodic work of the policies; raises redis errors."""
-    flags: ShardFlags
-    """The flags of the shard, which ``refresh`` reads."""
+    parts: WorkerParts
+    """What features do in this process."""
     events: ProcessEvents
     push_back: PushBack
     absent: AbsentKeys

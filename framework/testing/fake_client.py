@@ -8,7 +8,9 @@ from framework import middleware
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature_flags.flag import Flag, is_class_flag
+from framework.features.flags.process_flags import ProcessFlags
 from framework.middleware.chain import SERVER, Call, Chain
+from framework.policies.consistency.databases import databases_of
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
@@ -27,8 +29,7 @@ from framework.testing.memory_shard import MemoryShard
 from framework.testing.memory_worker import MemoryTools
 from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
-from framework.wiring.client import ProcessClient, databases_of, open_limiter, open_router
-from framework.wiring.feature_flags import ProcessFlags
+from framework.wiring.client import ProcessClient, open_limiter, open_router
 from framework.wiring.payloads import payload_edits
 
 OnPush = Callable[[Sequence[Jid]], None]

@@ -62,7 +62,7 @@ def build_policies(
     clock: Callable[[], float],
     protection: PayloadProtection,
 ) -> AdmissionChain:
-    """Return the policies in the order of ``framework/wiring/policies.py``."""
+    """Return the policies in the order of ``framework/features/order.py``."""
     skips = SkipTracker(stubs.flags)
     slots = MemorySlots(client, memory, stubs.limits)
     limits = Limits(

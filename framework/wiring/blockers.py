@@ -8,11 +8,11 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.declare.declaration import Declaration
 from framework.feature_flags.flag import Flag, FlagSource, LayeredFlags
 from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
+from framework.features.flags.process_flags import serve_flags
 from framework.policies.concurrency.explain import LimitBlockers
 from framework.policies.defer.explain import FlagBlockers
 from framework.policies.pause.explain import PauseBlockers
 from framework.shard.shard import Shard
-from framework.wiring.feature_flags import serve_flags
 
 _EVALUATIONS = 200
 """Evaluations of a limit while a flag is on for a share of them: one of 3 % is then missed once in 400 times."""

@@ -16,10 +16,11 @@ from framework.declare.request import BulkRequest, PushRequest
 from framework.declare.result_port import ResultPort
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
+from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.payloads.stored_state import state_signatures
-from framework.policies.consistency.databases import Databases, open_databases
+from framework.policies.consistency.databases import databases_of
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.policies.pause import strategies
@@ -45,7 +46,6 @@ from framework.telemetry import logs
 from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
-from framework.wiring.feature_flags import ProcessFlags
 from framework.wiring.payloads import key_problems, open_protection, payload_edits
 
 
@@ -161,11 +161,6 @@ def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseExcept
         state=state,
         error=error,
     )
-
-
-def databases_of(settings: Settings) -> Databases:
-    """Return the configured databases, the same object for every caller with these settings. Opens no socket."""
-    return open_databases(tuple(sorted(settings.databases.items())), settings.config_file_label("application.yml"))
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:

@@ -3,6 +3,7 @@
 import redis
 
 from framework import middleware
+from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
 from framework.process.events import ProcessEvents
@@ -17,7 +18,6 @@ from framework.shard.shards import Shards
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_limiter
-from framework.wiring.feature_flags import ProcessFlags
 from framework.wiring.payloads import open_protection
 
 

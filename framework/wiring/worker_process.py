@@ -53,6 +53,7 @@ from framework.process.shared_state import SharedState
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.process.unserved import PROCESS_DEADLINE_S, UnservedCallbacks, UnservedQueues, UnservedWatch
+from framework.process.worker_parts import ProcessContext, WorkerParts
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper
@@ -85,10 +86,8 @@ from framework.wiring.capsule_parts import (
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.fair_queues import fair_queues, refuse_shared_fair_queues
-from framework.wiring.feature_flags import serve_flags
 from framework.wiring.payload_sweep import open_payload_upkeep
-from framework.wiring.payloads import open_decoder
-from framework.wiring.policies import open_policies
+from framework.wiring.payloads import open_decoder, open_protection
 from framework.wiring.schedule import open_poller
 
 
@@ -170,7 +169,7 @@ def run_worker(
         job_log = JobLog(log, jobs=settings.logging.jobs)
         components = build_worker(settings, router, options, shard, identity, job_log, supervisor=supervisor)
         report_to(components.events.component_died)
-        serve_flags(shard.name, components.flags)
+        components.parts.serve()
         serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
             _start_health_server(options.health, options.shard, components)
@@ -228,7 +227,8 @@ def build_worker(
     fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits, fair)
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
     runs = RunningJobs(partial(running_units, fetchers), cancellations, RedisProfiles(shard.client))
-    policies = open_policies(settings, events.tracker, shard, upkeep, owners, absent, waits)
+    protection = open_protection(settings)
+    parts = WorkerParts(ProcessContext(settings, shard, upkeep, events, absent, waits, protection))
     decoding = open_decoder(settings, runs, budget)
     pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
@@ -238,7 +238,7 @@ def build_worker(
     common = CapsuleParts(
         settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits, isolated
     )
-    capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, policies.admission)))
+    capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, map(parts.chain, owners))))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
     record = _record(options, plans, upkeep, identity, runs, absent, waits)
@@ -253,9 +253,9 @@ def build_worker(
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
         cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, absent, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
-        refresh=partial(_call_each, cancellations.refresh, policies.refresh),
-        maintenance=(*policies.maintenance, *_monitors(settings, shard.name, upkeep, events, cron, absent)),
-        flags=policies.flags,
+        refresh=partial(_call_each, cancellations.refresh, parts.refresh),
+        maintenance=(*parts.periodic, *_monitors(settings, shard.name, upkeep, events, cron, absent)),
+        parts=parts,
         events=events,
         push_back=open_push_back(shard.client, owners, fetchers, events, interruptions),
         absent=absent,

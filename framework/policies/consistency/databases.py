@@ -10,7 +10,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, join_names
 from framework.policies.consistency.servers import DatabaseServer
-from framework.settings.model import DatabaseSettings
+from framework.settings.model import DatabaseSettings, Settings
 from framework.types import DataConsistency
 from framework.version import install_extra
 
@@ -89,10 +89,14 @@ class Databases:
                 server.dispose()
 
 
+def databases_of(settings: Settings) -> Databases:
+    """Return the configured databases, the same object for every caller with these settings. Opens no socket."""
+    return _open(tuple(sorted(settings.databases.items())), settings.config_file_label("application.yml"))
+
+
 # One set of servers per configuration: policy, push and application must share the memory of a failed server.
 @lru_cache
-def open_databases(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Databases:
-    """Return the databases of a configuration; pushes, runs and the application's own queries share one object."""
+def _open(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Databases:
     return Databases(dict(settings), file)
 
 

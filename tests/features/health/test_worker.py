@@ -9,12 +9,12 @@ from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
+from framework.features.health.worker import open_health_policy
 from framework.health import Normal, register
 from framework.policies.health import indicator
 from framework.settings.load import load
 from framework.telemetry.sentry import NoTracker
 from framework.version import install_extra
-from framework.wiring.health_policy import open_health_policy
 
 DATABASES = {"main": {"url": "postgresql://user@127.0.0.1:1/shop"}}
 TRAFFIC = {"prometheus": {"url": "http://127.0.0.1:1"}, "indicators": {"traffic": {"query": "up", "below": 1}}}

@@ -1,8 +1,9 @@
-"""Build the policy that defers jobs on unhealthy databases."""
+"""Defer the jobs of a worker process whose databases are not healthy."""
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.execute.admission import StagedPolicy
 from framework.policies.health.admission import HealthEvents, HealthPolicy
 from framework.policies.health.checks import HealthChecker
 from framework.policies.health.connection import HealthConnection
@@ -10,6 +11,7 @@ from framework.policies.health.indicator import HealthIndicator, registered
 from framework.policies.health.postgres import postgres_indicators
 from framework.policies.health.prometheus import Prometheus
 from framework.policies.health.validation import health_problems
+from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.settings.model import Settings
 from framework.telemetry.sentry import Tracker
 from framework.version import install_extra
@@ -44,3 +46,9 @@ def open_health_policy(settings: Settings, tracker: Tracker) -> HealthPolicy:
     limits = settings.health
     checks = HealthChecker(indicators, databases, events, cache_s=limits.cache, timeout_s=limits.timeout)
     return HealthPolicy(checks, tuple(indicators), settings.databases, events)
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of health in a worker process."""
+    policies = (StagedPolicy("hold", open_health_policy(process.settings, process.events.tracker)),)
+    return WorkerPart(policies)

@@ -1,0 +1,30 @@
+"""Give the jobs of a worker process slots of their limits, and give freed slots to jobs that wait."""
+
+from collections.abc import Sequence
+
+from framework.execute.admission import StagedPolicy
+from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
+from framework.policies.concurrency.limits import FleetSlots, Limits
+from framework.policies.concurrency.slots import LimitSlots
+from framework.policies.concurrency.sweeper import LimitSweeper
+from framework.policies.concurrency.throttle import Throttle
+from framework.process.worker_parts import ProcessContext, WorkerPart
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of limits in a worker process."""
+    settings, client, upkeep, waits = process.settings, process.shard.client, process.upkeep, process.timings
+    fleet = FleetSlots(upkeep, waits)
+    limits = Limits(fleet, settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
+
+    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
+        slots = LimitSlots(client, owner, waits)
+        return (
+            StagedPolicy("queue_slot", QueueLimit(slots, limits)),
+            StagedPolicy("class_slot", ClassLimit(slots, limits)),
+            StagedPolicy("class_slot", CapacityLimit(slots, limits)),
+        )
+
+    sweeper = LimitSweeper(upkeep, limits, process.invalidate, process.absent)
+    # Throttling before the sweep, which assigns the slots that throttling has freed.
+    return WorkerPart(of_capsule=of_capsule, periodic=(Throttle(upkeep, limits).adjust, sweeper.sweep))

@@ -1,0 +1,1 @@
+"""Let jobs read from a replica that shows what their push saw."""

@@ -1,0 +1,1 @@
+"""Drop or defer jobs of a class by flags of operators."""

@@ -1,0 +1,1 @@
+"""Defer jobs whose database is not healthy."""

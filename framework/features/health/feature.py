@@ -1,0 +1,5 @@
+"""The record of health."""
+
+from framework.feature import Feature, Late
+
+HEALTH = Feature(name="health", worker=Late("framework.features.health.worker:worker_part"))

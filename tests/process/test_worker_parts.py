@@ -1,0 +1,81 @@
+"""Join the parts of all features in a worker process: the order of admission and of periodic work as a whole."""
+
+import pytest
+
+from framework.feature import Late
+from framework.payloads.protection import NO_PROTECTION
+from framework.process.events import ProcessEvents
+from framework.process.worker_parts import ProcessContext, WorkerParts
+from framework.settings.load import load
+from framework.shard.shard import Shard
+from framework.store.absent_keys import AbsentKeys
+from framework.store.endpoints import endpoint_of
+from framework.timings import STANDARD
+
+
+@pytest.fixture
+def process(tmp_path):
+    settings = load({}, tmp_path)
+    shard = Shard("main", endpoint_of(settings, "main"), role="test")
+    return ProcessContext(settings, shard, shard.client, ProcessEvents("main"), AbsentKeys(), STANDARD, NO_PROTECTION)
+
+
+def test_worker_parts_policies_are_asked_in_this_order(process):
+    chain = WorkerParts(process).chain("owner")
+    assert [type(one).__name__ for one in chain._local] == ["DropFlag", "PausePolicy", "DeferFlag", "HealthPolicy"]
+    assert [type(one).__name__ for one in chain._remote] == [
+        "QueueLimit",
+        "ClassLimit",
+        "CapacityLimit",
+        "DedupPositions",
+        "ConsistencyPolicy",
+        "DedupLock",
+    ]
+
+
+def test_worker_parts_periodic_work_has_this_order(process):
+    assert [step.__qualname__ for step in WorkerParts(process).periodic] == [
+        "PauseResumer.resume_ended",
+        "Throttle.adjust",
+        "LimitSweeper.sweep",
+        "SkipTracker.warn_stale",
+    ]
+
+
+def test_worker_parts_state_is_read_in_this_order(process):
+    parts = WorkerParts(process)._parts
+    assert [one.refresh.__qualname__ for one in parts if one.refresh] == ["PauseStrategies.poll", "WorkerFlags.refresh"]
+
+
+def test_worker_parts_of_capsules_share_state_not_slots(process):
+    parts = WorkerParts(process)
+    first, second = (parts.chain(owner) for owner in ("first", "second"))
+    by_name = [{type(one).__name__: one for one in chain._remote} for chain in (first, second)]
+    assert by_name[0]["ConsistencyPolicy"] is by_name[1]["ConsistencyPolicy"]
+    assert by_name[0]["DedupLock"]._consistency is by_name[0]["ConsistencyPolicy"]
+    assert [one["ClassLimit"]._slots.owner for one in by_name] == ["first", "second"]
+    assert by_name[0]["ClassLimit"]._limits is by_name[1]["ClassLimit"]._limits
+
+
+class Counted:
+    made = 0
+
+    def __init__(self, process):
+        del process
+        Counted.made += 1
+
+
+def test_process_context_makes_one_service_of_a_kind(process):
+    kind = Late(f"{__name__}:Counted")
+    assert process.service(kind) is process.service(Late(f"{__name__}:Counted"))
+    assert Counted.made == 1
+
+
+def test_process_context_invalidates_the_chains_of_all_capsules(process):
+    parts = WorkerParts(process)
+    chains = [parts.chain(owner) for owner in ("first", "second")]
+    cleared = []
+    for chain in chains:
+        chain.invalidate = lambda chain=chain: cleared.append(chain)
+    process.invalidate()
+    assert cleared == chains
