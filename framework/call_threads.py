@@ -47,7 +47,7 @@ class _Call(NamedTuple):
             self.outcome.set_result(outcome)
 
 
-# Decision 223. A ThreadPoolExecutor takes more time per call, and hangs in the child of a fork.
+# A ThreadPoolExecutor takes more time per call, and hangs in the child of a fork.
 class CallThreads:
     """A bounded pool of threads, started on demand. Safe from any thread and any number of event loops."""
 

@@ -100,7 +100,7 @@ class KnownClasses:
         return Interruptions(stops, deaths, limit)
 
 
-# Decision 140: `explain` names the remedy for each reason.
+# `explain` names the remedy for each reason. It searches inside of Redis, because an index from ids to keys would cost every push and move.
 class BlockerReaders(NamedTuple):
     """The policies' readers, in the order in which a process asks the policies."""
 

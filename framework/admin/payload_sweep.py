@@ -1,6 +1,6 @@
 """Delete the blobs of the payload store that no job names.
 
-A blob is deleted only if all of this holds (decision 244):
+A blob is deleted only if all of this holds:
 
 1. it was stored longer than ``keep`` ago;
 2. an earlier sweep found no job that names it, and noted that longer than ``keep`` ago;

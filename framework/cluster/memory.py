@@ -1,7 +1,7 @@
 """Watch the memory of the children, so that a growing one is replaced before the system kills an arbitrary process.
 
 The rules and log fields are GitLab's: a process may exceed the soft limit for a grace period, and the hard limit not at all.
-The resident memory of a child counts whole, including shared pages (decision 86).
+The resident memory of a child counts whole, including shared pages.
 """
 
 import time

@@ -40,7 +40,8 @@ class _Next(NamedTuple):
     """The time of the tick, and the offset of the entry."""
 
 
-# Decision 230: the state of an entry decides about a tick; the lease only saves work.
+# The state of an entry decides about a tick; the lease only saves work: two leaders for a moment push a tick once, and a change
+# of the leader loses none.
 class CronScheduler:
     """Push the jobs of ``entries``. ``step`` is called in a loop by one thread."""
 

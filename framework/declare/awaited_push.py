@@ -17,7 +17,7 @@ _building = CallThreads(1)
 _threads: dict[tuple[str, bool], CallThreads] = {}
 
 
-# Decision 223: an awaited push is a push in a thread.
+# An awaited push is a push in a thread of its shard: the same code, and no second client to prove.
 async def run(declaration: Declaration, options: Mapping[str, Any], push: Callable[[], R], *, is_bulk: bool) -> R:
     """Call ``push`` in a thread of the shard of the class with these options; return its result or raise its error."""
     client = port.client.bound

@@ -128,7 +128,7 @@ class Binding(Generic[T]):
             self._original = self._factory = None
             self._update()
 
-    # Decision 222: a boot during a test does not end the test's mode.
+    # A boot during a test does not end the test's mode.
     @contextmanager
     def override(self, bound: T) -> Generator[None, None, None]:
         """For tests: use the object within the block, whatever is bound meanwhile."""

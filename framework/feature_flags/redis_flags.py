@@ -52,7 +52,7 @@ class _OwnWrite(NamedTuple):
     flag: _CachedFlag | None
 
 
-# Decision 133: flags are cached in each process.
+# Flags are cached in each process: a question per job would cost round trips exactly when a class floods.
 class RedisFlags(FlagSource):
     """Cache the flags of one shard; flags that cannot be read keep their last values.
 

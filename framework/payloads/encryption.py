@@ -1,4 +1,4 @@
-"""Encrypt the arguments of jobs with AES-GCM, under versioned keys (decision 239).
+"""Encrypt the arguments of jobs with AES-GCM, under versioned keys.
 
 ``cryptography`` is loaded when the first key is used: only classes with ``encrypt = True`` need the extra.
 """

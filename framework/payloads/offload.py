@@ -1,4 +1,4 @@
-"""Store large arguments outside of Redis, and read them before the job runs (decision 244).
+"""Store large arguments outside of Redis, and read them before the job runs.
 
 The blob holds the compressed arguments, encrypted if the class encrypts. The payload names the blob. At a crash: the
 blob is durable before its job is pushed, and is deleted after the job was acknowledged. A death in between leaves a blob that no job
@@ -39,7 +39,7 @@ _LOG_INTERVAL_S = 60.0
 class PayloadOffload:
     """Store, read and delete the arguments of jobs. Safe from any thread. ``url`` names the store in messages.
 
-    The first push makes a store, unless it is ``made_before``: then it fails (decision 253).
+    The first push makes a store, unless it is ``made_before``: then it fails.
     """
 
     def __init__(self, store: BlobStore, url: str, threshold: int, *, made_before: bool = False) -> None:

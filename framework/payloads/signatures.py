@@ -1,4 +1,4 @@
-"""Sign payloads with HMAC under versioned keys, and check the signatures before a job runs (decision 240)."""
+"""Sign payloads with HMAC under versioned keys, and check the signatures before a job runs."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn

@@ -19,7 +19,7 @@ from framework.telemetry import logs
 _MAX_NAMES = 5
 
 
-# Decision 60: unknown environment variables are warned about.
+# Warned about, not refused: a variable may belong to another program, and a refusal would stop workers and producers.
 def warn_unknown_variables(settings: Settings) -> None:
     """Warn of each variable without effect. The line never shows its value, which may be a secret of another program."""
     for name, near in settings.unknown_variables.items():

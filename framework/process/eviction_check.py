@@ -13,7 +13,7 @@ from framework.timings import STANDARD, Timings
 SAFE = "noeviction"
 
 
-# Decision 70: eviction and data loss are reported, not refused.
+# Reported, not refused: a policy that is switched at night must not stop running processes, and a managed Redis may hide it.
 class EvictionCheck:
     """Report each policy except ``noeviction`` once. Use it from one thread."""
 

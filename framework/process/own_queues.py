@@ -106,7 +106,7 @@ def _order_of(capsule: CapsuleOptions, known: Collection[str], named: Collection
     return expand_queues(capsule.queues, {name for name in known if name in literal or name not in named})
 
 
-# Decision 194: a process serves the queues of its loaded classes by default.
+# The default, so that the shortest setup, one file and one process, runs its jobs.
 def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueues:
     """Return the queues of the loaded classes on a shard with the generated weights, or ``default`` when there are none.
 

@@ -17,7 +17,8 @@ from framework.timings import Timings
 from framework.wire import keys
 
 
-# Decision 95: a migration renames a queue before it moves jobs.
+# The queue is renamed first, one step for any length: a removal in the middle of a list walks through it, and a rotation that is
+# interrupted leaves the youngest jobs in front.
 class QueueAside:
     """One queue of a shard, set aside; ``key`` is the list with its jobs, ``lease_key`` its lease."""
 

@@ -2,7 +2,7 @@
 
 Unlike a pipe, mapped memory cannot fill up, and a job that closes file descriptors of the framework cannot replace it with
 another file. Each number is written whole, by one side only. Times are those of the host's monotonic clock, which all
-processes of a host share (decision 86).
+processes of a host share.
 """
 
 import mmap
@@ -32,7 +32,7 @@ class ProcessState(IntEnum):
     STOPPING = 4
 
 
-# Decision 86: workers report health through shared memory.
+# A pipe may fill, a job may close its descriptor, and a read from Redis is late: so health is in shared memory.
 class SharedState:
     """The state of one process; every number is 0 at first."""
 

@@ -50,7 +50,7 @@ class UnservedCallbacks(NamedTuple):
     on_served: Callable[[frozenset[QueueLocation]], None]
 
 
-# Decision 194: two checks, because many processes may start at the same time.
+# Two checks, because many processes may start at the same time.
 class UnservedWatch:
     """Warn of a queue that two checks in a row found unserved, and report when it is served. Use it from one thread.
 

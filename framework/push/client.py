@@ -300,7 +300,7 @@ class Client:
                 recorder.not_written(plan.destination, batch, error)
             raise
 
-    # Decision 226: a push in a transaction waits with its payload, and takes its lock after the commit.
+    # A push in a transaction waits with its payload, and takes its lock after the commit: a rollback may discard it.
     def _waits_for_commit(self, plan: PushPlan, batch: JobBatch, token: str | None) -> bool:
         """Keep a batch for the commits of the open transactions, if there are any; return whether it waits."""
         declaration = plan.declaration

@@ -40,7 +40,8 @@ from framework.wire.sub_queues import return_queue
 _PAGE = 50
 # The most that one step restores: half a millisecond of Redis's time.
 _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000
-# Decision 73: every sweep looks for working lists without an owner.
+# Every sweep looks for working lists without an owner: a process that was suspended before a blocking move may wake unregistered,
+# receive a job, and be killed before its next heartbeat.
 _SCAN_COUNT = 500
 """Keys that one sweep scans for working lists without an owner: a tenth of a millisecond of Redis's time."""
 

@@ -26,7 +26,7 @@ _SYNONYMS = {
 }
 
 
-# Decision 60: unknown variables are warned about, because they may belong to other programs.
+# Warned about, because they may belong to other programs.
 def unknown_variables(names: Collection[str]) -> dict[str, str | None]:
     """Return each variable that has no effect, with the nearest name that has one, or ``None`` when none is near."""
     found: dict[str, str | None] = {}

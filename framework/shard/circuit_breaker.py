@@ -24,7 +24,7 @@ _NO_REPLY_ERRORS = (RedisConnectionError, RedisTimeoutError, MasterNotFoundError
 refusal is a reply."""
 
 
-# Decision 71: a push to a silent shard fails at once, except for one in two seconds.
+# A push to a silent shard fails at once, except for one in two seconds: else each thread of a web server waits 5 s for it.
 class CircuitBreaker:
     """Hold the state of one shard's circuit. Used by any number of threads without a lock: a race only sends one call more.
 

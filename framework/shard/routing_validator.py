@@ -28,7 +28,7 @@ _LIBRARY_PACKAGES = ("redis", "framework", "contextlib")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# Decision 49: a routed scope ends for every thread that copied it.
+# The scope is an object with a flag: a plain value in a context variable would outlive the block in every copied context.
 class RoutedScope:
     """Allow calls to these shards inside of a ``with`` scope. A pool, task or thread kept beyond its end is refused."""
 
@@ -44,7 +44,7 @@ class RoutedScope:
         _scopes.set((*(scope for scope in _scopes.get() if scope.active), self))
 
     def __exit__(self, *_: object) -> None:
-        # The flag ends the scope for every copy of this context (threads, tasks, generators) as well (decision 49).
+        # The flag ends the scope for every copy of this context (threads, tasks, generators) as well.
         self.active = False
         _scopes.set(tuple(scope for scope in _scopes.get() if scope is not self))
 

@@ -1,7 +1,7 @@
 """Send packed commands over one connection and read hiredis replies, for fetch and push; keep idle connections for pushes.
 
 On these two paths redis-py's own round trip is the larger half of the cost; it only opens the connection (address, TLS,
-credentials, Sentinel). A channel never sends a command twice, each call has one deadline for all its steps (decision 152), and a
+credentials, Sentinel). A channel never sends a command twice, each call has one deadline for all its steps, and a
 channel that failed midway is closed, because a late reply would answer another call.
 """
 

@@ -2,7 +2,7 @@
 
 A replaced master still answers its connected clients until a sentinel demotes it. In a measured failover this took 11 s, in which
 it accepted every push and then lost it, while other connections of the same process already used the new master. So all
-connections of a process to a shard move together (decision 65): the process asks the sentinels every second and shuts down the
+connections of a process to a shard move together: the process asks the sentinels every second and shuts down the
 connections to an earlier master. Their users see a lost connection.
 """
 
@@ -150,7 +150,7 @@ class _DiscoveryAnswers:
         return place not in self._answered
 
 
-# Decision 65: all connections of a process follow the master together.
+# The process asks and does not subscribe to `+switch-master`: a lost message would stay unnoticed.
 class MasterWatch:
     """Shut down the connections to a replaced master; one watch serves all clients of a shard in a process."""
 

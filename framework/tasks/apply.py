@@ -222,7 +222,7 @@ def _accepts(row: StoredEvent, change: EventChange, *, late: bool) -> bool:
     if late and change.at < row.changed_at and not (row.state in _SUPERSEDED and change.status not in OPEN_STATUSES):
         return False
     if change.state == _HELD:
-        # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and
+        # Admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and
         # even end it: the record then says less than the event.
         return row.current == "enqueue"
     if change.kind == "push":

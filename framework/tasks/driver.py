@@ -1,7 +1,7 @@
 """Execute statements with the driver of a connection.
 
-``Connection.exec_driver_sql`` takes 20 to 70 us for each statement beyond that, which is more than most statements of a batch take
-(decision 255). Errors are raised as SQLAlchemy raises them.
+``Connection.exec_driver_sql`` takes 20 to 70 us for each statement beyond that, which is more than most statements of a batch take.
+Errors are raised as SQLAlchemy raises them.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ executes one of each at most, whatever its size, and one for each task: it locks
 them, inserts messages, and adds to the counters of its tasks.
 
 PostgreSQL gets the rows of a statement as one array for each column, written here. Its driver makes arrays and parameters value by
-value in Python, which took more processor time than the rest of the batch; JSON took the server more (decision 255).
+value in Python, which took more processor time than the rest of the batch; JSON took the server more.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

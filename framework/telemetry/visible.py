@@ -1,4 +1,4 @@
-"""Escape control and invisible characters, so that foreign text cannot forge output (decision 171).
+"""Escape control and invisible characters, so that foreign text cannot forge output.
 
 Any program with access to Redis writes names, messages and payloads. ESC moves the cursor and fills the clipboard (OSC 52), a newline
 starts another line, bidirectional controls change the reading order, and zero-width characters make two names look alike.

@@ -14,7 +14,7 @@ from framework.telemetry.visible import visible, visible_json
 _MAX_CELL_WIDTH = 400
 
 
-# Decision 171: foreign text is escaped where it is printed.
+# Foreign text is escaped where it is printed: a newline or ESC in a name would forge lines, or fill the clipboard.
 def echo(text: object = "", *, err: bool = False) -> None:
     """Print one line; a very long one is cut."""
     _write(visible(str(text)), err=err)

@@ -30,7 +30,7 @@ def deflate(data: bytes) -> bytes:
     return _isal_compress(data, _ISAL_LEVEL)
 
 
-# Decision 257: ISA-L may accept data, but only zlib refuses it. So the extra changes no decision about damaged data.
+# ISA-L may accept data, but only zlib refuses it. So the extra changes no decision about damaged data.
 def inflate_at_once(data: bytes, most: int) -> bytes | None:
     """Return the inflated ``data`` if it is whole, and has at most ``most`` bytes; ``None`` if it has to be read by steps."""
     inflater = _new_inflater()

@@ -10,7 +10,7 @@ def capsule_field(capsule: str) -> str:
     return f"{_CAPSULE_FIELD}{capsule}"
 
 
-# Decision 213: each capsule has a working list, because the reaper judges jobs by their places in it. All share one lease.
+# Decision 20: each capsule has a working list, because the reaper judges jobs by their places in it. All share one lease.
 def capsule_owner(identity: str, capsule: str) -> str:
     """Return the owner of the working list of a capsule; the first capsule, whose name is empty here, has the process's own."""
     return f"{identity}/{capsule}" if capsule else identity

@@ -13,7 +13,7 @@ _NUMBERS = bytes.maketrans(b"123456789E+", b"000000000e0")
 _LONG, _LARGE = b"0" * 200, b"0e000"
 
 
-# Decision 257: a number of fewer than 200 digits with an exponent below 100 is finite, and no integer is long.
+# A number of fewer than 200 digits with an exponent below 100 is finite, and no integer is long.
 def is_surely_strict(data: bytes, value: Any) -> bool:
     """Return whether ``value``, parsed from ``data``, surely passes ``check_strict_json``.
 

@@ -11,7 +11,7 @@ BLOCK = rb"BLMOVE\r\n\$\d+\r\nqueue:"
 """The call of a queue: at its boot a process also checks its right to the command, with another key."""
 PUSH = rb"LPUSH\r\n"
 TAKEN_AGAIN_S = 5.0
-"""Promised are 2 s, in which the circuit breaker protects other pushes (decision 71); the rest is for a loaded machine.
+"""Promised are 2 s, in which the circuit breaker protects other pushes; the rest is for a loaded machine.
 """
 
 FOUND_S = 25.0

@@ -1,5 +1,5 @@
-"""``scripts/prove matrix``: write the tables of the reliability page, each row with the tests that show it or the
-reason for none.
+"""``scripts/prove matrix``: write the tables of the reliability page, each row with what no test shows, and why.
+``--tests`` prints the tests of each row.
 
 The rows are in ``matrix.yml``; the tests name their rows by ``@pytest.mark.proves("F7", "I1")``.
 """
@@ -100,6 +100,8 @@ def run(root: Path, options: argparse.Namespace, _stop: StopSignal) -> int:
     if options.check and fresh != page:
         wrong.append(f"{PAGE} is out of date: scripts/prove matrix --write")
     wrong += [f"{PAGE}: there is no {name}" for name in sorted(unknown_tests(fresh, root))]
+    if getattr(options, "tests", False):
+        print("\n".join(_tests(row) for rows in matrix.values() for row in rows))
     print(_summary(matrix))
     for line in wrong:
         print(f"prove: {line}", file=sys.stderr)
@@ -107,18 +109,20 @@ def run(root: Path, options: argparse.Namespace, _stop: StopSignal) -> int:
 
 
 def _table(table: str, rows: Sequence[Row]) -> str:
-    heads = ("", *_HEADS[table], "Shown by", "Left")
+    heads = ("", *_HEADS[table], "Left")
     lines = [heads, ("---",) * len(heads)]
-    lines += [(f"**{row.name}**", *row.cells, _tests(row.tests), row.left) for row in rows]
+    lines += [(f"**{row.name}**", *row.cells, row.left) for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _tests(tests: Sequence[Shown]) -> str:
-    """Return links to the files, each with its tests."""
+def _tests(row: Row) -> str:
+    """Return the row with the files of its tests, a line each."""
     by_file: dict[Path, list[str]] = defaultdict(list)
-    for one in tests:
-        by_file[one.path].append(f"`{one.test}`")
-    return "<br>".join(f"[{path}](../../tests/{path}): {', '.join(found)}" for path, found in by_file.items())
+    for one in row.tests:
+        by_file[one.path].append(one.test)
+    return "\n".join(
+        [f"{row.name}: {row.cells[0]}", *(f"    tests/{path}: {', '.join(found)}" for path, found in by_file.items())]
+    )
 
 
 def _summary(matrix: Matrix) -> str:

@@ -10,7 +10,8 @@ def parse(doc: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     proofs = parser.add_subparsers(dest="proof", required=True, metavar="PROOF")
 
-    matrix = proofs.add_parser("matrix", help="the tables of docs/internals/reliability.md: which test shows which row")
+    matrix = proofs.add_parser("matrix", help="the tables of docs/internals/reliability.md: which row a test shows")
+    matrix.add_argument("--tests", action="store_true", help="print the tests of each row")
     matrix.add_argument("--write", action="store_true", help="write them into the page")
     matrix.add_argument("--check", action="store_true", help="status 1 when the page is not as it should be")
 

@@ -25,7 +25,7 @@ from framework.store.rights import OPERATOR, PRODUCER, ROLES, WORKER
 PASSWORD: Final = "of-a-role"  # noqa: S105 - of servers that end with the test
 ALL_RIGHTS: Final = "all-rights"
 _KEPT_FROM_PRODUCERS: Final = f"role-{PRODUCER.name} srandmember ("
-"""A producer's boot asks for queues that no process serves, and its role may not look (decision 194)."""
+"""A producer's boot asks for queues that no process serves, and its role may not look."""
 
 _EVERYTHING: Final = "on ~* &* +@all"
 _TOGETHER: Final = tuple(dict.fromkeys((*WORKER.rules, *OPERATOR.rules)))

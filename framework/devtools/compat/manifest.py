@@ -127,7 +127,7 @@ class ReleasedWorker(_FrozenModel):
         return [self.queue, *([self.retry_queue] if self.retry_queue else [])]
 
 
-# Decision 89: the manifest describes jobs of earlier releases.
+# It describes the jobs of earlier releases and not the last code, because jobs outlive a release: retries take three weeks.
 class Manifest(_FrozenModel):
     """Every worker by wire name, and the retired ones with the date of the first release without them.
 

@@ -47,7 +47,8 @@ _LEFT_LIMIT_S = 2.0
 _LEFT_PERIOD_MS = 10
 
 
-# Decision 225: one forked process for each job.
+# One forked process for each job, from a process without threads: a fork of the worker process would copy locks that other
+# threads hold, and a process that is used again keeps what a job leaked.
 class JobServer:
     """Start a process for each job that comes over ``control``; ``run_job`` runs it in a fork, ``exec_job`` in a new interpreter."""
 

@@ -115,7 +115,7 @@ def read_slot_expiries(client: "redis.Redis", names: Sequence[str], members: Seq
     return expiries
 
 
-# Decision 141: limit overrides always expire.
+# Overrides always expire: one that is set at night is easily forgotten.
 def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
     """Set an override of the application's limit. Raises redis errors."""
     fields = {

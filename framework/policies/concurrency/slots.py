@@ -32,7 +32,7 @@ class SlotResult(NamedTuple):
         return cls(_STATES[state], *counts)
 
 
-# Decisions 126 and 127: slots are work-conserving, first-come first-served, and leased.
+# Decision 126: slots are work-conserving, first-come first-served, and leased.
 class LimitSlots:
     """Take slots for the jobs of one process. Safe to call from any thread; raises redis errors."""
 

@@ -40,7 +40,7 @@ class ReplicaStatus(NamedTuple):
     unknown: set[str]
 
 
-# Decision 111: a job reads from the primary in case of doubt.
+# A job reads from the primary in case of doubt: that server always has the current data.
 class ConsistencyPolicy:
     """Choose the server that each job of a class with replicas reads from. An error of this policy fails no job: the job reads from
     the primary.

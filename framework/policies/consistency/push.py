@@ -18,7 +18,7 @@ PositionFields = Callable[[], Mapping[str, Json]]
 """Looks up the current positions; returns the fields to add to a payload."""
 
 
-# Decision 110: a push records the WAL insert position.
+# The insert position, not the end of the written log: with `synchronous_commit = off` a commit may lie behind that.
 class PushPositions:
     """Prepare the position fields for pushes of a class; ``None`` for a class that reads from no replica."""
 

@@ -22,7 +22,7 @@ _MAX_POSITION_CHECKS = 2
 """How often newer positions of duplicates are checked before the lock is released; then the lock is released first."""
 
 
-# Decision 122: until_executing releases the lock after the replica check.
+# until_executing releases the lock after the replica check: if the lock went first, a duplicate dropped in between would be lost.
 class DedupPositions:
     """Add the newest WAL positions of dropped duplicates to a job, before the replica check.
 

@@ -47,7 +47,8 @@ def flag_always_on(shard: str, flag: str) -> bool:
     return True
 
 
-# Decisions 120 and 165: the script that writes a job takes its lock, whose key names the method that runs the job.
+# Decision 120: the script that writes a job takes its lock. The key names the method that runs the job, because two versions may
+# use the same positions for other values.
 class Deduplicator:
     """Make the lock requests of jobs. Shared between threads.
 

@@ -51,7 +51,7 @@ class _PendingCheck(NamedTuple):
     deadline: float
 
 
-# Decision 115: health checks fail open.
+# Health checks fail open: a Prometheus that is down must not stop all background work.
 class HealthChecker:
     """Check ``databases`` by ``indicators``. A signal counts for ``cache_s``. A check that takes longer than
     ``timeout_s`` is not awaited, but its signal counts when it arrives.

@@ -7,7 +7,7 @@ from framework.types import Payload
 from framework.wire.job import DEFERRED_BY
 
 
-# Decision 140: indicators are not asked, so only the job and its class tell.
+# Indicators are not asked, so only the job and its class tell.
 def describe_deferral(payload: Payload, declaration: Declaration | None) -> str:
     """Return why the health policy deferred a job, and how often it may; empty for a job of another policy.
 

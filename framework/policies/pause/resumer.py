@@ -65,7 +65,7 @@ def resume(
             return ResumeResult(moved, blocked, state < 0)
 
 
-# Decision 135: processes do not resume unknown classes while a pause marker exists.
+# Processes do not resume unknown classes while a pause marker exists: another application may have paused them.
 class PauseResumer:
     """Resume the classes of a shard whose pause has ended."""
 

@@ -41,7 +41,7 @@ class KeepLimits:
     max_bytes: int
 
 
-# Decision 228: a push is in a synced file before it returns, and leaves the file after Redis has it.
+# A push is in a synced file before it returns, and leaves the file after Redis has it.
 class ReliablePush:
     """Keep and replay pushes. Safe to share between threads, and after a fork."""
 

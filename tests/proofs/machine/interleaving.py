@@ -22,7 +22,8 @@ class Killed(BaseException):
     """The process of this thread has died."""
 
 
-# Decision 64: interleavings are tested with one runnable thread at a time.
+# One runnable thread at a time, so that a failing order of steps is reproduced exactly. A model of Redis would need a proof of its
+# own; a scheduler of byte codes takes a hundred times as many steps, most of them equal under the interpreter lock.
 class Act:
     """One thread. ``resume`` lets it move until it stops again."""
 

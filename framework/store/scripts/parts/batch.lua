@@ -78,7 +78,7 @@ local function batch_functions()
   end
 
   -- Keep the event of a recorded job for the database of tasks, in the step that writes the job: no process could record it before
-  -- (decision 254). The leader writes it to the database. Another type of the key must not stop the step.
+  --. The leader writes it to the database. Another type of the key must not stop the step.
   local function keep_event(data, queue)
     if not string.find(data, '"track":true', 1, true) then return end
     local at = now()

@@ -3,7 +3,7 @@
 --         empty gets the next job of the turns.
 -- take_jobs(queue, most): take the next jobs of the queue and its sub-queues, the first to start first; or the error of the queue's
 --         own list. The caller puts them somewhere.
--- A KEY begins with the level of its jobs (`high^KEY`, decision 251), or has none: normal, as the jobs of the queue's own list.
+-- A KEY begins with the level of its jobs (`high^KEY`), or has none: normal, as the jobs of the queue's own list.
 -- aw:turns:NAME  ZSET: keys of the sub-queues with jobs; score: the number of the turn, within the range of scores of its level. A key
 --         that had its turn gets the last one of its level.
 -- aw:levels:NAME HASH: `next`, the level of the next job of the queue's own list where `ring` has put it there and it is not normal;
