@@ -57,7 +57,7 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
     if docname != "index" and not docname.endswith("/index"):
         return
     links = dict.fromkeys(_PAGE_LINK.findall(_FENCE.sub("", source[0])))
-    children = [link for link in links if _is_child(docname, link)]
+    children = [link for link in links if _is_child(link)]
     source[0] += "\n".join(["", "", "```{toctree}", ":hidden:", "", *children, "```", ""])
 
 
@@ -71,11 +71,9 @@ def _with_class(fence: re.Match[str]) -> str:
     return f"```{{code-block}} {fence[1] or fence[3] or fence[4]}\n:class: kind-{kind}\n"
 
 
-def _is_child(docname: str, link: str) -> bool:
-    """Return whether a link leads below the index: a page of its folder, or the index of another folder that has no other parent."""
-    if link.startswith(".."):
-        return False
-    return link.count("/") == (1 if link.endswith("/index") else 0)
+def _is_child(link: str) -> bool:
+    """Return whether a link leads below the index: a page of its folder, or the index of a folder in it."""
+    return not link.startswith("..") and link.count("/") == (1 if link.endswith("/index") else 0)
 
 
 def unlink_files_outside(app: Sphinx, doctree: nodes.document) -> None:

@@ -9,7 +9,7 @@
     register("reindexing", Reindexing)
 
 ``should_pause`` is called every few seconds in each worker process, in a thread of its own. A complete example is in
-docs/operate/pausing_and_deferring.md.
+docs/guides/pause.md.
 """
 
 from framework.policies.pause.strategies import PauseStrategy, register

@@ -10,7 +10,7 @@
         return "hard" if has_most_connections(worker) else "soft"
 
 One process of each shard calls the signals every ten seconds, once per limited class. A complete example is in
-docs/guides/concurrency_limits.md.
+docs/guides/concurrency.md.
 """
 
 from framework.policies.concurrency.throttle import LoadSignal, Strategy, register

@@ -100,7 +100,8 @@ class KnownClasses:
         return Interruptions(stops, deaths, limit)
 
 
-# `explain` names the remedy for each reason. It searches inside of Redis, because an index from ids to keys would cost every push and move.
+# `explain` names the remedy for each reason. It searches inside of Redis: an index from ids to keys would cost
+# every push and every move.
 class BlockerReaders(NamedTuple):
     """The policies' readers, in the order in which a process asks the policies."""
 

@@ -1,10 +1,17 @@
-"""Generate parts of the documentation between markers in Markdown pages: attributes, lint codes, names of other libraries."""
+"""Generate parts of the documentation between markers in Markdown pages: attributes, commands, lint codes, names of other libraries.
+
+A page has what belongs to its subject: `<!-- attributes: cron spread -->` is filled with these two attributes,
+`<!-- commands: cron -->` with all commands of that group.
+"""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from framework.declare.attribute import GROUPS
+import click
+
+from framework.cli.main import main
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.constraints import CONSTRAINTS
 from framework.declare.foreign_names import SYSTEMS, ForeignName, rows_of
@@ -14,8 +21,11 @@ from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_o
 from framework.messages import did_you_mean
 
 _MARKER = re.compile(
-    r"^<!-- ((?P<word>attributes|lint|names): *(?P<name>[^ >]*)|/(?P<end>attributes|lint|names)) *-->$", re.MULTILINE
+    r"^<!-- ((?P<word>attributes|commands|lint|names): *(?P<name>[^>]*?)|/(?P<end>attributes|commands|lint|names)) *-->$",
+    re.MULTILINE,
 )
+_SHARED_BY = 3
+"""An option of so many commands with the same text is explained once."""
 _BASE_IMPORT = re.compile(r"((?<=\n)\n(?=.*\n\n))?^from workers\.base import TeamWorker\n", re.MULTILINE)
 """The import that examples share, with the blank line before it if no other import follows."""
 
@@ -35,53 +45,124 @@ def constraint_texts(name: str) -> list[str]:
 
 
 @cache
-def generated_parts() -> Mapping[str, str]:
-    """Return every generated text by the name in its opening marker.
+def generated_parts() -> Mapping[str, Mapping[str, str]]:
+    """Return every generated text, by the two names in its opening marker.
 
-    Attributes: each group's table, ``all`` tables, and the ``rules`` between attributes. Linter: the list of ``codes``, and
-    the codes ``explained``. Names: a table for each other library.
+    ``attributes``: each, and the ``rules`` between them. ``commands``: each, each group, and the options that they ``share``.
+    ``lint``: the list of ``codes``, and the codes ``explained``. ``names``: a table for each other library.
     """
-    tables = {group: _attribute_table(group) for group in GROUPS}
-    whole = "\n\n".join(f"**{group}**: {GROUPS[group]}\n\n{table}" for group, table in tables.items())
     rules = "\n".join(f"- `{rule}`: {rule.reason}. {rule.remedy}" for rule in CONSTRAINTS)
-    names = {system.lower(): _name_table(system) for system in SYSTEMS}
-    return {**tables, **names, "all": whole, "rules": rules, "codes": _code_lists(), "explained": _code_sections()}
+    return {
+        "attributes": {**{name: _attribute_text(name) for name in ATTRIBUTES}, "rules": rules},
+        "commands": {**_command_texts(), "shared": _shared_table()},
+        "lint": {"codes": _code_lists(), "explained": _code_sections()},
+        "names": {system.lower(): _name_table(system) for system in SYSTEMS},
+    }
+
+
+def names_of(word: str, listed: str) -> Sequence[str]:
+    """Return the names in an opening marker: those of commands are parted by commas, as some have two words."""
+    return [one.strip() for one in listed.split(",")] if word == "commands" else listed.split()
 
 
 def fill_page(page: str) -> str:
     """Return the text of a page with current generated parts. Raises PageError for markers that do not match."""
     done: list[str] = []
-    at, opened, end = 0, None, ""
+    at, opened, end = 0, "", ""
     for marker in _MARKER.finditer(page):
         line = page.count("\n", 0, marker.start()) + 1
-        name = marker["name"]
-        if (name is None) is (opened is None):
+        listed = marker["name"]
+        if (listed is None) is (not end):
             raise PageError(
-                f"{line}: {marker[0]} " + ("closes nothing" if name is None else f"before {end} of {opened}")
+                f"{line}: {marker[0]} " + ("closes nothing" if listed is None else f"before {end} of {opened}")
             )
-        if name is not None and name not in generated_parts():
-            raise PageError(
-                f"{line}: there is no part {name!r}{did_you_mean(name, generated_parts())}; parts: {', '.join(generated_parts())}"
-            )
-        if name is None and opened is not None:
-            done.append(f"{generated_parts()[opened]}\n{end}")
+        if listed is None:
+            done.append(end)
+            opened = end = ""
         else:
-            done.append(f"{page[at : marker.start()]}<!-- {marker['word']}: {name} -->\n")
-            end = f"<!-- /{marker['word']} -->"
-        at, opened = marker.end(), name
-    if opened is not None:
+            text = _filled(marker["word"], listed, line)
+            done.append(f"{page[at : marker.start()]}<!-- {marker['word']}: {listed} -->\n{text}\n")
+            opened, end = listed, f"<!-- /{marker['word']} -->"
+        at = marker.end()
+    if end:
         raise PageError(f"{page.count(chr(10)) + 1}: {end} of {opened} is missing")
     return "".join([*done, page[at:]])
 
 
-def _attribute_table(group: str) -> str:
-    lines = ["| Attribute | Values | Default | Meaning | Effect today | Trap |", "|---|---|---|---|---|---|"]
-    for name, one in ATTRIBUTES.items():
-        if one.group == group:
-            shown = f"`{default_text(name)}`"
-            cells = (f"`{name}`", one.allowed, shown, one.meaning, one.effect, one.trap)
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def _filled(word: str, listed: str, line: int) -> str:
+    parts = generated_parts()[word]
+    for name in names_of(word, listed):
+        if name not in parts:
+            raise PageError(f"{line}: there is no part {name!r}{did_you_mean(name, parts)}")
+    return "\n".join(parts[name] for name in names_of(word, listed))
+
+
+def _attribute_text(name: str) -> str:
+    one = ATTRIBUTES[name]
+    return (
+        f"- **`{name}`**: {one.allowed}; default `{default_text(name)}`. {one.meaning} {one.effect} *Trap:* {one.trap}"
+    )
+
+
+def all_commands(command: click.Command = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Return every command that is no group, by its name behind ``application-worker``."""
+    if isinstance(command, click.Group):
+        for name, child in sorted(command.commands.items()):
+            yield from all_commands(child, (*path, name))
+    else:
+        yield " ".join(path), command
+
+
+def _command_texts() -> Mapping[str, str]:
+    """Return the text of each command, and of each group all texts of its commands."""
+    texts = {name: _command_text(name, one) for name, one in all_commands()}
+    groups = {" ".join(words[:end]) for words in map(str.split, texts) for end in range(1, len(words))}
+    return {
+        **texts,
+        **{group: "\n".join(text for name, text in texts.items() if name.startswith(f"{group} ")) for group in groups},
+    }
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option) and one.opts[-1] != "--help"]
+
+
+def _words(option: click.Option) -> str:
+    return ", ".join(f"`{word}`" for word in option.opts)
+
+
+@cache
+def _shared() -> Mapping[tuple[str, str], int]:
+    counts = Counter((_words(one), one.help or "") for _, command in all_commands() for one in _options(command))
+    return {option: count for option, count in counts.items() if count >= _SHARED_BY}
+
+
+def _shared_table() -> str:
+    rows = [f"| {words} | {text} |" for words, text in sorted(_shared())]
+    return "\n".join(["| Option | Meaning |", "|---|---|", *rows])
+
+
+def _command_text(name: str, command: click.Command) -> str:
+    pieces = [one for one in command.collect_usage_pieces(click.Context(command)) if one != command.options_metavar]
+    shared = [one for one in _options(command) if (_words(one), one.help or "") in _shared()]
+    words = [f"`{one.opts[0]}`{' (required)' if one.required else ''}" for one in shared]
+    own = [f"  - {_words(one)}: {one.help}{_default(one)}" for one in _options(command) if one not in shared]
+    line = f"- **`{' '.join([name, *pieces])}`**: {command.get_short_help_str(10_000)}"
+    return "\n".join([f"{line} With {', '.join(words)}." if words else line, *own])
+
+
+def _default(option: click.Option) -> str:
+    if option.required:
+        return " Required."
+    if isinstance(option.show_default, str):
+        return f" Default: {option.show_default}."
+    if not option.show_default:
+        return ""
+    return (
+        f" Default: `{option.default:g}`."
+        if isinstance(option.default, int | float)
+        else f" Default: `{option.default}`."
+    )
 
 
 def _name_table(system: str) -> str:

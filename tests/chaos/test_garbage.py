@@ -8,7 +8,8 @@ import pytest
 
 from framework import timings
 from tests.chaos import garbage
-from tests.harness import ROOT, Site, until
+from tests.harness import Site, until
+from tests.reference_pages import text_of
 
 PUSH = """
 import sys, framework
@@ -44,7 +45,7 @@ def start(site):
 
 
 def test_garbage_covers_every_key_of_the_reference():
-    page = (ROOT / "docs" / "reference" / "keys.md").read_text().replace("\\|", "|")
+    page = text_of("Keys").replace("\\|", "|")
     rows = re.findall(r"^\| (`.+?`) \| [^|`].*$", page, re.MULTILINE)
     listed = {re.sub(r"[A-Z]+", "*", name) for row in rows for name in re.findall(r"`([^`]+)`", row)}
     covered = {re.sub(r"\{\w+\}", "*", name) for names in garbage.KINDS.values() for name in names}

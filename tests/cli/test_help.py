@@ -1,7 +1,6 @@
-"""Test every help page: whole sentences, no cut-off text, one text per option, and the guide's table of options."""
+"""Test every help page: whole sentences, no cut-off text, one text per option."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 from click.testing import CliRunner
@@ -11,7 +10,6 @@ from framework.cli.main import main
 from framework.terminal.groups import SectionedGroup
 from tests.tables import each_row
 
-GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "commands.md"
 SHARED = (
     "--require",
     "--json",
@@ -99,19 +97,6 @@ def test_option_shared_by_commands_has_one_text(word: str) -> None:
         if option is not None
     }
     assert len(texts) == 1, texts
-
-
-def test_guide_table_of_options_matches_the_commands() -> None:
-    rows = ["| Command | `-r` | `--shard` | `--json` |", "|---|---|---|---|"]
-    for name, command in COMMANDS.items():
-        if not isinstance(command, click.Group):
-            has = options(command)
-            marks = (
-                "one" if word == "--shard" and name in OTHERS[word] else "yes" if word in has else ""
-                for word in ("--require", "--shard", "--json")
-            )
-            rows.append(f"| `{name}` | {' | '.join(marks)} |".replace("|  |", "| |").replace("|  |", "| |"))
-    assert "\n".join(rows) in GUIDE.read_text(), "\n".join(rows)
 
 
 def test_jobs_help_lists_each_command_in_one_section() -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
@@ -12,8 +11,8 @@ from pydantic_core import PydanticUndefined
 from framework.settings.files import FILE_BY_KEY
 from framework.settings.model import ENV_PREFIX, Settings
 from framework.settings.schema_paths import unwrap_annotation
+from tests.reference_pages import text_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| (.+) \|$", re.MULTILINE)
 OTHERS = {"REDIS_URL", "SENTRY_DSN", "FRAMEWORK_ENV", "FRAMEWORK_CONFIG_DIR", "FRAMEWORK_VAR_DIR"}
 """Read from the environment alone."""
@@ -47,7 +46,7 @@ def test_table_of_variables_matches_the_settings_model():
             field.annotation, f"{ENV_PREFIX}{key.upper()}", field.get_default(call_default_factory=True)
         )
     )
-    rows = {name: default for name, default, _ in ROW.findall(PAGE.read_text())}
+    rows = {name: default for name, default, _ in ROW.findall(text_of("Settings"))}
     assert rows.keys() - OTHERS == known.keys()
     assert rows.keys() >= OTHERS
     assert {name: rows[name] for name in known} == known

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+from tests.reference_pages import names, text_of
 from tests.syntax import N, nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = ROOT / "docs" / "reference"
 NO_LOG_LINES = {"cli", "terminal", "lint", "compat"}
 """Folders whose calls of `warning` and the like are no log lines."""
 LEVELS = {"debug", "info", "warning", "error", "exception"}
@@ -25,15 +25,6 @@ def nodes(*kinds: type[N]) -> Iterator[N]:
     folder = ROOT / "framework"
     paths = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] not in NO_LOG_LINES]
     return chain.from_iterable(nodes_of(path, *kinds) for path in paths)
-
-
-def names(page: str, *, section: str = "") -> set[str]:
-    """Return the names in the first column of the tables of a page or a section."""
-    text = (REFERENCE / page).read_text()
-    if section:
-        text = re.split(r"^## ", text.partition(f"## {section}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    cells = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
-    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
 def written_events() -> set[str]:
@@ -65,7 +56,7 @@ def written_fields() -> set[str]:
 
 
 def test_log_events_page_has_a_row_for_every_event() -> None:
-    rows, written = names("log_events.md"), written_events()
+    rows, written = set(names("Log events")), written_events()
     assert written - rows == set()
     literals = {
         node.value for node in nodes(ast.Constant) if isinstance(node.value, str) and EVENT.fullmatch(node.value)
@@ -74,14 +65,15 @@ def test_log_events_page_has_a_row_for_every_event() -> None:
 
 
 def test_log_fields_page_has_a_row_for_every_field() -> None:
-    rows = names("log_fields.md")
+    rows = set(names("Log fields"))
     assert {name for name in written_fields() - rows if not name.startswith("_")} == set()
 
 
 def test_log_fields_page_has_a_row_for_every_status() -> None:
     from framework.finish.endings import ENDINGS
 
-    rows = names("log_fields.md", section="Job status")
+    page = text_of("Log fields").partition("## Job status\n")[2].partition("\n## ")[0]
+    rows = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     written = {"start", *(ending.log_status for ending in ENDINGS if ending.log_status)}
     for node in nodes(ast.keyword):
         if node.arg == "job_status":

@@ -9,6 +9,7 @@ import pytest
 from framework.errors import MissingKeyError, PayloadError, StateRefusedError
 from framework.payloads.key_versions import KeyVersions
 from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StatePurpose, StateSignatures
+from tests.reference_pages import text_of
 
 OLD, NEW = b"1" * 32, b"2" * 32
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -79,9 +80,7 @@ def test_every_key_is_signed_or_listed_as_unsigned():
     section = page.partition("### Signed state")[2].partition("\n## ")[0]
     first, _, second = section.partition("What is not signed")
     signed, unsigned = rows_of(first)[1:], rows_of(second)[1:]
-    all_keys = set().union(*(keys_of(row[0]) for row in rows_of((DOCS / "reference" / "keys.md").read_text()))) - {
-        "Key"
-    }
+    all_keys = set().union(*(keys_of(row[0]) for row in rows_of(text_of("Keys")))) - {"Key"}
     with_signature = set().union(*(keys_of(row[1]) for row in signed))
     without = set().union(*(keys_of(row[0]) for row in unsigned))
     assert with_signature | without == all_keys

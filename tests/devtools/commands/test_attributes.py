@@ -1,6 +1,7 @@
 """Test scripts/attributes: the list, the text of an attribute, and the generated parts of the documentation."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from framework.declare.attribute import GROUPS
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.constraints import CONSTRAINTS
-from framework.devtools.docs_pages import PageError, fill_page, generated_parts
+from framework.devtools.docs_pages import PageError, all_commands, fill_page, generated_parts, names_of
 from tests.fork_server import FORK_SERVER
 from tests.tables import each_row
 
@@ -84,7 +85,7 @@ def test_attributes_write_updates_stale_pages(tmp_path: Path):
     docs = tmp_path / "docs"
     (docs / "guide").mkdir(parents=True)
     page, other = docs / "guide" / "retries.md", docs / "other.md"
-    page.write_text("# Retries\n\n<!-- attributes: retries -->\nold\n<!-- /attributes -->\n\n## Example\n")
+    page.write_text("# Retries\n\n<!-- attributes: retry dead -->\nold\n<!-- /attributes -->\n\n## Example\n")
     other.write_text("# Nothing generated\n")
     checked = run("--check", "--docs", str(docs))
     assert (checked.returncode, checked.stdout) == (1, "")
@@ -94,8 +95,8 @@ def test_attributes_write_updates_stale_pages(tmp_path: Path):
     written = run("--write", "--docs", str(docs))
     assert (written.returncode, written.stdout) == (0, "wrote docs/guide/retries.md\n")
     text = page.read_text()
-    assert text.startswith("# Retries\n\n<!-- attributes: retries -->\n| Attribute |")
-    assert text.endswith("|\n<!-- /attributes -->\n\n## Example\n")
+    assert text.startswith("# Retries\n\n<!-- attributes: retry dead -->\n- **`retry`**: ")
+    assert text.endswith(".\n<!-- /attributes -->\n\n## Example\n")
     assert run("--check", "--docs", str(docs)).returncode == 0
     again = run("--write", "--docs", str(docs))
     assert (again.returncode, page.read_text()) == (0, text)
@@ -103,33 +104,45 @@ def test_attributes_write_updates_stale_pages(tmp_path: Path):
 
 def test_fill_page_keeps_text_between_generated_parts():
     page = (
-        "a\n<!-- attributes: rules -->\n<!-- /attributes -->\nb\n<!-- attributes: status -->\n<!-- /attributes -->\nc\n"
+        "a\n<!-- attributes: rules -->\n<!-- /attributes -->\nb\n"
+        "<!-- commands: cron list, jobs limits -->\n<!-- /commands -->\nc\n"
     )
     text = fill_page(page)
-    rules, status = generated_parts()["rules"], generated_parts()["status"]
-    begin, end = "<!-- attributes: ", "<!-- /attributes -->"
-    assert text == f"a\n{begin}rules -->\n{rules}\n{end}\nb\n{begin}status -->\n{status}\n{end}\nc\n"
+    rules, commands = generated_parts()["attributes"]["rules"], generated_parts()["commands"]
+    assert text == (
+        f"a\n<!-- attributes: rules -->\n{rules}\n<!-- /attributes -->\nb\n"
+        f"<!-- commands: cron list, jobs limits -->\n{commands['cron list']}\n{commands['jobs limits']}\n<!-- /commands -->\nc\n"
+    )
     assert fill_page(text) == text
 
 
-def test_generated_parts_have_every_attribute():
+def test_text_of_an_attribute_has_all_that_is_known():
     for name, one in ATTRIBUTES.items():
-        rows = [line for line in generated_parts()["all"].splitlines() if line.startswith(f"| `{name}` |")]
-        assert rows == [line for line in generated_parts()[one.group].splitlines() if line.startswith(f"| `{name}` |")]
-        assert len(rows) == 1
-        for text in (one.allowed, one.meaning, one.effect, one.trap):
-            assert text in rows[0]
-        assert len(rows[0].split(" | ")) == 6
-    assert all(f"`{rule}`" in generated_parts()["rules"] for rule in CONSTRAINTS)
+        text = generated_parts()["attributes"][name]
+        assert all(part in text for part in (one.allowed, one.meaning, one.effect, one.trap))
+        assert "\n" not in text
+    assert all(f"`{rule}`" in generated_parts()["attributes"]["rules"] for rule in CONSTRAINTS)
+
+
+def test_text_of_a_command_explains_its_own_options():
+    commands = generated_parts()["commands"]
+    assert commands["cron next"].splitlines() == [
+        "- **`cron next ENTRY`**: Show the next ticks of ENTRY, in its time zone and in UTC. With `-r`, `--json`.",
+        "  - `--count`: Show this many ticks. Default: `5`.",
+    ]
+    assert "`--reason` (required)" in commands["cron disable"]
+    assert "| `--reason` | Give the reason." in commands["shared"]
+    assert commands["cron next"] in commands["cron"]
 
 
 @each_row(
     ("page", "message"),
     [
-        ("\n<!-- attributes: retrys -->\n<!-- /attributes -->\n", r"2: there is no part 'retrys' \(did you mean 'retries'\?\)"),
-        ("<!-- attributes: retries -->\n", "2: .*of retries is missing"),
+        ("\n<!-- attributes: retyr -->\n<!-- /attributes -->\n", r"2: there is no part 'retyr' \(did you mean 'retry'\?\)"),
+        ("<!-- commands: cron lits -->\n<!-- /commands -->\n", "1: there is no part 'cron lits'"),
+        ("<!-- attributes: retry dead -->\n", "2: .*of retry dead is missing"),
         ("<!-- /attributes -->\n", "1: .* closes nothing"),
-        ("<!-- attributes: status -->\n<!-- attributes: retries -->\n<!-- /attributes -->", "2: .* of status"),
+        ("<!-- attributes: queue -->\n<!-- attributes: retry -->\n<!-- /attributes -->", "2: .* of queue"),
     ],
 )  # fmt: skip
 def test_fill_page_invalid_marker_is_named_with_its_line(page: str, message: str):
@@ -138,12 +151,12 @@ def test_fill_page_invalid_marker_is_named_with_its_line(page: str, message: str
 
 
 def test_attributes_invalid_page_status_1_writes_no_page(tmp_path: Path):
-    (tmp_path / "a.md").write_text("<!-- attributes: status -->\n<!-- /attributes -->\n")
-    (tmp_path / "b.md").write_text("<!-- attributes: status -->\n")
+    (tmp_path / "a.md").write_text("<!-- attributes: queue -->\n<!-- /attributes -->\n")
+    (tmp_path / "b.md").write_text("<!-- attributes: queue -->\n")
     done = run("--write", "--docs", str(tmp_path))
     assert done.returncode == 1
     assert "b.md:2: " in done.stderr
-    assert (tmp_path / "a.md").read_text() == "<!-- attributes: status -->\n<!-- /attributes -->\n"
+    assert (tmp_path / "a.md").read_text() == "<!-- attributes: queue -->\n<!-- /attributes -->\n"
 
 
 def test_every_attribute_has_a_group_and_texts():
@@ -166,9 +179,14 @@ def test_attributes_runs_as_an_installed_command():
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "queue (queues)")
 
 
-@each_row("page", sorted((ROOT / "docs/reference/attributes").glob("*.md")), ids=lambda page: page.stem)
-def test_page_of_a_group_starts_with_its_attributes(page: Path):
-    wanted = "rules" if page.stem == "index" else page.stem
-    assert wanted == "rules" or wanted in GROUPS
-    markers = [line for line in page.read_text().splitlines() if line.startswith("<!-- attributes: ")]
-    assert markers[0] == f"<!-- attributes: {wanted} -->"
+def test_each_attribute_and_command_is_on_one_page():
+    markers = re.compile(r"^<!-- (attributes|commands): *([^>]*?) *-->$", re.MULTILINE)
+    found: dict[str, list[str]] = {"attributes": [], "commands": []}
+    commands = [name for name, _ in all_commands()]
+    for page in (ROOT / "docs").rglob("*.md"):
+        for word, listed in markers.findall(page.read_text()):
+            found[word] += names_of(word, listed)
+    shown = [name for one in found["commands"] for name in commands if name == one or name.startswith(f"{one} ")]
+    assert sorted(shown) == sorted(commands)
+    assert sorted(set(found["attributes"]) - {"rules"}) == sorted(ATTRIBUTES)
+    assert len(found["attributes"]) == len(ATTRIBUTES) + 1
