@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack, cast
 
-from framework.declare import port
 from framework.declare.by_name import as_list, check_name, foreign_setter
 from framework.declare.options import Moment, PushOptions, check_options, due_at
 from framework.declare.setter import Setter
 from framework.errors import ArgumentsError
+from framework.process_clock import process_clock
 from framework.typeguards import short_repr
 from framework.types import Jid
 
@@ -135,8 +135,8 @@ def _wrap(
     arguments = [_wire_value(name, value) for value in as_list(name, args)]
     if kwargs:
         arguments.append(_wire_object(name, kwargs, _KEYWORDS, list(kwargs)))
-    clock = port.clock.current()
-    due = None if at is None else due_at(name, at, clock)
+    now = process_clock.now()
+    due = None if at is None else due_at(name, at, now)
     job: dict[str, Any] = {
         "job_class": name,
         "job_id": str(uuid.uuid4()),
@@ -148,7 +148,7 @@ def _wrap(
         "exception_executions": {},
         "locale": "en",
         "timezone": "UTC",
-        "enqueued_at": _iso_time(clock()),
+        "enqueued_at": _iso_time(now),
         "scheduled_at": None if due is None else _iso_time(due.at),
     }
     # Sidekiq shows, measures and logs a wrapped job under the name in this field.

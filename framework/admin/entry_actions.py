@@ -59,7 +59,7 @@ class ActionTerms:
         if action != "reschedule":
             return cls(kind, action, limits, settings.size_limit.decoded_limit)
         now = server_time(client)
-        due = due_at("reschedule()", at, lambda: now)
+        due = due_at("reschedule()", at, now)
         score = now if due is None else due.at
         return cls(kind, action, limits, settings.size_limit.decoded_limit, score, max(0.0, score - now))
 

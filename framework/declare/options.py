@@ -1,7 +1,7 @@
 """The options of one push (``Worker.set``), and when a job is due."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, cast
 
@@ -148,13 +148,12 @@ def _advice(worker: str, name: str) -> str:
     return f"{hint}." if hint else f". {options}"
 
 
-def due_at(worker: str, when: object, clock: Callable[[], float]) -> DueTime | None:
+def due_at(worker: str, when: object, now: float) -> DueTime | None:
     """Return when a job is due, or None when that is now or past (Sidekiq: it is pushed at once).
 
     A timedelta is a delay, and so is a number below 1,000,000,000; a larger one is epoch seconds. Raises
     ArgumentsError for a datetime without a time zone, NaN, infinity and anything else.
     """
-    now = clock()
     due = _due(worker, when, now)
     if due.delay_s is not None:
         return due if due.delay_s > 0 else None
@@ -194,7 +193,7 @@ def bulk_schedule(
     delay: object,
     batch_size: int | None,
     batch_delay: timedelta | float | None,
-    clock: Callable[[], float],
+    now: float,
 ) -> tuple[DueTime | None, BulkPacing | None]:
     """Return when the jobs of a bulk push are due: all after ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
 
@@ -202,7 +201,7 @@ def bulk_schedule(
     is given: GitLab then silently spreads nothing.
     """
     if batch_size is None and batch_delay is None:
-        return due_at(worker, delay, clock), None
+        return due_at(worker, delay, now), None
     if batch_size is None or batch_delay is None:
         raise ArgumentsError(worker, "batch_size and batch_delay belong together; give both or neither")
     if type(batch_size) is not int or batch_size < 1:
@@ -215,11 +214,10 @@ def bulk_schedule(
         raise ArgumentsError(
             worker, f"batch_delay = {short_repr(batch_delay)} is not allowed. Allowed: {error}"
         ) from None
-    now = clock()
-    return due_at(worker, delay, lambda: now) or DueTime(now, 0.0), BulkPacing(batch_size, step)
+    return due_at(worker, delay, now) or DueTime(now, 0.0), BulkPacing(batch_size, step)
 
 
-def spread_schedule(worker: str, interval: object, clock: Callable[[], float]) -> tuple[DueTime, RandomSpread]:
+def spread_schedule(worker: str, interval: object, now: float) -> tuple[DueTime, RandomSpread]:
     """Return when the jobs of a bulk push are due: each at a random time within ``interval`` from now (Sidekiq).
 
     Raises ArgumentsError for anything but a positive duration.
@@ -229,15 +227,15 @@ def spread_schedule(worker: str, interval: object, clock: Callable[[], float]) -
     except InvalidValue as error:
         reason = f"spread_interval = {short_repr(interval)} is not allowed. Allowed: {error}"
         raise ArgumentsError(worker, reason) from None
-    return DueTime(clock(), 0.0), RandomSpread(max(seconds, MIN_SPREAD_S))
+    return DueTime(now, 0.0), RandomSpread(max(seconds, MIN_SPREAD_S))
 
 
-def times_schedule(worker: str, times: Iterable[object], clock: Callable[[], float]) -> tuple[DueTime, JobTimes]:
+def times_schedule(worker: str, times: Iterable[object], now: float) -> tuple[DueTime, JobTimes]:
     """Return when the jobs of a bulk push are due, by the time of each (Sidekiq).
 
     Redis's clock counts if all times are delays, else the clock of this host. Raises ArgumentsError naming the first wrong time.
     """
-    now, dues = clock(), list[DueTime]()
+    dues = list[DueTime]()
     for index, when in enumerate(times):
         try:
             dues.append(_due(worker, when, now))

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -197,9 +196,3 @@ client: Binding[ClientPort] = Binding(
 
 bind, bind_factory, unbind = client.bind, client.bind_factory, client.unbind
 override, current = client.override, client.current
-
-clock: Binding[Callable[[], float]] = Binding("no clock is bound.")
-"""The clock, in epoch seconds, by which a push decides whether its time is now or past. Tests override it."""
-
-# Not `time.time` itself, so that a test may replace that.
-clock.bind(time.time)

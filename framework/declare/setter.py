@@ -36,6 +36,7 @@ from framework.declare.request import (
 )
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
+from framework.process_clock import process_clock
 from framework.text import format_count, with_article
 from framework.types import Jid, Json
 from framework.wire.batch_fields import BatchEventName
@@ -339,13 +340,13 @@ class Setter(Generic[P]):
 
     def _due(self, when: object) -> DueTime | None:
         self._reject_delay_with_sync()
-        return due_at(self._declaration.qualified_name, when, port.clock.current())
+        return due_at(self._declaration.qualified_name, when, process_clock.now())
 
     def _bulk_schedule(
         self, delay: object, batch_size: int | None, batch_delay: timedelta | float | None
     ) -> tuple[DueTime | None, BulkPacing | None]:
         self._reject_delay_with_sync()
-        return bulk_schedule(self._declaration.qualified_name, delay, batch_size, batch_delay, port.clock.current())
+        return bulk_schedule(self._declaration.qualified_name, delay, batch_size, batch_delay, process_clock.now())
 
     def _times_of_bulk(
         self, at: Moment | list[Moment] | None, spread_interval: timedelta | float | None
@@ -357,10 +358,10 @@ class Setter(Generic[P]):
         self._reject_delay_with_sync()
         name = self._declaration.qualified_name
         if isinstance(at, list):
-            return times_schedule(name, at, port.clock.current())
+            return times_schedule(name, at, process_clock.now())
         if at is not None:
-            return due_at(name, at, port.clock.current()), None
-        return spread_schedule(name, spread_interval, port.clock.current())
+            return due_at(name, at, process_clock.now()), None
+        return spread_schedule(name, spread_interval, process_clock.now())
 
     def _check_times(self, jobs: int, times: int) -> None:
         if jobs != times:

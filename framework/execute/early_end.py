@@ -1,14 +1,14 @@
 """Decide whether a job ends without running: it was cancelled, or is too old. Asked before its policies: it takes no slot."""
 
-import time
 from asyncio import current_task
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.declare.iteration import IterationRun
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import SUCCEEDED, Cancelled, Expired, RunOutcome, Yielded
+from framework.process_clock import process_clock
 from framework.types import Jid, Payload
 from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of
@@ -16,11 +16,7 @@ from framework.wire.resources import slot_id
 
 
 def early_end(
-    unit: UnitOfWork,
-    payload: Payload,
-    declaration: Declaration | None,
-    cancelled: Container[Jid],
-    clock: Callable[[], float] = time.time,
+    unit: UnitOfWork, payload: Payload, declaration: Declaration | None, cancelled: Container[Jid]
 ) -> Cancelled | Expired | None:
     """Return the outcome of a job that ends now, ``None`` if it may run."""
     # A policy has moved the job, together with others: this process does not own it any more.
@@ -33,7 +29,7 @@ def early_end(
     expiry = None if declaration is None else expiry_of(payload)
     if expiry is None:
         return None
-    late_s = clock() - expiry
+    late_s = process_clock.now() - expiry
     if late_s <= 0:
         return None
     forget_cursor(unit, payload, declaration)

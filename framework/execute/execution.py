@@ -120,7 +120,6 @@ class Executor:
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
         admit_together: AdmitTogether | None = None,
         recorder: JobRecorder | None = None,
-        clock: Callable[[], float] = time.time,
         iterations: Iterations | None = None,
         isolated: IsolatedRuns | None = None,
         capsule: str = "",
@@ -135,7 +134,6 @@ class Executor:
         self._timeouts = Timeouts()
         self.isolated = isolated
         self._capsule = capsule
-        self._clock = clock
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
         self._suspect_runner = suspect_runner
@@ -247,7 +245,7 @@ class Executor:
 
     def _refusal(self, run: Execution, payload: Payload) -> RunOutcome | None:
         """Return the outcome of a job that ends early, or that this process cannot run; ``None`` for any other."""
-        ended = early_end(run.unit, payload, run.declaration, self._cancelled, self._clock)
+        ended = early_end(run.unit, payload, run.declaration, self._cancelled)
         return ended or self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:

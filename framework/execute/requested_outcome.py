@@ -1,7 +1,5 @@
 """Return the outcome that a job requests by its error."""
 
-import time
-
 from framework.errors import (
     BatchCancelledError,
     Discard,
@@ -15,6 +13,7 @@ from framework.execute.over_limit import over_limit_outcome
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import NO_KEY, NO_STORE
 from framework.finish.outcome import Cancelled, Deferred, Discarded, Malformed, RunOutcome, Snoozed
+from framework.process_clock import process_clock
 from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Payload
@@ -51,4 +50,4 @@ def malformed_outcome(unit: UnitOfWork, error: PayloadError) -> Malformed:
     """Build the member of the dead set once: a settlement that is repeated after a lost reply looks for the same bytes."""
     if unit.resources is None:
         unit.resources = batch_resources_of(unit.data)
-    return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))
+    return Malformed(error, dead_set_entry(unit.data, error, process_clock.now(), unit.queue))

@@ -3,13 +3,13 @@
 import fnmatch
 import random
 import re
-import time
 from collections.abc import Callable, Container, Sequence
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import NewerVersionError, UnknownWorkerError
 from framework.finish.outcome import ForeignClass, UnknownClass
+from framework.process_clock import process_clock
 from framework.types import Payload
 from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, count_of, timestamp, version_of
 
@@ -35,13 +35,11 @@ class UnknownClassDelays:
         foreign: Sequence[str] = (),
         max_wait_s: float = DAY_S,
         *,
-        clock: Callable[[], float] = time.time,
         draw: Callable[[], float] = random.random,
     ) -> None:
         patterns = "|".join(fnmatch.translate(pattern) for pattern in foreign)
         self._is_foreign = re.compile(patterns).match if patterns else None
         self._max_wait_s = max_wait_s
-        self._clock = clock
         self._draw = draw
         self._nearest: dict[str, str | None] = {}
 
@@ -78,7 +76,7 @@ class UnknownClassDelays:
         return min(_MAX_FOREIGN_DELAY_S, (1.0 + min(count, 9)) / 2) * (0.8 + 0.2 * self._draw())
 
     def _delayed(self, payload: Payload, error: UnknownWorkerError | NewerVersionError) -> UnknownClass:
-        now = self._clock()
+        now = process_clock.now()
         first = timestamp(payload.get(UNKNOWN_SINCE))
         if first is None or _ran_since(payload, first):
             first, count = now, 0

@@ -5,7 +5,6 @@ The decision uses the payload as stored, so that a middleware's changes for one 
 
 import math
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +12,7 @@ from typing import Any, TypeAlias
 
 from framework.errors import BusinessError
 from framework.finish.backoff import jitter_s, retry_delay_s
+from framework.process_clock import process_clock
 from framework.telemetry.traceback_lines import traceback_lines
 from framework.typeguards import has_type
 from framework.types import Payload
@@ -65,10 +65,9 @@ RetryDecision: TypeAlias = Retry | Kill | Delete
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The defaults of all classes, the clock and the source of randomness."""
+    """The defaults of all classes, and the source of randomness."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
-    clock: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
     keeps_business_failures: bool = False
     """Whether the dead set keeps jobs that ended by a ``BusinessError``."""
@@ -128,7 +127,7 @@ class RetryPolicy:
 
     def mark_discarded(self, payload: Payload) -> Payload:
         """Add the field that informs death handlers that the job is kept nowhere (Sidekiq 8); return the payload."""
-        payload["discarded_at"] = wire_timestamp(self.clock())
+        payload["discarded_at"] = wire_timestamp(process_clock.now())
         return payload
 
     def _limit(self, payload: Payload, worker: Any | None) -> int | None:
@@ -143,7 +142,7 @@ class RetryPolicy:
         return self.max_retries if number is None else number
 
     def _count_failure(self, payload: Payload, worker: Any | None, error: BaseException) -> int:
-        now = wire_timestamp(self.clock())
+        now = wire_timestamp(process_clock.now())
         previous = whole_number(payload.get("retry_count"))
         count = 0 if previous is None else previous + 1
         payload["retry_count"] = count
@@ -165,7 +164,7 @@ class RetryPolicy:
         first = timestamp(payload.get("failed_at"))
         if isinstance(retry_for, int | float) and not isinstance(retry_for, bool) and first is not None:
             # Since Sidekiq 8.1 `retry_for` replaces the count.
-            return retry_for < self.clock() - first
+            return retry_for < process_clock.now() - first
         return count >= limit
 
     def _delay_s(self, chosen: object, count: int, worker: Any | None) -> float:

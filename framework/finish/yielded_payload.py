@@ -1,16 +1,15 @@
 """Build the payload of an iterating job that goes back to its queue."""
 
-import time
-
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import payload_leaving_queue
 from framework.finish.outcome import Yielded
+from framework.process_clock import process_clock
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.wire.job import DEATH_COUNT, EXPIRES_IN, EXPIRY, INTERRUPTED_COUNT, wire_timestamp
 from framework.wire.payload_edit import rewrite
 
 
-def yielded_payload(unit: UnitOfWork, outcome: Yielded, now: float | None = None) -> bytes:
+def yielded_payload(unit: UnitOfWork, outcome: Yielded) -> bytes:
     """Return the payload of an iterating job that goes back to its queue.
 
     The job has begun in time, so it no longer expires. Finished items show that it does not kill its process: earlier stops and
@@ -22,5 +21,5 @@ def yielded_payload(unit: UnitOfWork, outcome: Yielded, now: float | None = None
     if outcome.made_progress:
         for name in (INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD):
             payload.pop(name, None)
-    payload["enqueued_at"] = wire_timestamp(time.time() if now is None else now)
+    payload["enqueued_at"] = wire_timestamp(process_clock.now())
     return rewrite(unit.data, payload)

@@ -1,6 +1,5 @@
 """Push requests: find the plan of the class, let it build the payloads, and write them to the shard."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from copy import deepcopy
@@ -13,6 +12,7 @@ from framework.errors import ShardUnavailableError
 from framework.middleware.chain import Call
 from framework.payloads.signatures import PayloadSignatures
 from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
+from framework.process_clock import process_clock
 from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
@@ -62,7 +62,6 @@ class Client:
         payload_edits: PayloadEdits = no_edits,
         signatures: PayloadSignatures | None = None,
         state_signatures: StateSignatures = UNSIGNED_STATE,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.shards = shards
         self._router = router
@@ -76,8 +75,7 @@ class Client:
         self._push_recorder = recorder
         self._payload_edits_for = payload_edits
         self._signatures = signatures
-        self._clock = clock
-        self._schedule_writer = ScheduleWriter(clock)
+        self._schedule_writer = ScheduleWriter()
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
         self.batches = Batches(self, state_signatures)
@@ -105,7 +103,7 @@ class Client:
             plan = self._plan_for(declaration, options)
         locks = None if plan.deduplication is None else plan.locks(scheduled=due is not None)
         if locks is not None and locks.window_s is not None:
-            due = DueTime(self._clock() + locks.window_s, locks.window_s)
+            due = DueTime(process_clock.now() + locks.window_s, locks.window_s)
         extra = NO_CONTEXT if plan.extra_fields is None else plan.extra_fields()
         batch = plan.payloads.one(args, due, locks, extra)
         return None if batch is None else self._write(plan, batch)[0]
@@ -124,7 +122,7 @@ class Client:
         plan = self._plan_for(request.declaration, request.options)
         locks = plan.locks(scheduled=request.due is not None)
         if locks is not None and locks.window_s is not None:
-            request = request._replace(due=DueTime(self._clock() + locks.window_s, locks.window_s))
+            request = request._replace(due=DueTime(process_clock.now() + locks.window_s, locks.window_s))
         return self._push_bulk(plan, request, locks, self._write)
 
     def collect(self, request: PushRequest, fields: Mapping[str, Json], write: WriteBatch) -> Jid | None:
@@ -307,7 +305,7 @@ class Client:
         transactions = self._transaction_check.transactions(declaration.wire_name)
 
         def write() -> None:
-            self._write(plan, batch.at_commit(self._clock(), plan.fields_of_push()), token)
+            self._write(plan, batch.at_commit(process_clock.now(), plan.fields_of_push()), token)
 
         if transactions:
             after_commits(transactions, partial(self._reporting, declaration, write, batch.jids))
@@ -368,9 +366,9 @@ class Client:
     def _payloads_of(
         self, declaration: Declaration, options: Mapping[str, Any], shard: Shard, queue: str
     ) -> PayloadBuilder:
-        limiter, strict, clock = self._limiter, self._strict_arguments, self._clock
+        limiter, strict = self._limiter, self._strict_arguments
         if self._middleware:
-            return MiddlewarePayloads(declaration, self._middleware, shard, queue, options, limiter, strict, clock)
+            return MiddlewarePayloads(declaration, self._middleware, shard, queue, options, limiter, strict)
         status_ttl_s = queued_lifetime_s(declaration, options)
         template = JobTemplate(declaration, queue, options, limiter)
-        return TemplatePayloads(declaration, template, options, status_ttl_s, strict, clock)
+        return TemplatePayloads(declaration, template, options, status_ttl_s, strict)

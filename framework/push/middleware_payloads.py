@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare import registry
@@ -47,7 +47,6 @@ class MiddlewarePayloads:
         options: Mapping[str, Any],
         limiter: SizeLimiter,
         strict_arguments: StrictArgumentsCheck,
-        clock: Callable[[], float],
     ) -> None:
         self._declaration = declaration
         self._middleware = middleware
@@ -56,7 +55,7 @@ class MiddlewarePayloads:
         self._options = options
         self._limiter = limiter
         self._strict_arguments = strict_arguments
-        self._normalizer = Normalizer(clock)
+        self._normalizer = Normalizer()
 
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]

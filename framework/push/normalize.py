@@ -11,6 +11,7 @@ from framework.declare.job_option import field_of, payload_fields
 from framework.declare.linked_push import LINKS
 from framework.declare.per_class import PerClass
 from framework.errors import ArgumentsError
+from framework.process_clock import process_clock
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, PROFILE, wire_timestamp
@@ -33,8 +34,7 @@ _OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync", "result
 class Normalizer:
     """Build payloads. The fields of a class are computed once per class."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._class_fields = PerClass(class_fields)
 
     def payload(
@@ -49,7 +49,13 @@ class Normalizer:
     ) -> Payload:
         """Return a new payload without ``enqueued_at``, which is added when the job enters a queue."""
         fields = self._class_fields.get(declaration)
-        payload = {**fields, "args": args, "jid": jid, "queue": queue, "created_at": wire_timestamp(self._clock())}
+        payload = {
+            **fields,
+            "args": args,
+            "jid": jid,
+            "queue": queue,
+            "created_at": wire_timestamp(process_clock.now()),
+        }
         payload.update(inherited_context(declaration))
         payload.update(option_context(options))
         if job_context:
@@ -63,7 +69,7 @@ class Normalizer:
 
     def now(self) -> float:
         """Return the time for ``enqueued_at``, in the format that all versions of Sidekiq read."""
-        return wire_timestamp(self._clock())
+        return wire_timestamp(process_clock.now())
 
 
 def no_extra_fields(declaration: Declaration) -> None:

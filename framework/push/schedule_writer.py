@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from framework.declare.request import DueTime
 from framework.errors import ShardUnavailableError
+from framework.process_clock import process_clock
 from framework.shard.shard import Shard
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import StatusCommand
@@ -21,15 +22,14 @@ _CLOCK_CHECK_PERIOD_S = 60.0
 class ScheduleWriter:
     """Write jobs to the schedule set. Shared between threads."""
 
-    def __init__(self, clock: Callable[[], float], *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
         self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S, monotonic)
 
     def write(self, shard: Shard, payload: bytes, due: DueTime, statuses: Sequence[StatusCommand]) -> None:
         """Put one job into the shard's schedule set, with its status if it is tracked. Raises ShardUnavailableError."""
         if due.delay_s is not None:
-            began = self._clock()
+            began = process_clock.now()
             self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, statuses))
             return
         self.check_clock(shard)
@@ -46,7 +46,7 @@ class ScheduleWriter:
         if due.delay_s is None:
             self.check_clock(shard)
             return due.at
-        began = self._clock()
+        began = process_clock.now()
         now = shard.time()
         self._warn_if_skewed(shard, began, now)
         return now + due.delay_s
@@ -55,7 +55,7 @@ class ScheduleWriter:
         """Compare the clocks, at a limited rate: a push for a time (``perform_at``) relies on the clock of its host."""
         if not self._clock_check_limit.hit(shard.name):
             return
-        began = self._clock()
+        began = process_clock.now()
         try:
             now = shard.time()
         except ShardUnavailableError:
@@ -65,7 +65,7 @@ class ScheduleWriter:
 
     def _warn_if_skewed(self, shard: Shard, began: float, now: float) -> None:
         # Redis answered between the two readings of the host's clock: only a time outside of that interval is skew.
-        skew_s = max(0.0, began - now) + min(0.0, self._clock() - now)
+        skew_s = max(0.0, began - now) + min(0.0, process_clock.now() - now)
         if abs(skew_s) < SKEW_S:
             return
         side = "ahead of" if skew_s > 0 else "behind"

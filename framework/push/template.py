@@ -5,13 +5,14 @@ prove that both agree.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare.bulk import CHUNK_SIZE, json_chunks
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, DueTime
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
+from framework.process_clock import process_clock
 from framework.push.deduplication import NO_DETAILS, Deduplication, lock_details
 from framework.push.job_batch import JobBatch, queued_status
 from framework.push.normalize import class_fields, inherited_context, option_context, option_fields, wire_value
@@ -115,7 +116,6 @@ class TemplatePayloads:
         options: Mapping[str, Any],
         queued_status_ttl_s: int,
         strict_arguments: StrictArgumentsCheck,
-        clock: Callable[[], float],
     ) -> None:
         self._declaration = declaration
         self._signature = declaration.signature
@@ -125,7 +125,6 @@ class TemplatePayloads:
         expires_in = options.get("expires_in", declaration.expires_in)
         self._expires_in_s = 0.0 if expires_in is None else float(wire_value(expires_in))
         self._strict_arguments = strict_arguments
-        self._clock = clock
 
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
@@ -146,7 +145,7 @@ class TemplatePayloads:
         if self._context or context.context_source() is not None:
             ambient = self._ambient_fields(extra)
         jid = generate_jid()
-        now = wire_timestamp_json(self._clock())
+        now = wire_timestamp_json(process_clock.now())
         payload = template.encode(arguments, jid.encode(), now, ambient, scheduled=due is not None)
         status: StatusCommand = ()
         if self._status_ttl_s:
@@ -241,7 +240,7 @@ class TemplatePayloads:
         *,
         scheduled: bool,
     ) -> list[bytes]:
-        raw, now = [jid.encode() for jid in jids], wire_timestamp_json(self._clock())
+        raw, now = [jid.encode() for jid in jids], wire_timestamp_json(process_clock.now())
         if contexts is None:
             return self._template.encode_many(arguments, raw, now, ambient, scheduled=scheduled)
         return [

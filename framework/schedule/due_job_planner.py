@@ -1,6 +1,5 @@
 """Plan the action for one due job before anything is moved. Moves nothing itself."""
 
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ from framework.errors import PayloadError
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.payloads.protection import NO_PROTECTION, PayloadProtection
+from framework.process_clock import process_clock
 from framework.push.lock_port import PushLocks
 from framework.push.size_limiter import SizeLimiter
 from framework.recover.quarantine import quarantine_counter
@@ -56,7 +56,6 @@ class DueJobPlanner:
         locks: PushLocks,
         budget: MemoryBudget | None = None,
         protection: PayloadProtection = NO_PROTECTION,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events
         self._destinations = destinations
@@ -69,7 +68,6 @@ class DueJobPlanner:
         self._reserved = 0
         self._protection = protection
         self._reader = protection.reader
-        self._clock = clock
 
     def plan(self, source: str, member: bytes, due: float | None = None) -> DueAction | ShardTransfer:
         """Return the action for ``member``, which is due in ``source`` since ``due`` (epoch seconds). Raises nothing."""
@@ -77,7 +75,7 @@ class DueJobPlanner:
             return self._plan(source, member, due)
         except PayloadError as error:
             report = partial(self._events.due_job_malformed, source, member, error)
-            stored = dead_set_entry(member, error, self._clock())
+            stored = dead_set_entry(member, error, process_clock.now())
             return DueAction(member, "dead", stored, on_done=report, lock_argument=_resources_of(member))
         except Exception as error:  # noqa: BLE001 - a middleware's error for one job must not stop the poller for all
             return DueAction(member, "delay", on_done=partial(self._events.due_job_failed, source, error))
@@ -121,7 +119,7 @@ class DueJobPlanner:
         payload["queue"] = destination.queue
         # Only of a scheduled job: what the retry set has began to wait before its first run.
         fix_expiry(payload, due if source == keys.SCHEDULE else None)
-        payload["enqueued_at"] = wire_timestamp(self._clock())
+        payload["enqueued_at"] = wire_timestamp(process_clock.now())
         if self._middleware and not self._run_middleware(payload, destination):
             # The status is written before the job is removed: after a death in between the job is planned again.
             write_status = partial(self._status_writer.write_last_if_tracked, payload, "discarded")

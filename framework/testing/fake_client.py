@@ -77,7 +77,6 @@ class FakeClient(ProcessClient):
             extra_fields=_positions_of(PushPositions(stubs.replicas)),
             recorder=self.recorder,
             payload_edits=payload_edits(self.protection),
-            clock=clock,
         )
 
     def tools(self) -> MemoryTools:

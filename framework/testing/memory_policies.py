@@ -59,7 +59,6 @@ def build_policies(
     memory: JobMemory,
     client: "redis.Redis",
     stubs: Stubs,
-    clock: Callable[[], float],
     protection: PayloadProtection,
 ) -> AdmissionChain:
     """Return the policies in the order of ``framework/features/order.py``."""
@@ -86,7 +85,7 @@ def build_policies(
         ClassLimit(slots, limits),
         CapacityLimit(slots, limits),
         consistency,
-        _MemoryLock(memory, client, clock, protection),
+        _MemoryLock(memory, client, protection),
     )
     return AdmissionChain(remote, local)
 
@@ -169,10 +168,8 @@ class _MemoryPause(PausePolicy):
 class _MemoryLock(DedupLock):
     """Release or renew locks in memory."""
 
-    def __init__(
-        self, memory: JobMemory, client: "redis.Redis", clock: Callable[[], float], protection: PayloadProtection
-    ) -> None:
-        super().__init__(client, clock=clock, protection=protection)
+    def __init__(self, memory: JobMemory, client: "redis.Redis", protection: PayloadProtection) -> None:
+        super().__init__(client, protection=protection)
         self._memory = memory
 
     def _start_locked(self, lock: Lock, request: AdmissionRequest, *, unseen: str) -> list[bytes]:

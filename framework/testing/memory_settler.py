@@ -122,7 +122,7 @@ class MemorySettler:
         return 0.0
 
     def _requeue(self, unit: UnitOfWork, outcome: Interrupted | Yielded) -> None:
-        data = yielded_payload(unit, outcome, self._clock()) if isinstance(outcome, Yielded) else unit.data
+        data = yielded_payload(unit, outcome) if isinstance(outcome, Yielded) else unit.data
         self._memory.release(unit.resources_on_requeue())
         self._memory.add("queue", data, unit.queue)
 

@@ -114,13 +114,12 @@ class MemoryWorker:
             StrictArgumentsCheck(settings.strict_arguments),
             states,
             settings.retired_workers,
-            build_policies(settings, self._memory, client, tools.stubs, clock, tools.protection),
-            UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait, clock=clock),
+            build_policies(settings, self._memory, client, tools.stubs, tools.protection),
+            UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
             recorder=recorder,
-            clock=clock,
             iterations=MemoryIterations(self._memory, client, runs, tools.stubs, settings.max_iteration_runtime),
         )
-        policy = RetryPolicy(settings.max_retries, clock, keeps_business_failures=settings.dead.business)
+        policy = RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business)
         self._settler = MemorySettler(self._memory, client, self._events.handlers, policy, states, clock)
         self._planner = DueJobPlanner(
             self._events,
@@ -131,7 +130,6 @@ class MemoryWorker:
             limiter=tools.limiter,
             locks=tools.deduplicator,
             protection=tools.protection,
-            clock=clock,
         )
 
     def run(self, job: StoredJob) -> tuple[bool, BaseException | None]:

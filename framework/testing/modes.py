@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from framework.declare import port
 from framework.errors import ModeError
+from framework.process_clock import process_clock
 from framework.settings.load import load
 from framework.testing.exclusive_use import exclusive_use
 from framework.testing.fake_clock import FakeClock
@@ -106,7 +106,7 @@ def assert_enqueued(
 @contextmanager
 def _in_memory(clock: FakeClock | None, server_middlewares: Sequence[type[Any]] | None) -> Generator[FakeJobs]:
     jobs = FakeJobs(load(), clock or FakeClock(), server_middlewares)
-    with wiring.override(jobs.client), port.clock.override(jobs.clock), _activated(jobs):
+    with wiring.override(jobs.client), process_clock.override(jobs.clock), _activated(jobs):
         try:
             yield jobs
         finally:

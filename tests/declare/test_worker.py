@@ -459,7 +459,7 @@ NOW = 1_800_000_000.0
     around=registry.isolated,
 )
 def test_due_time_of_delays_and_moments(when: Any, due: DueTime | None):
-    assert due_at("W", when, lambda: NOW) == due
+    assert due_at("W", when, NOW) == due
 
 
 @each_row(
@@ -477,7 +477,7 @@ def test_due_time_of_delays_and_moments(when: Any, due: DueTime | None):
 )
 def test_due_time_refuses_other_values(when: Any, words: str):
     with pytest.raises(ArgumentsError, match=words):
-        due_at("W", when, lambda: NOW)
+        due_at("W", when, NOW)
 
 
 def test_perform_at_refuses_a_naive_datetime(recorder: Any):
@@ -503,22 +503,20 @@ def test_bulk_error_names_the_wrong_job(recorder: Any, jobs: Any, words: str):
 
 
 def test_times_of_delays_count_by_redis_and_others_by_this_host():
-    clock = lambda: NOW  # noqa: E731 - a constant
-    delays = times_schedule("W", [60, timedelta(hours=1)], clock)
+    delays = times_schedule("W", [60, timedelta(hours=1)], NOW)
     assert delays == (DueTime(NOW, 0.0), JobTimes([60.0, 3_600.0]))
-    mixed = times_schedule("W", [60, NOW + 90], clock)
+    mixed = times_schedule("W", [60, NOW + 90], NOW)
     assert mixed == (DueTime(NOW, None), JobTimes([60.0, 90.0]))
 
 
 def test_bulk_schedule_of_times_and_batches():
-    clock = lambda: NOW  # noqa: E731 - a constant
-    due, pace = bulk_schedule("W", 60, 2, 10, clock)
+    due, pace = bulk_schedule("W", 60, 2, 10, NOW)
     assert due == DueTime(NOW + 60, 60.0)
     assert pace is not None
     assert pace.delays_s(0, 5) == [0, 0, 10, 10, 20]
-    assert bulk_schedule("W", 60, None, None, clock) == (DueTime(NOW + 60, 60.0), None)
+    assert bulk_schedule("W", 60, None, None, NOW) == (DueTime(NOW + 60, 60.0), None)
     for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a paced bulk starts at once
-        assert bulk_schedule("W", not_in_the_future, 1, timedelta(seconds=1), clock) == (
+        assert bulk_schedule("W", not_in_the_future, 1, timedelta(seconds=1), NOW) == (
             DueTime(NOW, 0.0),
             BulkPacing(1, 1.0),
         )
@@ -531,7 +529,7 @@ def test_bulk_schedule_of_times_and_batches():
         (2, 0, "batch_delay"),
     ):
         with pytest.raises(ArgumentsError, match=words):
-            bulk_schedule("W", 60, size, delay, clock)
+            bulk_schedule("W", 60, size, delay, NOW)
 
 
 def test_bulk_for_makes_arguments_and_contexts(recorder: Any):

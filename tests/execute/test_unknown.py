@@ -8,6 +8,7 @@ from framework.declare import registry
 from framework.errors import NewerVersionError
 from framework.execute.unknown import UnknownClassDelays
 from framework.finish.outcome import ForeignClass, UnknownClass
+from framework.process_clock import process_clock
 from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE
 from tests.harness import payload
 from tests.tables import each_row
@@ -24,8 +25,14 @@ ANYTHING = (
 )
 
 
+@pytest.fixture(autouse=True)
+def frozen_time():
+    with process_clock.override(lambda: NOW):
+        yield
+
+
 def classes(*foreign, max_wait_s=86_400.0, draw=0.5):
-    return UnknownClassDelays(foreign, max_wait_s, clock=lambda: NOW, draw=lambda: draw)
+    return UnknownClassDelays(foreign, max_wait_s, draw=lambda: draw)
 
 
 def waiting_payload(count, since, **fields):

@@ -9,6 +9,7 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError
 from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry, RetryPolicy
+from framework.process_clock import process_clock
 from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
@@ -19,12 +20,12 @@ NOW = 1_800_000_000.25
 
 @pytest.fixture(autouse=True)
 def alone():
-    with registry.isolated():
+    with registry.isolated(), process_clock.override(lambda: NOW):
         yield
 
 
-def policy(draw=0.0, now=NOW, **options):
-    return RetryPolicy(clock=lambda: now, draw=lambda: draw, **options)
+def policy(draw=0.0, **options):
+    return RetryPolicy(draw=lambda: draw, **options)
 
 
 def worker(answer=None, **attributes):

@@ -11,6 +11,7 @@ import pytest
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import DueTime
 from framework.errors import ArgumentsError, ShardUnavailableError
+from framework.process_clock import process_clock
 from framework.push.schedule_writer import ScheduleWriter
 from framework.shard.shard import Shard
 from framework.wire import keys
@@ -137,9 +138,10 @@ def test_push_invalid_due_time_of_a_middleware_is_refused(pusher, redis, due):
     assert not redis.exists(keys.SCHEDULE)
 
 
-def test_clock_skew_is_logged_once_per_shard(pusher, caplog):
+def test_clock_skew_is_logged_once_per_shard(pusher, caplog, monkeypatch):
     now = [0.0]
-    slow = ScheduleWriter(lambda: time.time() - 600, monotonic=lambda: now[0])
+    monkeypatch.setattr(process_clock, "now", lambda: time.time() - 600)
+    slow = ScheduleWriter(monotonic=lambda: now[0])
     shard = pusher.shards["main"]
     with caplog.at_level(logging.WARNING, logger="framework"):
         for _ in range(3):
@@ -151,10 +153,11 @@ def test_clock_skew_is_logged_once_per_shard(pusher, caplog):
     assert "skew_s=-" in caplog.records[0].getMessage()
 
 
-def test_clock_skew_below_a_round_trip_is_not_logged(pusher, caplog):
+def test_clock_skew_below_a_round_trip_is_not_logged(pusher, caplog, monkeypatch):
     """The reply took an hour: Redis's clock is between the two readings of the host's clock."""
     times = iter([time.time() - 1_800, time.time() + 1_800])
-    ScheduleWriter(lambda: next(times)).first_due_at(pusher.shards["main"], DueTime(0.0, 5.0))
+    monkeypatch.setattr(process_clock, "now", lambda: next(times))
+    ScheduleWriter().first_due_at(pusher.shards["main"], DueTime(0.0, 5.0))
     assert not caplog.records
 
 
@@ -165,7 +168,7 @@ def test_clock_check_that_fails_does_not_fail_the_push(pusher, redis, redis_url)
     endpoint = replace(pusher.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))
     shard = Shard("main", endpoint, role="tests")
     try:
-        ScheduleWriter(time.time).write(shard, b"{}", DueTime(4_000_000_000.0), ())
+        ScheduleWriter().write(shard, b"{}", DueTime(4_000_000_000.0), ())
         assert redis.zcard(keys.SCHEDULE) == 1
     finally:
         shard.close()

@@ -11,6 +11,7 @@ import pytest
 
 from framework.declare import port
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError, UnroutedCallError
+from framework.process_clock import process_clock
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import context
@@ -47,8 +48,8 @@ def test_push_writes_the_fields_of_sidekiq(pusher, jobs, redis):
 
 
 @pytest.mark.parametrize("second", [0, 1, 2])
-def test_push_on_a_full_second_writes_a_fraction(pusher, redis, second):
-    pusher.open(clock=lambda: 1_750_000_000.0 + second)
+def test_push_on_a_full_second_writes_a_fraction(pusher, redis, second, monkeypatch):
+    monkeypatch.setattr(process_clock, "now", lambda: 1_750_000_000.0 + second)
     worker(queue="default").perform_async()
     text = redis.lindex("queue:default", 0).decode()
     assert re.search(r'"created_at":\d+\.\d*[1-9]', text)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from framework.declare import registry
 from framework.declare.bulk import bind_all, json_chunks
 from framework.errors import ArgumentsError, ExceedLimitError
+from framework.process_clock import process_clock
 from framework.push.normalize import Normalizer
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.push.template import JobTemplate
@@ -94,12 +95,13 @@ def facts_of(error):
 
 def made(declaration, args, chosen, fields, now, limiter, *, waits):
     """Return the payload of the normalizer, or its error."""
-    normalizer = Normalizer(lambda: now)
-    payload = normalizer.payload(
-        declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, job_context=fields
-    )
-    if not waits:
-        payload["enqueued_at"] = normalizer.now()
+    normalizer = Normalizer()
+    with process_clock.override(lambda: now):
+        payload = normalizer.payload(
+            declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, job_context=fields
+        )
+        if not waits:
+            payload["enqueued_at"] = normalizer.now()
     try:
         return json.loads(limiter.encode(payload, big_payload=declaration.big_payload, compress=declaration.compress))
     except ExceedLimitError as error:

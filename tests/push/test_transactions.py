@@ -9,6 +9,7 @@ import pytest
 
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.errors import PushInTransactionError
+from framework.process_clock import process_clock
 from framework.push import transactions
 from framework.push.transactions import TransactionCheck, add_source, skipping_transaction_check
 from framework.wire.resources import WAL_POSITIONS
@@ -95,9 +96,9 @@ def test_bulk_and_delayed_pushes_wait_too(transaction, pusher, jobs, redis):
     assert [json.loads(data)["jid"] for data in redis.zrange("schedule", 0, -1)] == [late]
 
 
-def test_enqueued_at_is_the_time_of_the_commit(transaction, pusher, jobs):
+def test_enqueued_at_is_the_time_of_the_commit(transaction, pusher, jobs, monkeypatch):
     times = [1_800_000_000.0]
-    pusher.open(clock=lambda: times[0])
+    monkeypatch.setattr(process_clock, "now", lambda: times[0])
     worker().perform_async(1)
     times[0] += 5
     transaction.commit()

@@ -12,6 +12,7 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
+from framework.process_clock import process_clock
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
@@ -64,7 +65,7 @@ def events():
     return Events()
 
 
-def poller(url, events, *middleware, dead_set=None, clock=time.time, timing=None, limiter=None, budget=None):
+def poller(url, events, *middleware, dead_set=None, timing=None, limiter=None, budget=None):
     """The poller of a process that knows one shard and no rules."""
     shard = opened(url)
     client = shard.client
@@ -80,7 +81,6 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, timing=None
         limiter=limiter or LIMITER,
         locks=Deduplicator(),
         budget=budget,
-        clock=clock,
     )
     return Poller(client, events, preparation, transfer, timing or PollTiming(client, 1.0), dead_set or SetLimits())
 
@@ -127,8 +127,8 @@ def test_poller_keeps_the_count_of_a_deferred_job(redis, redis_url, events):
 def test_poller_uses_the_servers_clock(redis, redis_url, events):
     seconds, _ = redis.time()
     redis.zadd(keys.SCHEDULE, {encoded(jid="now"): seconds - 1, encoded(jid="not yet"): seconds + 3600})
-    late = poller(redis_url, events, clock=lambda: LONG_AGO)
-    assert late.poll() == 1
+    with process_clock.override(lambda: LONG_AGO):
+        assert poller(redis_url, events).poll() == 1
     assert [job["jid"] for job in queued(redis)] == ["now"]
 
 

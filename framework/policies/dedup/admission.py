@@ -1,7 +1,5 @@
 """Release or renew the lock of a job before its run, and make the run see what its dropped duplicates saw (GitLab guideline)."""
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -69,12 +67,10 @@ class DedupLock:
         self,
         client: "redis.Redis",
         consistency: AdmissionPolicy | None = None,
-        clock: Callable[[], float] = time.time,
         protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
         self._client = client
         self._consistency = consistency
-        self._clock = clock
         self._protection = protection
 
     def applies_to(self, declaration: Declaration) -> bool:
@@ -116,7 +112,7 @@ class DedupLock:
             request.unit.leave_lock()
         elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
             assert request.unit.resources is not None, "it has a lock"  # noqa: S101
-            request.unit.resources.next_run = partial(next_run, request.unit, policy, self._clock, self._protection)
+            request.unit.resources.next_run = partial(next_run, request.unit, policy, self._protection)
         return None
 
     def _start_with_positions(

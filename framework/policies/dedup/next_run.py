@@ -1,11 +1,11 @@
 """Build the one further run of a job whose duplicate came during its run (GitLab's ``if_deduplicated: :reschedule_once``)."""
 
-from collections.abc import Callable
 from typing import Any
 
 from framework.declare.policy_options import Deduplicate
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.payloads.protection import NO_PROTECTION, PayloadProtection
+from framework.process_clock import process_clock
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid
@@ -49,15 +49,13 @@ _RUN_FIELDS = (
 """The payload fields that describe the finished run."""
 
 
-def next_run(
-    unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float], protection: PayloadProtection = NO_PROTECTION
-) -> NextRun:
+def next_run(unit: UnitOfWork, policy: Deduplicate, protection: PayloadProtection = NO_PROTECTION) -> NextRun:
     """Return the next run: a new job with the arguments and the context of the job that ``unit`` holds.
 
     Raises OSError as ``PayloadProtection.bind_to``: the settlement is then tried again.
     """
     payload = decode(unit.data, None)
-    former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
+    former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(process_clock.now())
     signed = protection.is_signed(payload)
     for name in _RUN_FIELDS:
         payload.pop(name, None)

@@ -4,13 +4,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakSet
 
 from framework.errors import ShardUnavailableError
+from framework.process_clock import process_clock
 from framework.push.job_batch import JobBatch
 from framework.push.reliable.file_system import FileSystem
 from framework.push.reliable.kept_push import KeptPush
@@ -51,17 +52,15 @@ class ReliablePush:
         limits: KeepLimits,
         shards: Mapping[str, Shard],
         *,
-        clock: Callable[[], float] = time.time,
         files: FileSystem | None = None,
         period_s: float = _OUTAGE_PERIOD_S,
     ) -> None:
         self._folder = folder
         self._limits = limits
-        self._clock = clock
         self._file_system = files or FileSystem()
         self._period_s = period_s
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
-        self._round = ReplayRound(shards, lambda: self._lock, clock)
+        self._round = ReplayRound(shards, lambda: self._lock)
         self._reset()
         _all.add(self)
 
@@ -101,7 +100,7 @@ class ReliablePush:
         if not is_outage(error):
             raise error
         in_doubt = error.maybe_written and token is None
-        push = KeptPush(error.shard, batch, token or generate_jid(), self._clock(), in_doubt, locks_when_due)
+        push = KeptPush(error.shard, batch, token or generate_jid(), process_clock.now(), in_doubt, locks_when_due)
         # It may be in Redis under its token.
         tried = error.maybe_written and token is not None
         record = push.encode()
@@ -270,7 +269,7 @@ class ReliablePush:
                 "all kept pushes are replayed; pushes go to Redis again",
                 event_name="push.replayed",
                 jobs=replayed,
-                away_s=round(max(0.0, self._clock() - oldest), 3),
+                away_s=round(max(0.0, process_clock.now() - oldest), 3),
             )
 
 

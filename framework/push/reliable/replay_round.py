@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from framework.errors import ShardUnavailableError
+from framework.process_clock import process_clock
 from framework.push.reliable.kept_push import DamagedRecordError, KeptPush
 from framework.push.reliable.push_file import Entry, PushFile
 from framework.push.reliable.replay import ReplayResult, write_kept_push
@@ -45,12 +46,9 @@ class ReplayProgress:
 class ReplayRound:
     """Replay pushes in one thread at a time. ``lock`` protects the entries of the files."""
 
-    def __init__(
-        self, shards: Mapping[str, Shard], lock: Callable[[], threading.Lock], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, shards: Mapping[str, Shard], lock: Callable[[], threading.Lock]) -> None:
         self._shards = shards
         self._lock = lock
-        self._clock = clock
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def run(self, file: PushFile, result: ReplayProgress) -> None:
@@ -63,7 +61,7 @@ class ReplayRound:
             pending = iter(list(file.entries.values()))
         while group := list(islice((entry for entry in pending if self._is_free(entry, result)), _GROUP_SIZE)):
             before = [entry.tried_at for entry in group]
-            file.mark_tried(group, self._clock())
+            file.mark_tried(group, process_clock.now())
             for entry, tried_at in zip(group, before, strict=True):
                 if result.blocks(entry.destination):
                     # Not tried after all.
@@ -96,7 +94,7 @@ class ReplayRound:
         shard = self._shards[entry.destination[0]]
         try:
             push = file.read(entry)
-            done = write_kept_push(shard, push, tried_at, self._clock())
+            done = write_kept_push(shard, push, tried_at, process_clock.now())
         except ShardUnavailableError as error:
             if not error.maybe_written:
                 entry.tried_at = tried_at

@@ -9,6 +9,7 @@ import pytest
 
 from framework import Deduplicate
 from framework.errors import ShardUnavailableError
+from framework.process_clock import process_clock
 from framework.push.reliable.reliable_push import KeepLimits
 from framework.wire import keys
 from tests.harness import forked, full_memory, until
@@ -17,13 +18,20 @@ from tests.push.reliable.conftest import DOWN, FullDisk
 
 
 class Clock:
-    """A clock of the producer that a test sets forward."""
+    """A clock of the process that a test sets forward."""
 
     def __init__(self):
         self.ahead_s = 0.0
 
     def __call__(self):
         return time.time() + self.ahead_s
+
+
+@pytest.fixture
+def clock():
+    made = Clock()
+    with process_clock.override(made):
+        yield made
 
 
 def plain(**attributes):
@@ -61,16 +69,15 @@ def test_stopped_and_started_redis_gets_jobs_in_order(make_server, producer, lin
     assert (kept["kept_jobs"], end["jobs"]) == (1, 5)
 
 
-def test_replayed_jobs_have_lock_status_and_time(producer, redis, jobs):
+def test_replayed_jobs_have_lock_status_and_time(clock, producer, redis, jobs):
     """A plain push with the same arguments writes the same keys."""
-    clock = Clock()
-    producer(url=DOWN, clock=clock)
+    producer(url=DOWN)
     unique = plain(name="Unique", idempotent=True)
     tracked = plain(name="Tracked", status_expiration=600)
     first, second = unique.perform_async(1), unique.perform_async(1)
     later = tracked.perform_in(timedelta(minutes=10), 2)
     clock.ahead_s = 60.0
-    producer(clock=clock).reliable.replay()
+    producer().reliable.replay()
     assert [one["jid"] for one in jobs()] == [first]
     assert second != first
     (due,) = scheduled(redis)
@@ -81,16 +88,15 @@ def test_replayed_jobs_have_lock_status_and_time(producer, redis, jobs):
     assert len(jobs()) == 1
 
 
-def test_overdue_job_goes_to_its_queue(producer, redis, jobs):
-    clock = Clock()
-    producer(url=DOWN, clock=clock)
+def test_overdue_job_goes_to_its_queue(clock, producer, redis, jobs):
+    producer(url=DOWN)
     tracked = plain(name="Tracked", status_expiration=600).perform_in(5, 1)
     plain(name="Late", idempotent=True).perform_in(5, 2)
     early = Deduplicate("until_executed", including_scheduled=True)
     unique = plain(name="Early", queue="early", idempotent=True, deduplicate=early)
     locked = unique.perform_in(5, 3)
     clock.ahead_s = 60.0
-    producer(clock=clock).reliable.replay()
+    producer().reliable.replay()
     assert [one["jid"] for one in jobs()] == [tracked]
     assert jobs()[0]["enqueued_at"] > jobs()[0]["created_at"]
     assert [one["jid"] for one in jobs("early")] == [locked]
@@ -141,9 +147,8 @@ def test_chunk_whose_reply_was_lost_is_written_once(producer, proxy, redis, jobs
 
 
 @pytest.mark.parametrize(("taken", "event", "left"), [(0, "push.duplicate", 3), (3, "push.maybe_twice", 3)])
-def test_chunk_whose_token_expired_is_looked_for(producer, proxy, redis, jobs, lines, taken, event, left):
-    clock = Clock()
-    shop = producer(clock=clock)
+def test_chunk_whose_token_expired_is_looked_for(clock, producer, proxy, redis, jobs, lines, taken, event, left):
+    shop = producer()
     job = plain()
     proxy.lose_replies(b"EXEC", {1})
     with shop.stopped_replay():
