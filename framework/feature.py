@@ -48,6 +48,8 @@ class Feature:
     """The name of its folder below ``framework/features``."""
     worker: "Late[Any] | None" = None
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
+    problems: "Late[Any] | None" = None
+    """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: what is wrong with the settings or the classes of the workers."""
 
 
 _ALL: "Late[tuple[Feature, ...]]" = Late("framework.features.order:FEATURES")

@@ -10,12 +10,12 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError
 from framework.feature_flags.flag import Flag, check_flag_name, drop_flag, is_class_flag, pause_flag, run_flag
 from framework.messages import did_you_mean, join_names
+from framework.route.loading import open_router
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shard
 from framework.terminal.project import Project
 from framework.wiring.blockers import limits_under_flags
-from framework.wiring.client import open_router
 
 _FORMS = "write limit=20, flag:NAME=50 or rule='QUERY,QUEUE,SHARD'"
 

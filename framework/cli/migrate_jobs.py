@@ -28,6 +28,7 @@ from framework.route.split import ShardSplit, splits_observed
 from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import is_wrong_type
 from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
@@ -45,7 +46,6 @@ from framework.terminal.shards import unserved_queue_message
 from framework.text import decode_escaped
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
-from framework.wiring.client import open_shards
 
 QUEUED = "queued"
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}

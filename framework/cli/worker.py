@@ -20,6 +20,7 @@ from framework.process.own_queues import CapsuleOptions, OwnQueues, without_caps
 from framework.process.reload import FileChanges, Reloader, WatchedFolder
 from framework.process.signals import SignalQueue
 from framework.process.supervisor_link import bind_to_supervisor
+from framework.route.loading import load_workers
 from framework.route.router import MAIN, Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
@@ -38,7 +39,7 @@ from framework.terminal.options import (
     unknown_shard_message,
 )
 from framework.terminal.output import echo
-from framework.wiring.client import connect, load_workers
+from framework.wiring.client import connect
 from framework.wiring.worker_process import WorkerOptions, run_worker
 
 _FILE_SETTINGS = ("limits", "process_limits", "blocking_queues")

@@ -11,6 +11,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ArgumentsError, ConfigurationProblem
 from framework.messages import did_you_mean
+from framework.route.loading import LoadedWorkers
 from framework.settings.model import Settings
 from framework.settings.schedule import CronEntrySettings, CronSettings
 from framework.wire.protected import HIDDEN
@@ -131,11 +132,17 @@ def unknown_classes(settings: Settings) -> dict[str, str]:
     return {name: one.class_ for name, one in settings.schedule.items() if registry.find(one.class_) is None}
 
 
-def schedule_problems(settings: Settings, *, all_loaded: bool) -> Iterator[ConfigurationProblem]:
-    """Yield what is wrong with the file: unknown classes, if all modules of the application are loaded, and arguments."""
+def schedule_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
+    """Yield what is wrong with the file: unknown classes, if all modules of the application are loaded, and arguments.
+
+    Processes that only push do not read the file.
+    """
+    if not workers.from_modules:
+        return
+    settings = workers.settings
     file = settings.config_file_label(SCHEDULE_FILE)
-    known = [worker.declaration().wire_name for worker in registry.workers()]
-    for name, wire_name in unknown_classes(settings).items() if all_loaded else ():
+    known = [one.wire_name for one in workers.declarations]
+    for name, wire_name in unknown_classes(settings).items() if workers.whole else ():
         message = f"no worker has the wire name {wire_name!r}{did_you_mean(wire_name, known)}"
         yield ConfigurationProblem(file, f"schedule.{name}.class", message)
     for name, entry in collect_entries(settings).items():

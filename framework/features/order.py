@@ -7,8 +7,10 @@ says why it stands where it stands, if it matters.
 from framework.feature import Feature
 from framework.features.concurrency.feature import CONCURRENCY
 from framework.features.consistency.feature import CONSISTENCY
+from framework.features.cron.feature import CRON
 from framework.features.deduplication.feature import DEDUPLICATION
 from framework.features.deferral.feature import DEFERRAL
+from framework.features.encryption.feature import ENCRYPTION
 from framework.features.flags.feature import FLAGS
 from framework.features.health.feature import HEALTH
 from framework.features.pause.feature import PAUSE
@@ -26,4 +28,6 @@ FEATURES: tuple[Feature, ...] = (
     CONSISTENCY,
     # After pauses: their strategies are polled even while Redis does not answer the read of the flags.
     FLAGS,
+    CRON,
+    ENCRYPTION,
 )

@@ -5,7 +5,11 @@ from typing import Any
 
 from framework.errors import ShardUnavailableError, UnknownShardError
 from framework.messages import did_you_mean
+from framework.settings.model import Settings
+from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
+from framework.store.endpoints import endpoint_of
+from framework.telemetry.sentry import tracker_of
 from framework.types import Jid, JobState
 from framework.wire.status_key import most_advanced
 
@@ -69,3 +73,17 @@ class Shards(Mapping[str, Shard]):
         """Close every shard's connections."""
         for shard in self._shards.values():
             shard.close()
+
+
+def open_shards(settings: Settings, *, role: str) -> Shards:
+    """Return every configured shard. Opens no socket."""
+    validator = open_validated_client(settings)
+    return Shards(
+        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
+        source=settings.config_file_label("redis.yml"),
+    )
+
+
+def open_validated_client(settings: Settings) -> RoutingValidator:
+    """Return the validator of the application's own calls to a shard: it raises in development, reports in production."""
+    return RoutingValidator(strict=not settings.production, tracker=lambda: tracker_of(settings))

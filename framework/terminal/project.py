@@ -10,6 +10,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.process.boot_warnings import warn_unknown_variables
+from framework.route.loading import load_workers
 from framework.route.router import Router
 from framework.settings.all_queues import all_queues_path
 from framework.settings.load import load
@@ -17,7 +18,6 @@ from framework.settings.model import Settings
 from framework.telemetry.visible import visible
 from framework.terminal.errors import refuse_unknown, unknown_worker_message
 from framework.terminal.output import echo, echo_text
-from framework.wiring.client import load_workers
 
 
 class Project(NamedTuple):

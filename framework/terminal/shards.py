@@ -14,10 +14,10 @@ from framework.settings.load import load
 from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.terminal.options import check_shard
 from framework.terminal.output import columns, echo, echo_json, echo_lines
-from framework.wiring.client import open_shards
 
 _PROGRESS_INTERVAL_S = 1.0
 

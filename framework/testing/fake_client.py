@@ -16,6 +16,7 @@ from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.route.loading import open_router
 from framework.settings.model import Settings
 from framework.shard.shards import Shards
 from framework.store.endpoints import endpoint_of
@@ -29,7 +30,7 @@ from framework.testing.memory_shard import MemoryShard
 from framework.testing.memory_worker import MemoryTools
 from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
-from framework.wiring.client import ProcessClient, open_limiter, open_router
+from framework.wiring.client import ProcessClient, open_limiter
 from framework.wiring.payloads import payload_edits
 
 OnPush = Callable[[Sequence[Jid]], None]

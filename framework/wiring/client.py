@@ -1,20 +1,16 @@
 """Build the shards, the router and the client of a process from its settings."""
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from framework import middleware
-from framework.cron.entries import schedule_problems
-from framework.declare import port, registry
+from framework.declare import port
 from framework.declare.bulk import bind_all
-from framework.declare.declaration import Declaration
 from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
 from framework.declare.result_port import ResultPort
-from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
@@ -23,7 +19,6 @@ from framework.payloads.stored_state import state_signatures
 from framework.policies.consistency.databases import databases_of
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
-from framework.policies.pause import strategies
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
 from framework.process.unserved import warn_unserved
 from framework.push.client import Client
@@ -31,22 +26,20 @@ from framework.push.reliable.reliable_push import KeepLimits, ReliablePush
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
+from framework.route.loading import checked_router, open_router
 from framework.route.router import Router
 from framework.settings.load import load
-from framework.settings.model import ENV_PREFIX, Settings
+from framework.settings.model import Settings
 from framework.shard.lease_store import LeaseStore
 from framework.shard.limiter_store import LimiterStore
 from framework.shard.result_store import ResultStore
-from framework.shard.routing_validator import RoutingValidator
-from framework.shard.shard import Shard
-from framework.shard.shards import Shards
-from framework.store.endpoints import endpoint_of
+from framework.shard.shards import Shards, open_shards
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
-from framework.telemetry.sentry import Tracker, open_tracker
+from framework.telemetry.sentry import tracker_of
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
-from framework.wiring.payloads import key_problems, open_protection, payload_edits
+from framework.wiring.payloads import open_protection, payload_edits
 
 
 class ProcessClient(Client):
@@ -163,45 +156,10 @@ def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseExcept
     )
 
 
-def open_shards(settings: Settings, *, role: str) -> Shards:
-    """Return every configured shard. Opens no socket."""
-    validator = open_validated_client(settings)
-    return Shards(
-        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
-        source=settings.config_file_label("redis.yml"),
-    )
-
-
 def open_reliable_push(settings: Settings, shards: Shards) -> ReliablePush:
     """Return the object that keeps and replays pushes in the configured folder. Opens no file."""
     chosen = settings.reliable_push
     return ReliablePush(settings.pushes_dir, KeepLimits(chosen.max_jobs, chosen.max_bytes), shards)
-
-
-def open_validated_client(settings: Settings) -> RoutingValidator:
-    """Return the validator of the application's own calls to a shard: it raises in development, reports in production."""
-    return RoutingValidator(strict=not settings.production, tracker=lambda: tracker_of(settings))
-
-
-def tracker_of(settings: Settings) -> Tracker:
-    """Return the error tracker of this process, which does nothing without a DSN."""
-    dsn = settings.sentry.dsn
-    return open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
-
-
-def open_router(settings: Settings) -> Router:
-    """Return the router of the configured rules. Raises ConfigurationError for invalid ones."""
-    source = settings.config_file_label("routing.yml")
-    if f"{ENV_PREFIX}ROUTING_RULES" in os.environ:
-        source = f"environment: {ENV_PREFIX}ROUTING_RULES"
-    return Router(
-        settings.routing_rules,
-        settings.shards,
-        settings.feature_categories,
-        source=source,
-        folder=settings.config_label,
-        retired=settings.retired_workers,
-    )
 
 
 def open_limiter(settings: Settings) -> SizeLimiter:
@@ -217,58 +175,6 @@ def open_limiter(settings: Settings) -> SizeLimiter:
         offloads=settings.payload_offload.url is not None,
     )
     return SizeLimiter(limits, OversizeReporter(lambda: tracker_of(settings)))
-
-
-def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
-    """Import the modules and return the router, checked against their workers.
-
-    Raises:
-        ConfigurationError: with every problem of the modules, their classes and the rules at once.
-    """
-    problems: list[ConfigurationProblem] = []
-    try:
-        registry.load(modules)
-    except ConfigurationError as error:
-        problems += error.problems
-    try:
-        router = checked_router(settings)
-    except ConfigurationError as error:
-        raise ConfigurationError([*problems, *error.problems]) from None
-    all_loaded = not problems and registry.loaded().issuperset(settings.workers_module)
-    problems += schedule_problems(settings, all_loaded=all_loaded)
-    if problems:
-        raise ConfigurationError(problems)
-    return router
-
-
-def checked_router(settings: Settings) -> Router:
-    """Return the router, checked against every registered worker.
-
-    Raises:
-        ConfigurationError: with every invalid rule and every worker that contradicts the configuration.
-    """
-    problems: list[ConfigurationProblem] = []
-    try:
-        router = open_router(settings)
-    except ConfigurationError as error:
-        problems += error.problems
-        router = Router(
-            (),
-            settings.shards,
-            settings.feature_categories,
-            folder=settings.config_label,
-            retired=settings.retired_workers,
-        )
-    for worker in registry.workers():
-        declaration: Declaration = worker.declaration()
-        problems += router.validate(declaration)
-        problems += strategies.validate_pause_control(declaration)
-    declarations = [worker.declaration() for worker in registry.workers()]
-    problems += databases_of(settings).problems(declarations)
-    problems += key_problems(settings.encryption, settings.config_file_label("application.yml"), declarations)
-    if problems:
-        raise ConfigurationError(problems)
-    return router
 
 
 def connect(settings: Settings) -> Router:

@@ -9,9 +9,9 @@ from framework.cluster.supervisor import Supervisor
 from framework.process.events import ProcessEvents
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
+from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import report_to
-from framework.wiring.client import open_shards
 
 
 def open_supervisor(settings: Settings, specs: Sequence[ChildSpec], on_event: OnEvent | None = None) -> Supervisor:

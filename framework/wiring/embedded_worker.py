@@ -19,6 +19,7 @@ from framework.process.own_queues import CapsuleOptions, check_capsules, without
 from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
+from framework.route.loading import checked_router, load_workers
 from framework.route.router import MAIN, Router
 from framework.settings.load import load
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S, Settings
@@ -28,7 +29,6 @@ from framework.supervised_threads import SupervisedThread, report_to
 from framework.telemetry import logs
 from framework.telemetry.library_log import LibraryLog
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
-from framework.wiring.client import checked_router, load_workers
 from framework.wiring.worker_process import WorkerOptions, build_worker, check_options
 
 CONCURRENCY = 2

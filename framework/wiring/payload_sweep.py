@@ -6,7 +6,7 @@ from typing import Any
 
 from framework.process.payload_upkeep import PayloadUpkeep, log_sweep, sweep_period_s
 from framework.settings.model import Settings
-from framework.wiring.client import open_shards
+from framework.shard.shards import open_shards
 from framework.wiring.payloads import open_offload
 
 

@@ -1,11 +1,10 @@
 """Build what protects the stored payloads from the settings."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from framework.declare.declaration import Declaration
 from framework.declare.job_option import application_fields
-from framework.errors import ConfigurationProblem, EncryptionKeyError
+from framework.errors import EncryptionKeyError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.stats import RunningJobs
 from framework.execute.verifying import VerifyingDecoder
@@ -16,7 +15,6 @@ from framework.payloads.protection import PayloadProtection
 from framework.payloads.s3_store import S3Store
 from framework.payloads.signatures import payload_signatures
 from framework.push.edited_payloads import Edits, PayloadEdits
-from framework.settings.key_versions import KeySettings
 from framework.settings.model import Settings
 from framework.settings.payload_offload import PayloadOffloadSettings
 from framework.wire.memory_budget import MemoryBudget
@@ -87,15 +85,3 @@ def payload_edits(protection: PayloadProtection) -> PayloadEdits:
         return Edits((*moving, *signing), 0 if signing or offload is None else offload.threshold, undo)
 
     return edits_of
-
-
-def key_problems(keys: KeySettings, file: str, declarations: Iterable[Declaration]) -> list[ConfigurationProblem]:
-    """Return a problem for each class that encrypts, if there is no key."""
-    if keys.secrets:
-        return []
-    message = "{} declares `encrypt = True`: set encryption.keys, which `application-worker encryption new-key` makes"
-    return [
-        ConfigurationProblem(file, "encryption.keys", message.format(one.wire_name))
-        for one in declarations
-        if one.encrypt
-    ]

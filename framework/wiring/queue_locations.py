@@ -3,12 +3,12 @@
 from typing import Any
 
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.route.loading import open_router
 from framework.route.topology import QueueLocations, regenerate_advice
 from framework.settings.all_queues import all_queues_path, read_entries
 from framework.settings.model import Settings
 from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
-from framework.wiring.client import open_router
 
 _RESTORE = "restore it from version control"
 

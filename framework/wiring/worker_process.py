@@ -58,12 +58,13 @@ from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper
 from framework.recover.suspects import SuspectRunner
+from framework.route.loading import open_router
 from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
-from framework.shard.shards import Shards
+from framework.shard.shards import Shards, open_shards
 from framework.store.absent_keys import AbsentKeys
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
@@ -71,6 +72,7 @@ from framework.store.endpoints import endpoint_of
 from framework.supervised_threads import report_to
 from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs
+from framework.telemetry.sentry import tracker_of
 from framework.timings import Timings
 from framework.version import VERSION
 from framework.wire import keys
@@ -83,7 +85,7 @@ from framework.wiring.capsule_parts import (
     owners_of,
     running_units,
 )
-from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
+from framework.wiring.client import default_client, replay_kept_pushes
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.fair_queues import fair_queues, refuse_shared_fair_queues
 from framework.wiring.payload_sweep import open_payload_upkeep

@@ -6,6 +6,8 @@ import pytest
 
 from framework.cron.entries import collect_entries, schedule_problems, spread_offset_s
 from framework.cron.orders import Order, decode_order
+from framework.declare import registry
+from framework.route.loading import LoadedWorkers
 from framework.settings.load import load
 from framework.settings.schedule import CronSettings
 from tests.cron.conftest import entry, worker
@@ -59,6 +61,11 @@ def test_offset_is_stable_and_differs_by_entry_and_place():
     assert spread_offset_s("daily", None, home.model_copy(update={"spread": 3_600})) == KNOWN_OFFSETS[0]
 
 
+def loaded(settings, *, whole=False):
+    declarations = [one.declaration() for one in registry.workers()]
+    return LoadedWorkers(settings, declarations, from_modules=True, whole=whole)
+
+
 def test_spread_of_class_file_and_settings_gives_the_offset(configured):
     worker(cron="@hourly", spread=3_600)
     assert collect_entries(configured())["TickWorker"].offset_s == spread_offset_s("TickWorker", 3_600, CronSettings())
@@ -73,23 +80,23 @@ def test_spread_of_class_file_and_settings_gives_the_offset(configured):
 def test_unknown_class_is_a_problem_where_all_modules_are_loaded(configured):
     worker()
     settings = configured(nightly={"cron": "@daily", "class": "TikWorker"})
-    (problem,) = schedule_problems(settings, all_loaded=True)
+    (problem,) = schedule_problems(loaded(settings, whole=True))
     assert problem.file.endswith("config/schedule.yml")
     assert problem[1:] == (
         "schedule.nightly.class",
         "no worker has the wire name 'TikWorker' (did you mean 'TickWorker'?)",
     )
-    assert not list(schedule_problems(settings, all_loaded=False))
+    assert not list(schedule_problems(loaded(settings)))
 
 
 def test_arguments_that_do_not_fit_are_a_problem(configured):
     worker(perform=lambda self, days: None)
     settings = configured(nightly={"cron": "@daily", "class": "TickWorker"})
-    (problem,) = schedule_problems(settings, all_loaded=False)
+    (problem,) = schedule_problems(loaded(settings))
     assert problem.key == "schedule.nightly.args"
     assert "argument 'days'" in problem.message
     assert not list(
-        schedule_problems(configured(a={"cron": "@daily", "class": "TickWorker", "args": [1]}), all_loaded=True)
+        schedule_problems(loaded(configured(a={"cron": "@daily", "class": "TickWorker", "args": [1]}), whole=True))
     )
 
 

@@ -16,12 +16,12 @@ from framework.feature_flags.redis_flags import set_flag
 from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
+from framework.route.loading import open_router
 from framework.settings.load import load
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs
 from framework.wire import keys
-from framework.wiring.client import open_router
 from framework.wiring.worker_process import WorkerOptions, build_worker
 from tests.harness import IDENTITY, encoded
 from tests.proofs.machine.worker import close_components

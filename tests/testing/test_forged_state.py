@@ -17,6 +17,7 @@ from framework.cron.states import CronStates
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
 from framework.payloads.stored_state import state_signatures
+from framework.route.loading import open_router
 from framework.settings.load import load
 from framework.store.absent_keys import AbsentKeys
 from framework.tasks import Task
@@ -26,7 +27,6 @@ from framework.testing import real
 from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wiring import client as wiring
-from framework.wiring.client import open_router
 from framework.wiring.cron import open_cron
 from framework.workflows import Workflow, computed, computes_arguments, results_of
 from tests.testing.conftest import write_config

@@ -2,4 +2,8 @@
 
 from framework.feature import Feature, Late
 
-CONSISTENCY = Feature(name="consistency", worker=Late("framework.features.consistency.worker:worker_part"))
+CONSISTENCY = Feature(
+    name="consistency",
+    problems=Late("framework.policies.consistency.databases:database_problems"),
+    worker=Late("framework.features.consistency.worker:worker_part"),
+)

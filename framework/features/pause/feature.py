@@ -2,4 +2,8 @@
 
 from framework.feature import Feature, Late
 
-PAUSE = Feature(name="pause", worker=Late("framework.features.pause.worker:worker_part"))
+PAUSE = Feature(
+    name="pause",
+    problems=Late("framework.policies.pause.strategies:pause_problems"),
+    worker=Late("framework.features.pause.worker:worker_part"),
+)

@@ -5,8 +5,8 @@ from typing import Any
 from django.core.checks import CheckMessage, Error
 
 from framework.errors import ConfigurationError
+from framework.route.loading import checked_router
 from framework.settings.load import load
-from framework.wiring.client import checked_router
 
 
 def check_configuration(**_: Any) -> list[CheckMessage]:

@@ -10,6 +10,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, join_names
 from framework.policies.consistency.servers import DatabaseServer
+from framework.route.loading import LoadedWorkers
 from framework.settings.model import DatabaseSettings, Settings
 from framework.types import DataConsistency
 from framework.version import install_extra
@@ -98,6 +99,11 @@ def databases_of(settings: Settings) -> Databases:
 @lru_cache
 def _open(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Databases:
     return Databases(dict(settings), file)
+
+
+def database_problems(workers: LoadedWorkers) -> list[ConfigurationProblem]:
+    """Return the problems of the classes with the configured databases."""
+    return databases_of(workers.settings).problems(workers.declarations)
 
 
 def weakest_level(levels: ConsistencyLevels) -> DataConsistency:

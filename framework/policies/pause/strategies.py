@@ -1,14 +1,14 @@
 """Register pause strategies by name, and poll them in the background (GitLab's pause control)."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationProblem
 from framework.extensions import NamedExtensions
 from framework.feature_flags.background import BackgroundValue
 from framework.messages import did_you_mean, join_names
+from framework.route.loading import LoadedWorkers
 from framework.timings import STANDARD, Timings
 from framework.typeguards import short_repr
 
@@ -42,16 +42,17 @@ def register(name: str, strategy: "PauseStrategy | type[PauseStrategy]") -> None
     registered.register(name, strategy)
 
 
-def validate_pause_control(declaration: Declaration) -> list[ConfigurationProblem]:
-    """Return the problems of a class's ``pause_control``: a name that no strategy is registered under."""
-    name, known = declaration.pause_control, (*BUILT_IN, *registered)
-    if name is None or name in known:
-        return []
-    message = (
-        f"names a strategy {name!r} that is not registered{did_you_mean(name, known)}: there are {join_names(known)}. Register it "
-        "where workers are declared (framework.pause.register)"
-    )
-    return [ConfigurationProblem(declaration.qualified_name, "pause_control", message)]
+def pause_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
+    """Yield the classes whose ``pause_control`` is a name that no strategy is registered under."""
+    known = (*BUILT_IN, *registered)
+    for declaration in workers.declarations:
+        name = declaration.pause_control
+        if name is not None and name not in known:
+            message = (
+                f"names a strategy {name!r} that is not registered{did_you_mean(name, known)}: there are {join_names(known)}. "
+                "Register it where workers are declared (framework.pause.register)"
+            )
+            yield ConfigurationProblem(declaration.qualified_name, "pause_control", message)
 
 
 class PauseStrategies:

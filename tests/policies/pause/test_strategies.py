@@ -13,9 +13,9 @@ from framework.extensions import NamedExtensions
 from framework.pause import register
 from framework.policies.pause import strategies
 from framework.policies.pause.strategies import PauseStrategies
+from framework.route.loading import checked_router
 from framework.settings.load import load
 from framework.timings import STANDARD
-from framework.wiring.client import checked_router
 from tests.harness import server_lines, until
 
 

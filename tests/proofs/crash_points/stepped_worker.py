@@ -18,9 +18,9 @@ from framework.process import redis_at_boot
 from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
+from framework.route.loading import open_router
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wiring import worker_process
-from framework.wiring.client import open_router
 from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.jobs import QUEUE, SECOND
 

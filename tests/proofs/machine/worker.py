@@ -16,13 +16,13 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import redis_at_boot
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
+from framework.route.loading import open_router
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 from framework.wire import keys
 from framework.wiring import worker_process
-from framework.wiring.client import open_router
 from tests.proofs.machine.interleaving import Act, Owner, mover, pause
 from tests.proofs.machine.job_model import Broken
 from tests.proofs.machine.simulation import Clock

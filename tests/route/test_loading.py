@@ -3,9 +3,11 @@ import pytest
 from framework import ConfigurationError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import UnknownShardError
+from framework.errors import ConfigurationProblem
+from framework.feature import Feature, Late
+from framework.route import loading
+from framework.route.loading import checked_router, load_workers
 from framework.settings.load import load
-from framework.wiring.client import checked_router, open_shards
 
 
 @pytest.fixture
@@ -20,26 +22,6 @@ def configured(tmp_path):
         return load({"FRAMEWORK_CONFIG_DIR": str(folder)}, tmp_path)
 
     return configure
-
-
-@pytest.mark.proves("R3", "R17")
-def test_clients_neither_retry_nor_check_health(configured):
-    """redis-py's own defaults retry each command ten times, which repeats pushes and loses fetched jobs."""
-    settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
-    shard = open_shards(settings, role="test")["main"]
-    for client in (shard.client, shard.open_client("fetch", read_timeout_s=7.0)):
-        options = client.connection_pool.connection_kwargs
-        assert options["retry"].get_retries() == 0
-        assert options["health_check_interval"] == 0
-        assert options["decode_responses"] is False
-        assert options["socket_connect_timeout"] == 2.0
-    assert client.connection_pool.connection_kwargs["socket_timeout"] == 7.0
-
-
-def test_unknown_shard_error_lists_the_known_shards(configured):
-    shards = open_shards(configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}'), role="test")
-    with pytest.raises(UnknownShardError, match=r"'mian'.*main"):
-        shards["mian"]
 
 
 def test_workers_that_contradict_the_configuration_are_all_named(configured):
@@ -66,6 +48,23 @@ def test_workers_that_contradict_the_configuration_are_all_named(configured):
         ("feature_category", True),
         ("shard", True),
     ]
+
+
+def check_of_feature(workers):
+    yield ConfigurationProblem("toy.yml", f"from_modules={workers.from_modules}", str(len(workers.declarations)))
+
+
+def test_problems_of_features_are_reported_with_the_others(configured, monkeypatch):
+    toy = Feature(name="toy", problems=Late(f"{__name__}:check_of_feature"))
+    monkeypatch.setattr(loading, "features", lambda: (toy, Feature(name="silent")))
+    settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
+    with registry.isolated():
+        with pytest.raises(ConfigurationError) as caught:
+            checked_router(settings)
+        assert list(caught.value.problems) == [ConfigurationProblem("toy.yml", "from_modules=False", "0")]
+        with pytest.raises(ConfigurationError) as caught:
+            load_workers(settings, ["no_such_module"])
+    assert [one.key for one in caught.value.problems][1:] == ["from_modules=True"]
 
 
 def test_class_registered_and_retired_is_refused(configured):

@@ -1,0 +1,1 @@
+"""Push jobs at the times of a schedule."""

@@ -1,0 +1,1 @@
+"""Encrypt the arguments of jobs."""
