@@ -1,10 +1,24 @@
-"""Describe one attribute of a worker class, and name the groups of attributes."""
+"""Declare the attributes of worker classes: one statement has the name, the type, the default, the check and the documentation.
 
-from collections.abc import Mapping
+A group of attributes is a base of the worker classes that have them. The checks of a class, the catalogue, the linter, the
+reference pages and the keywords of ``background`` follow from it.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import cache, partial
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from framework.declare.validators import Validator
+from framework.errors import DeclarationError
+from framework.typeguards import qualified_name
+
+T = TypeVar("T")
 
 Group: TypeAlias = Literal[
     "ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control", "application"
@@ -22,22 +36,138 @@ GROUPS: Mapping[str, str] = {
 }
 """The groups of attributes; each has a page of its name under docs/reference/attributes. ``application`` is none of them."""
 
+_GROUP = "_aw_group"
+_NAMES: set[str] = set()
+
+
+class WorkerKind(NamedTuple):
+    """The base class to whose workers an attribute belongs."""
+
+    flag: str
+    """A name that only its classes have, or have with a true value."""
+    name: str
+    """The base class, for messages."""
+    otherwise: str = "leave it out"
+    """What to do about the attribute in any other class."""
+    refused: bool = True
+    """Whether any other class is refused. If not, the attribute has no effect there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute: the validator of its values, and a few sentences of documentation.
+    """One attribute: the default, the validator of its values, and a few sentences of documentation.
 
-    ``meaning`` defines it, ``effect`` describes what it does today, ``trap`` names a frequent mistake and its remedy. The
-    allowed values come from the validator, the default from ``ApplicationWorker``.
+    ``effect`` describes what it does today, ``trap`` names a frequent mistake and its remedy. The allowed values come from the
+    validator.
     """
 
+    name: str
+    default: Any
     validator: Validator
     group: Group
-    meaning: str
     effect: str
     trap: str
+    kind: WorkerKind | None = None
+    inherited: bool = True
+    """Whether a class has the value of its parent. Each child would claim the name of its parent otherwise."""
+    text: str = ""
+    """The meaning of an attribute that is declared while the program runs."""
+    owner: type[Any] | None = None
+    """The attribute group that declares it."""
 
     @property
     def allowed(self) -> str:
         """The allowed values as the validator describes them."""
         return self.validator.allowed
+
+    @property
+    def meaning(self) -> str:
+        """What the attribute is, in a sentence or two: the text below its declaration, which editors show."""
+        return self.text if self.owner is None else _texts_below(cast("Hashable", self.owner)).get(self.name, "")
+
+
+def attribute(
+    default: T,
+    *,
+    validator: Validator,
+    group: Group,
+    effect: str,
+    trap: str,
+    kind: WorkerKind | None = None,
+    inherited: bool = True,
+) -> T:
+    """Declare an attribute in the body of an attribute group. Write its meaning below, as a text of its own.
+
+    The annotation is a ClassVar with the type of the values that a class may have, so that type checkers know the attribute.
+    """
+    made = partial(
+        Attribute,
+        default=default,
+        validator=validator,
+        group=group,
+        effect=effect,
+        trap=trap,
+        kind=kind,
+        inherited=inherited,
+    )
+    return cast("T", made)
+
+
+def attribute_group(cls: type[T]) -> type[T]:
+    """Make a class of ``attribute(...)`` statements a base of worker classes. Each attribute gets its default as its value."""
+    made: dict[str, Attribute] = {
+        name: value(name=name, owner=cls) for name, value in vars(cls).items() if isinstance(value, partial)
+    }
+    for name, one in made.items():
+        setattr(cls, name, one.default)
+    setattr(cls, _GROUP, made)
+    _NAMES.update(made)
+    return cls
+
+
+def is_group(cls: type[Any]) -> bool:
+    """Return whether the class is an attribute group."""
+    return _GROUP in vars(cls)
+
+
+def merged(groups: Iterable[type[Any]], known: Mapping[str, Attribute] = MappingProxyType({})) -> dict[str, Attribute]:
+    """Return the known attributes by their names, and behind them those of the groups, in order.
+
+    Raises:
+        DeclarationError: two groups declare an attribute of one name.
+    """
+    found = dict(known)
+    for group in groups:
+        declared: Mapping[str, Attribute] = vars(group)[_GROUP]
+        for name in found.keys() & declared.keys():
+            other = found[name].owner
+            message = (
+                f"{name} is an attribute of {'another group' if other is None else qualified_name(other)} already."
+            )
+            raise DeclarationError(qualified_name(group), message, attribute=name)
+        found |= declared
+    return found
+
+
+def is_attribute(name: str) -> bool:
+    """Return whether a group declares an attribute of this name."""
+    return name in _NAMES
+
+
+@cache
+def _texts_below(owner: Hashable) -> Mapping[str, str]:
+    """Return the text below each annotated name in the body of a class, in one line and in the words of a Markdown page."""
+    cls = cast("type[Any]", owner)
+    try:
+        source = inspect.getsource(sys.modules[cls.__module__])
+    except OSError:
+        return {}
+    tree = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
+    texts: dict[str, str] = {}
+    for node, below in pairwise(tree.body):
+        match node, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = " ".join(text.replace("``", "`").split())
+            case _:
+                pass
+    return texts

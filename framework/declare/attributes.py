@@ -1,296 +1,263 @@
-"""The attributes of a worker class: for each its group, its validator and its documentation."""
+"""Declare the attributes that belong to no feature: owner, queue, names, retries, run and arguments of a job."""
 
 from datetime import timedelta
-from typing import get_args
+from typing import ClassVar, get_args
 
 from framework.declare import validators
-from framework.declare.attribute import Attribute
-from framework.declare.flow_control_attributes import FLOW_CONTROL_ATTRIBUTES
-from framework.declare.job_option import TRACKED
-from framework.types import Ack, Isolation, ResourceBoundary, StrictArguments, Urgency
-from framework.wire.result_fields import MAX_TTL_S
+from framework.declare.attribute import attribute, attribute_group
+from framework.types import Ack, ResourceBoundary, StrictArguments, Urgency
 
-ATTRIBUTES: dict[str, Attribute] = {
-    "feature_category": Attribute(
+
+@attribute_group
+class CoreAttributes:
+    """The attributes of every job."""
+
+    feature_category: ClassVar[str | None] = attribute(
+        None,
         validator=validators.optional(validators.identifier),
         group="ownership",
-        meaning="The feature team that owns the job. `not_owned` is for shared infrastructure code. `None` is `not_owned` in an "
-        "application without categories.",
         effect="Routing rules match it; log lines and error reports carry it. Where `config/feature_categories.yml` has categories, "
         "a class without one, or with one that is not in the file, ends the boot. For `not_owned` the logs carry the caller's "
         "category.",
         trap="Declare it once, in the abstract base class of the team.",
-    ),
-    "urgency": Attribute(
+    )
+    """The feature team that owns the job. ``not_owned`` is for shared infrastructure code. ``None`` is ``not_owned`` in an
+    application without categories."""
+    urgency: ClassVar[Urgency] = attribute(
+        "low",
         validator=validators.one_of(*get_args(Urgency)),
         group="ownership",
-        meaning="The targets for start and run time: `high` 10 s and 10 s, `low` 60 s and 300 s, `throttled` no "
-        "target and 300 s.",
         effect="Routing rules match it. Log lines carry the two targets. It sets the `weight` of a class that "
         "declares none.",
         trap="The attribute alone makes no job faster: add a routing rule, and processes for its queue. `high` means "
         "a median run time below 1 s.",
-    ),
-    "resource_boundary": Attribute(
+    )
+    """The targets for start and run time: ``high`` 10 s and 10 s, ``low`` 60 s and 300 s, ``throttled`` no target and 300 s."""
+    resource_boundary: ClassVar[ResourceBoundary] = attribute(
+        "unknown",
         validator=validators.one_of(*get_args(ResourceBoundary)),
         group="ownership",
-        meaning="The resource that the job uses most: `cpu` if more than a third of its run time is processor time, "
-        "`memory`, or `unknown`.",
         effect="Routing rules match it, so that such jobs get processes of a suitable size.",
         trap="A job that needs much of both is `memory`. Compare `cpu_s` and `duration_s` in its log lines before "
         "you decide.",
-    ),
-    "has_external_dependencies": Attribute(
+    )
+    """The resource that the job uses most: ``cpu`` if more than a third of its run time is processor time, ``memory``, or
+    ``unknown``."""
+    has_external_dependencies: ClassVar[bool] = attribute(
+        False,
         validator=validators.boolean,
         group="ownership",
-        meaning="The job calls services outside of your own platform: another company's API, a mail server, a webhook.",
         effect="Routing rules match it, so that a slow external service blocks no other jobs.",
         trap="Your own database, Redis and object storage are no external dependencies.",
-    ),
-    "tags": Attribute(
+    )
+    """The job calls services outside of your own platform: another company's API, a mail server, a webhook."""
+    tags: ClassVar[tuple[str, ...]] = attribute(
+        (),
         validator=validators.tags,
         group="ownership",
-        meaning="Labels for routing rules, log lines and dashboards.",
         effect="Routing rules match the labels. The payload carries them in Sidekiq's field. Log lines show them.",
         trap="A child's tags replace its parent's. Tags given with `set()` are only in the payload; rules match "
         "those of the class.",
-    ),
-    "queue_namespace": Attribute(
+    )
+    """Labels for routing rules, log lines and dashboards."""
+    queue_namespace: ClassVar[str | None] = attribute(
+        None,
         validator=validators.optional(validators.identifier),
         group="queues",
-        meaning="The prefix of the generated queue name: `ns:name`.",
         effect="A process with `-q ns` serves `ns` and every generated queue `ns:*`. Routing rules match the "
         "namespace.",
         trap="A routing rule that names a queue overrides the generated name. The namespace then has no effect on "
         "the queue.",
-    ),
-    "queue": Attribute(
+    )
+    """The prefix of the generated queue name: ``ns:name``."""
+    queue: ClassVar[str | None] = attribute(
+        None,
         validator=validators.optional(validators.queue),
         group="queues",
-        meaning="The queue of the class, whatever the routing rules say.",
         effect="It overrides the queue of the matching rule. The rule still sets the shard.",
         trap="Rules can no longer move the class to another queue. Prefer a tag and a rule.",
-    ),
-    "shard": Attribute(
+    )
+    """The queue of the class, whatever the routing rules say."""
+    shard: ClassVar[str | None] = attribute(
+        None,
         validator=validators.optional(validators.shard),
         group="queues",
-        meaning="The shard of the class, whatever the routing rules say.",
         effect="Pushes write the jobs to this Redis. A name that is not in `config/redis.yml` ends the boot.",
         trap="Only processes that are started with `--shard` and this name run the jobs.",
-    ),
-    "weight": Attribute(
+    )
+    """The shard of the class, whatever the routing rules say."""
+    weight: ClassVar[int | None] = attribute(
+        None,
         validator=validators.optional(validators.integer(1)),
         group="queues",
-        meaning="How often a process checks this queue, relative to its other queues: 1 low, 2 medium, 3 high, 5 "
-        "very high (GitLab's values). `None`: the setting `namespace_weights`, else 3 for high urgency and 1 for the "
-        "others.",
         effect="It counts in a process without `-q`, which serves the queues of its classes or those of "
         "`config/queues.yml`, where the weight is copied.",
         trap="Run `application-worker generate-queues` after a change. A process with `-q` takes the weights from `-q`.",
-    ),
-    "version": Attribute(
+    )
+    """How often a process checks this queue, relative to its other queues: 1 low, 2 medium, 3 high, 5 very high (GitLab's values).
+    ``None``: the setting ``namespace_weights``, else 3 for high urgency and 1 for the others."""
+    version: ClassVar[int] = attribute(
+        0,
         validator=validators.integer(0),
         group="versions",
-        meaning="The version of the arguments that this code pushes.",
         effect="The payload carries the version as long as the job exists (0 is left out), and a run reads it as "
         "`self.job_version`. Jobs of an older version N run `perform_vN` if the class has that method; all others "
         "run `perform`.",
         trap="Old jobs arrive for weeks. Raise the version when the arguments change their meaning, and keep the "
         "code that reads the old ones. Deploy processes before producers.",
-    ),
-    "wire_name": Attribute(
+    )
+    """The version of the arguments that this code pushes."""
+    wire_name: ClassVar[str | None] = attribute(
+        None,
         validator=validators.optional(validators.wire_name),
         group="versions",
-        meaning="The name of the class in payloads. Without it, the name is made from module and class.",
+        inherited=False,
         effect="Payloads, logs, rules and generated queue names use it. Ruby processes find their class by it.",
         trap="It is not inherited. After a change, list the old name in `aliases`; processes of the previous release "
         "do not know the new one.",
-    ),
-    "aliases": Attribute(
+    )
+    """The name of the class in payloads. Without it, the name is made from module and class."""
+    aliases: ClassVar[tuple[str, ...]] = attribute(
+        (),
         validator=validators.wire_names,
         group="versions",
-        meaning="Former wire names whose jobs this class runs.",
+        inherited=False,
         effect="A process runs a job under one of these names with this class. A due job goes to the queue of this "
         "class. The queues of these names stay in `config/queues.yml`.",
         trap="They are not inherited. Keep them until no queue, schedule set or retry set holds the old name. List a "
         "removed class in the setting `retired_workers` instead.",
-    ),
-    "retry": Attribute(
+    )
+    """Former wire names whose jobs this class runs."""
+    retry: ClassVar[bool | int] = attribute(
+        True,
         validator=validators.boolean_or_count(0),
         group="retries",
-        meaning="How often a failed job is retried. `True` is the setting `max_retries`: 25 retries, over about "
-        "three weeks.",
         effect="A number is the number of retries; after the last one the job goes to the dead set. `0`: the first "
         "failure goes to the dead set. `False`: a failed job is deleted; only the log and the error handlers get the "
         "failure.",
         trap="`0` and `False` differ: after `False` an operator cannot retry the job.",
-    ),
-    "retry_for": Attribute(
+    )
+    """How often a failed job is retried. ``True`` is the setting ``max_retries``: 25 retries, over about three weeks."""
+    retry_for: ClassVar[timedelta | float | None] = attribute(
+        None,
         validator=validators.optional(validators.duration),
         group="retries",
-        meaning="Retry until this time after the first failure, instead of a number of retries.",
         effect="The number in `retry` has no effect; only `retry = False` still means no retry (as in Sidekiq 8.1).",
         trap="The delays grow as usual: an hour has room for about seven retries, and one more may come after it.",
-    ),
-    "retry_delay": Attribute(
+    )
+    """Retry until this time after the first failure, instead of a number of retries."""
+    retry_delay: ClassVar[timedelta | float | tuple[timedelta | float, ...] | None] = attribute(
+        None,
         validator=validators.optional(validators.delays),
         group="retries",
-        meaning="The delay of each retry, without jitter: one for all, or a tuple with one for each failure, whose last one "
-        "repeats. `None` is Sidekiq's formula, which grows from 15 s.",
         effect="The job is due after exactly this time. A delay that the hook `retry_in` returns comes first. The class decides at "
         "the failure: the payload has no such field.",
         trap="Jobs that failed together come back together, and a short delay uses up `retry` in seconds: raise `retry`, or write "
         "delays that grow.",
-    ),
-    "retry_queue": Attribute(
+    )
+    """The delay of each retry, without jitter: one for all, or a tuple with one for each failure, whose last one repeats. ``None`` is
+    Sidekiq's formula, which grows from 15 s."""
+    retry_queue: ClassVar[str | None] = attribute(
+        None,
         validator=validators.optional(validators.queue),
         group="retries",
-        meaning="The queue for retries of the class, which keeps them apart from first runs.",
         effect="The payload gets it at a failure, and it overrides the routing rules.",
         trap="A process must serve this queue. `application-worker generate-queues` adds it to `config/queues.yml`.",
-    ),
-    "dead": Attribute(
+    )
+    """The queue for retries of the class, which keeps them apart from first runs."""
+    dead: ClassVar[bool] = attribute(
+        True,
         validator=validators.boolean,
         group="retries",
-        meaning="`False`: a job whose retries are used up is deleted instead of moved to the dead set.",
         effect="The dead set gets no entry. `retries_exhausted` and the death handlers still run.",
         trap="It does not limit the retries: use `retry`.",
-    ),
-    "backtrace": Attribute(
+    )
+    """``False``: a job whose retries are used up is deleted instead of moved to the dead set."""
+    backtrace: ClassVar[bool | int | None] = attribute(
+        None,
         validator=validators.optional(validators.boolean_or_count(1)),
         group="retries",
-        meaning="Keep the traceback in the payload of a failed job: `None` only in the dead set, `True` at each failure, a number "
-        "only that many lines, `False` never.",
         effect="The calls of the application come first, with their lines of source; calls of libraries are counted; causes are "
         "below. `application-worker jobs show` and Sidekiq's Web UI show it. It has at most 8,192 bytes after compression.",
         trap="Thousands of failures with tracebacks fill Redis. The log line has the traceback in any case.",
-    ),
-    "max_retries_after_interruption": Attribute(
+    )
+    """Keep the traceback in the payload of a failed job: ``None`` only in the dead set, ``True`` at each failure, a number only
+    that many lines, ``False`` never."""
+    max_retries_after_interruption: ClassVar[int | None] = attribute(
+        None,
         validator=validators.optional(validators.integer(-1)),
         group="retries",
-        meaning="After so many forced stops (the job still ran at the deadline of its process), or so many deaths of its "
-        "process, a job ends. `-1` is no limit; `None` is the setting of the same name (3).",
         effect="The job goes to the interrupted set, and `interruptions_exhausted` runs. Stops and deaths count "
         "separately: `interrupted_count` and `aw_death_count`.",
         trap="Failures do not count, and a retry resets nothing. `0` ends a job at its first stop or death, as `1` "
         "does. A job that is longer than the deadline `-t` ends after three deploys.",
-    ),
-    "ack": Attribute(
+    )
+    """After so many forced stops (the job still ran at the deadline of its process), or so many deaths of its process, a job ends.
+    ``-1`` is no limit; ``None`` is the setting of the same name (3)."""
+    ack: ClassVar[Ack] = attribute(
+        "batch",
         validator=validators.one_of(*get_args(Ack)),
         group="running",
-        meaning="When an ended job leaves Redis: `batch` together with others, `sync` before its slot takes another "
-        "job.",
         effect="After a `kill -9`, a `batch` job that had ended may run again. A `sync` job runs again only if it "
         "was still running.",
         trap="`sync` costs a round trip per job and does not give exactly-once: a job that is killed while it runs, "
         "runs again.",
-    ),
-    "timeout": Attribute(
+    )
+    """When an ended job leaves Redis: ``batch`` together with others, ``sync`` before its slot takes another job."""
+    timeout: ClassVar[timedelta | float | None] = attribute(
+        None,
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The maximum time of one run.",
         effect="`JobTimeoutError` is raised in the thread of the job, only inside of `perform`; the task of an async "
         "job is cancelled. The job has failed, and is retried as after any error.",
         trap="No timeout can interrupt a thread that waits in C code: it gets the error when that call returns, so give "
         "network calls their own timeouts. The error may come between any two instructions of the job.",
-    ),
-    "isolation": Attribute(
-        validator=validators.optional(validators.one_of(*get_args(Isolation))),
-        group="running",
-        meaning="`process`: each job runs in a process of its own, which ends with it. `None`: in a thread, or as a task.",
-        effect="A job that leaks, crashes, exits or hangs affects no other job. Its process is killed a few seconds after its "
-        "`timeout` or its cancellation, and when its worker process stops.",
-        trap="It is no sandbox: the process has the rights, the files and the environment of its worker process. A job costs "
-        "some milliseconds more, and what it keeps in memory is gone afterwards.",
-    ),
-    "memory_limit": Attribute(
-        validator=validators.optional(validators.integer(1)),
-        group="running",
-        meaning="The most memory, in bytes, of the process of a job with `isolation = 'process'`.",
-        effect="Beyond it the job fails with `JobMemoryError`. It counts private memory, the loaded modules included.",
-        trap="Processes that the job starts have the same limit each, and not together. Only Linux enforces it.",
-    ),
-    "expires_in": Attribute(
+    )
+    """The maximum time of one run."""
+    expires_in: ClassVar[timedelta | float | None] = attribute(
+        None,
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The most time between the push of a job, or the due time of a scheduled one, and its start.",
         effect="A job that is older when it would start ends without running: log status and state `expired`, "
         "counter `sidekiq_jobs_expired_total`.",
         trap="Retries, deferrals and `RetryLater` do not extend it. It is not about the run time: that is `timeout`.",
-    ),
-    "strict_arguments": Attribute(
+    )
+    """The most time between the push of a job, or the due time of a scheduled one, and its start."""
+    strict_arguments: ClassVar[StrictArguments | None] = attribute(
+        None,
         validator=validators.optional(validators.one_of(*get_args(StrictArguments))),
         group="payload",
-        meaning="The treatment of arguments that do not fit the annotations of `perform`, or that JSON changes: "
-        "`raise`, `warn` or `off`. `None` is the setting `strict_arguments`.",
         effect="`raise` refuses them at the push, and again before the run. `warn` and `off` accept them in their "
         "JSON form, `warn` with a log line.",
         trap="`perform` receives the JSON form: a str for a datetime, a list for a tuple. Values without a JSON "
         "form, and a wrong number of arguments, are refused in every mode.",
-    ),
-    "loggable_arguments": Attribute(
+    )
+    """The treatment of arguments that do not fit the annotations of ``perform``, or that JSON changes: ``raise``, ``warn`` or
+    ``off``. ``None`` is the setting ``strict_arguments``."""
+    loggable_arguments: ClassVar[tuple[str, ...]] = attribute(
+        (),
         validator=validators.identifiers,
         group="payload",
-        meaning="The parameters of `perform` whose values may appear in logs.",
         effect="Log lines show numbers always, and all other arguments as `[FILTERED]` unless named here.",
         trap="These are names, not positions, and they are inherited: a child whose `perform` has other parameters "
         "must declare its own.",
-    ),
-    "big_payload": Attribute(
+    )
+    """The parameters of ``perform`` whose values may appear in logs."""
+    big_payload: ClassVar[bool] = attribute(
+        False,
         validator=validators.boolean,
         group="payload",
-        meaning="The class may push arguments above `size_limit.limit` (5,000,000 bytes after compression).",
         effect="The push raises no `ExceedLimitError`. The arguments are still compressed.",
         trap="Every move of such a job copies all of it. Store the data elsewhere and pass its id.",
-    ),
-    "compress": Attribute(
+    )
+    """The class may push arguments above ``size_limit.limit`` (5,000,000 bytes after compression)."""
+    compress: ClassVar[bool] = attribute(
+        True,
         validator=validators.boolean,
         group="payload",
-        meaning="Whether arguments of `size_limit.compression_threshold` (100,000) or more bytes are compressed.",
         effect="`False` leaves them as they are, for a Ruby process without GitLab's middleware. For whole queues "
         "use the setting `size_limit.uncompressed_queues`. Every process of this framework reads both forms.",
         trap="Uncompressed arguments count with their full size: above `size_limit.limit` the push raises "
         "`ExceedLimitError`. Waiting jobs keep their form.",
-    ),
-    "encrypt": Attribute(
-        validator=validators.boolean,
-        group="payload",
-        meaning="The arguments are stored encrypted.",
-        effect="The push encrypts all arguments with AES-GCM, under the active key of the setting `encryption`; the run "
-        "decrypts them. Log lines, commands and Sidekiq's pages show `[encrypted data]`.",
-        trap="The message of an error, and the context, are stored as they are: keep secrets out of them. Processes need a "
-        "new key before producers use it.",
-    ),
-    "status_expiration": Attribute(
-        validator=validators.optional(validators.duration),
-        group="status",
-        meaning="How long the state of a job is kept after its last change. `None`: the state is not tracked.",
-        effect="`framework.status` reads the state: queued, running, retrying, completed, failed, discarded, expired or "
-        "cancelled.",
-        trap="Make it longer than the job waits in its queue, and longer than it runs: afterwards the state is "
-        "`unknown`.",
-    ),
-    "keep_result": Attribute(
-        validator=validators.optional(validators.duration_up_to(timedelta(seconds=MAX_TTL_S), "7 days")),
-        group="status",
-        meaning="How long the result of each job is kept after its end, for `framework.result(jid)`. `None`: only results of "
-        "`call` are kept.",
-        effect="The step that ends a job stores its result, or how it ended without one. The state of the job is tracked too, and "
-        "lives twice as long.",
-        trap="Each result takes memory of Redis, at most 256 KiB. Results are not encrypted.",
-    ),
-    "track": Attribute(
-        validator=TRACKED.validator,
-        group="status",
-        meaning=TRACKED.doc,
-        effect="Each push, start and end writes an event, and `self.record(...)` adds messages: `framework.tasks` shows "
-        "them. Needs the extra `tasks`.",
-        trap="A push and the end of a job wait for the database: some milliseconds each. Do not use it for classes with "
-        "thousands of jobs per second.",
-    ),
-    **FLOW_CONTROL_ATTRIBUTES,
-}
-"""All attributes of a worker class, by group, and the declared options of the application. Creating a class with any other fails."""
-
-IDENTITY_ATTRIBUTES = frozenset({"wire_name", "aliases"})
-"""Attributes that are not inherited: otherwise each child would claim its parent's name."""
+    )
+    """Whether arguments of ``size_limit.compression_threshold`` (100,000) or more bytes are compressed."""

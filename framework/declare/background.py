@@ -3,25 +3,22 @@
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import timedelta
 from functools import partial, update_wrapper
 from types import FunctionType, MethodType, new_class
-from typing import Any, Concatenate, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, TypeVar, Unpack, cast, overload
 
 from framework.declare.annotations import resolve_annotations
 from framework.declare.calls import JobCall
-from framework.declare.limiter import Limiter
 from framework.declare.names import class_name_of
 from framework.declare.options import PushOptions, check_options
-from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Route
 from framework.declare.setter import Setter
 from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
+from framework.declare.worker_attributes import WorkerAttributes
 from framework.errors import DeclarationError, Discard
 from framework.text import with_article
 from framework.typeguards import class_of, is_class, short_repr
-from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -29,55 +26,6 @@ K = TypeVar("K")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-
-
-class WorkerAttributes(TypedDict, total=False):
-    """The attributes of a worker class, as keywords of ``background``."""
-
-    feature_category: str
-    urgency: Urgency
-    resource_boundary: ResourceBoundary
-    has_external_dependencies: bool
-    data_consistency: DataConsistency
-    data_consistency_overrides: Mapping[str, DataConsistency] | None
-    queue_namespace: str | None
-    queue: str | None
-    shard: str | None
-    weight: int | None
-    tags: tuple[str, ...]
-    version: int
-    wire_name: str | None
-    aliases: tuple[str, ...]
-    retry: bool | int
-    retry_for: timedelta | float | None
-    retry_delay: timedelta | float | tuple[timedelta | float, ...] | None
-    retry_queue: str | None
-    dead: bool
-    backtrace: bool | int | None
-    max_retries_after_interruption: int | None
-    ack: Ack
-    timeout: timedelta | float | None
-    isolation: Isolation | None
-    memory_limit: int | None
-    expires_in: timedelta | float | None
-    status_expiration: timedelta | float | None
-    keep_result: timedelta | float | None
-    track: bool
-    idempotent: bool
-    deduplicate: Deduplicate | None
-    concurrency_limit: int | Callable[[], int | None] | None
-    max_concurrency_limit_percentage: float | None
-    concurrency_scope: ConcurrencyScope | None
-    fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
-    priority: Priority | None
-    limiter: Limiter | None
-    defer_on_health: DeferOnHealth | None
-    pause_control: str | None
-    strict_arguments: StrictArguments | None
-    big_payload: bool
-    compress: bool
-    encrypt: bool
-    loggable_arguments: tuple[str, ...]
 
 
 class FunctionSetter(Setter[P], Generic[P, R_co]):

@@ -6,14 +6,12 @@ from functools import lru_cache
 from typing import Any, Unpack, cast
 
 from framework.declare import registry, validators
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import NOT_OWNED, Declaration
-from framework.declare.misuse import declared_value
 from framework.declare.options import Moment, PushOptions, check_options
 from framework.declare.setter import Setter
 from framework.declare.signature import JobSignature, build_signature
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError
 from framework.messages import did_you_mean
 from framework.text import with_article
@@ -105,11 +103,7 @@ def _setter_for(name: str, options: Mapping[str, Any]) -> Setter[...]:
 @lru_cache(maxsize=1_000)
 def _foreign_declaration(name: str) -> Declaration:
     """Return the declaration of a class about which only its name is known: any JSON arguments, and Sidekiq's defaults."""
-    facts = {
-        attribute: declared_value(ApplicationWorker, attribute)
-        for attribute, one in ATTRIBUTES.items()
-        if one.group != "application"
-    }
+    facts = {attribute: one.default for attribute, one in ATTRIBUTES.items() if one.group != "application"}
     facts |= {"wire_name": name, "feature_category": NOT_OWNED, "shard": _FOREIGN_SHARD}
     # Without GitLab's middleware Sidekiq runs a compressed job with one text as its argument, and reports nothing.
     facts["compress"] = False

@@ -3,13 +3,14 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from typing_extensions import Format, get_annotations
 
 from framework.declare import foreign_names, names, versions
-from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
-from framework.declare.constraints import ATTRIBUTES_OF_KINDS, check_constraints, check_cron_arguments, check_window
+from framework.declare.attribute import Attribute, is_group, merged
+from framework.declare.constraints import check_constraints, check_cron_arguments, check_window
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
@@ -38,37 +39,36 @@ _HOOK_PREFIXES = ("on_concurrency_limit", "sidekiq_")
 
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])([A-Z])")
 _CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit", "max_running_jobs")
+_FIELDS = Declaration.__dataclass_fields__.keys()
 _SIMILARITY_CUTOFF = 0.85
 """How alike a free name and an attribute must be to count as a misspelling: ``preform`` is one, ``perform_one`` is not."""
 
 
-def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> dict[str, Any]:
+def read_attributes(faults: ErrorCollector, cls: type[Any]) -> dict[str, Any]:
     """Return the validated value of every attribute, resolved along the MRO; check the body and the hooks too.
 
     Each fault names the class, the attribute, the value, the allowed values and the nearest name. A faulty attribute gets the
-    value that ``base`` gives it.
+    default.
     """
-    _check_body(faults, cls, base)
-    for mixin in _mixins(cls, base):
-        _check_mixin(faults, mixin)
-    _check_reserved_names(faults, cls, base)
-    owners = {name: _defining_class(cls, base, name) for name in ATTRIBUTES}
-    places = {name: _inherited_from_note(owner, cls) for name, owner in owners.items() if owner is not base}
+    known = attributes_of(cls)
+    _check_body(faults, cls, known)
+    for mixin in _mixins(cls):
+        _check_mixin(faults, mixin, known)
+    _check_reserved_names(faults, cls)
+    owners = defining_classes(cls)
+    places = {name: _inherited_from_note(owner, cls) for name, owner in owners.items()}
     attributes: dict[str, Any] = {}
     wrong: set[str] = set()
-    for name, attribute in ATTRIBUTES.items():
-        attributes[name] = declared_value(base, name)
+    for name, attribute in known.items():
+        attributes[name] = attribute.default
         noted = len(faults.errors)
         with faults.collect():
-            value = declared_value(owners[name], name)
+            value = declared_value(owners[name], name) if name in owners else attribute.default
             attributes[name] = validate_value(faults.worker, name, value, attribute.validator, places.get(name, ""))
         if len(faults.errors) > noted:
             wrong.add(name)
-    _check_hooks(faults, cls, base)
+    _check_hooks(faults, cls)
     check_constraints(faults, attributes, places, wrong)
-    if attributes["max_running_jobs"] is not None and not hasattr(cls, "perform_with_capacity"):
-        message = "max_running_jobs belongs to a LimitedCapacityWorker: subclass that, or declare concurrency_limit."
-        faults.add(message, "max_running_jobs")
     if attributes["isolation"] is not None and (cls._aw_is_iterable or hasattr(cls, "perform_with_capacity")):
         kind = (
             "an IterableWorker: its worker process saves the cursor"
@@ -76,25 +76,39 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
             else "a LimitedCapacityWorker"
         )
         faults.add(f"isolation does not fit {kind}. Let it push jobs of an isolated class.", "isolation")
-    if attributes["cron"] is not None and not cls._aw_is_cron:
-        faults.add("cron belongs to a CronWorker: subclass that, or put an entry into config/schedule.yml.", "cron")
-    for name, (flag, kind) in ATTRIBUTES_OF_KINDS.items():
-        given = not getattr(cls, flag) and name not in wrong
-        if given and attributes[name] != ATTRIBUTES[name].validator(declared_value(base, name)):
-            faults.add(f"{name} belongs to {kind}: subclass that, or leave it out.", name)
-    if attributes["idempotent"] and not _is_declared(cls, base, "deduplicate"):
+    for name, attribute in known.items():
+        if name not in wrong:
+            _check_kind(faults, cls, attribute, attributes[name])
+    if attributes["idempotent"] and "deduplicate" not in owners:
         attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes
 
 
-def build_declaration(
-    faults: ErrorCollector, cls: type[Any], base: type[Any], attributes: dict[str, Any]
-) -> Declaration:
+def _check_kind(faults: ErrorCollector, cls: type[Any], attribute: Attribute, value: Any) -> None:
+    """Note an attribute of another base class, unless it has its default."""
+    kind = attribute.kind
+    if (
+        kind is not None
+        and kind.refused
+        and not getattr(cls, kind.flag, False)
+        and value != attribute.validator(attribute.default)
+    ):
+        faults.add(f"{attribute.name} belongs to {kind.name}: subclass that, or {kind.otherwise}.", attribute.name)
+
+
+def attributes_of(cls: type[Any]) -> dict[str, Attribute]:
+    """Return the attributes of a worker class by their names: those of its base, and those of further groups of the application."""
+    known: dict[str, Attribute] = cls._aw_attributes
+    own = [owner for owner in cls.__mro__ if is_group(owner) and owner not in cls._aw_base.__mro__]
+    return merged(own, known) if own else known
+
+
+def build_declaration(faults: ErrorCollector, cls: type[Any], attributes: dict[str, Any]) -> Declaration:
     """Return the declaration of a class that may run: it has a ``perform`` and names that fit the wire.
 
     Raises DeclarationError with every fault, those already in ``errors`` included.
     """
-    perform = _find_perform(faults, cls, base)
+    perform = _find_perform(faults, cls)
     _check_constructor(faults, cls)
     # The setting is not known when a class is created: only the class itself can make its own arguments less strict.
     strict = attributes["strict_arguments"] in (None, "raise") and not faults.has_error_in("strict_arguments")
@@ -109,7 +123,8 @@ def build_declaration(
         with faults.collect():
             handlers = versions.read_handlers(faults.worker, cls, attributes["version"], loggable, strict=strict)
     if signature is not None:
-        place = _inherited_from_note(_defining_class(cls, base, "loggable_arguments"), cls)
+        owner = defining_classes(cls).get("loggable_arguments", cls)
+        place = _inherited_from_note(owner, cls)
         _check_loggable(faults, place, loggable, signature, handlers)
         check_window(faults, attributes, signature)
         if attributes["cron"] is not None:
@@ -141,28 +156,35 @@ def build_declaration(
         is_iterable=cls._aw_is_iterable,
         bounded=facts["timeout"] is not None or facts["limiter"] is not None,
         options=declared_options(facts),
-        **{name: value for name, value in facts.items() if ATTRIBUTES[name].group != "application"},
+        facts=MappingProxyType({name: value for name, value in facts.items() if name not in _FIELDS}),
+        **{name: value for name, value in facts.items() if name in _FIELDS},
     )
 
 
-def check_class_keywords(faults: ErrorCollector, abstract: object, others: Mapping[str, Any]) -> None:
+def check_class_keywords(faults: ErrorCollector, cls: type[Any], abstract: object, others: Mapping[str, Any]) -> None:
     """Note the keywords of the class statement that are not the framework's."""
     if type(abstract) is not bool:
         message = f"abstract = {short_repr(abstract)} is not allowed. Allowed: True or False."
         faults.add(message, "abstract")
+    attributes = attributes_of(cls)
     for name, value in others.items():
-        known = ("abstract", *ATTRIBUTES)
-        advice = f" Write attributes in the class body: {name} = {short_repr(value)}." if name in ATTRIBUTES else ""
+        known = ("abstract", *attributes)
+        advice = f" Write attributes in the class body: {name} = {short_repr(value)}." if name in attributes else ""
         word = foreign_names.advice(name, "attribute")
         hint = f". {word}" if word else "" if advice else did_you_mean(name, known)
         message = f"{name} is no keyword of a worker class{hint}. Allowed: abstract.{advice}"
         faults.add(message, name)
 
 
-def defining_classes(cls: type[Any], base: type[Any]) -> dict[str, type[Any]]:
-    """Return the class along the MRO that gives each attribute its value; attributes that only ``base`` has are left out."""
-    owners = {name: _defining_class(cls, base, name) for name in ATTRIBUTES}
-    return {name: owner for name, owner in owners.items() if owner is not base}
+def defining_classes(cls: type[Any]) -> dict[str, type[Any]]:
+    """Return the class along the MRO that gives each attribute its value; attributes with the default of their group are left out."""
+    owners = {name: _defining_class(cls, one) for name, one in attributes_of(cls).items()}
+    return {name: owner for name, owner in owners.items() if not _is_ours(owner, cls)}
+
+
+def _is_ours(owner: type[Any], cls: type[Any]) -> bool:
+    """Return whether a class along the MRO of ``cls`` is the base of the worker classes, one of its parts, or an attribute group."""
+    return owner in cls._aw_base.__mro__ or is_group(owner)
 
 
 def _inherited_from_note(owner: type[Any], cls: type[Any]) -> str:
@@ -175,26 +197,17 @@ def _name_in_module(cls: type[Any]) -> str:
     return vars(cls).get("_aw_class_name") or cls.__qualname__.rpartition("<locals>.")[2]
 
 
-def _defining_class(cls: type[Any], base: type[Any], name: str) -> type[Any]:
+def _defining_class(cls: type[Any], attribute: Attribute) -> type[Any]:
     """Return the class whose value counts: the first of the MRO that has one, as Python looks it up (falsy values too)."""
-    if name in IDENTITY_ATTRIBUTES:
-        return cls if name in vars(cls) else base
-    return next(owner for owner in cls.__mro__ if name in vars(owner))
+    owners = cls.__mro__ if attribute.inherited or attribute.name in vars(cls) else reversed(cls.__mro__)
+    return next(owner for owner in owners if attribute.name in vars(owner))
 
 
-def _is_declared(cls: type[Any], base: type[Any], name: str) -> bool:
-    return any(name in vars(owner) for owner in cls.__mro__ if owner is not base)
+def _mixins(cls: type[Any]) -> Iterator[type[Any]]:
+    return (owner for owner in cls.__mro__ if not issubclass(owner, cls._aw_base) and not _is_ours(owner, cls))
 
 
-def _mixins(cls: type[Any], base: type[Any]) -> Iterator[type[Any]]:
-    return (
-        owner
-        for owner in cls.__mro__
-        if not issubclass(owner, base) and owner is not object and owner not in base.__mro__
-    )
-
-
-def _attribute_like_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
+def _attribute_like_values(owner: type[Any], known: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Return names that look like attributes: public, lower case, and no method, property, nested class or other descriptor.
 
     A class under a name that nearly is an attribute's counts too (``deduplicat = Deduplicate``).
@@ -202,7 +215,7 @@ def _attribute_like_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in vars(owner).items():
         if name.startswith("_") or name.isupper() or _is_descriptor(value):
             continue
-        if not isinstance(value, type) or (name.islower() and closest_name(name, ATTRIBUTES)):
+        if not isinstance(value, type) or (name.islower() and closest_name(name, known)):
             yield name, value
 
 
@@ -230,16 +243,19 @@ def _closest_hook(name: str) -> str | None:
     return nearest(bare, HOOKS, cutoff=_SIMILARITY_CUTOFF if bare != word else 0.6)
 
 
-def _check_body(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None:
+def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attribute]) -> None:
     versions.check_handler_names(faults, cls)
-    for name, value in _attribute_like_values(cls):
-        if name not in ATTRIBUTES and name not in _CALLABLE_NAMES:
+    for name, value in _attribute_like_values(cls, known):
+        if name not in known and name not in _CALLABLE_NAMES:
             faults.add(
-                f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{_attribute_advice(name)}", name
+                f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{_attribute_advice(name, known)}",
+                name,
             )
-    _check_annotations(faults, cls)
+    _check_annotations(faults, cls, known)
+    base: type[Any] = cls._aw_base
+    of_base = {name for owner in base.__mro__ for name in vars(owner)}
     for name, value in vars(cls).items():
-        if name.startswith("_") or name in vars(base) or not _is_descriptor(value):
+        if name.startswith("_") or name in of_base or not _is_descriptor(value):
             continue
         match = closest_name(name, _CALLABLE_NAMES) or _closest_hook(name)
         word = None if match else foreign_names.advice(name, "hook")
@@ -252,26 +268,26 @@ def _check_body(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None
             )
 
 
-def _attribute_advice(name: str) -> str:
+def _attribute_advice(name: str, known: Iterable[str]) -> str:
     """Return the end of the message for an unknown attribute. All attributes are listed only if no name is near."""
     own = f"Constants of your own: {name.upper()} or _{name}."
     word = foreign_names.advice(name, "attribute")
     if word is not None:
         return f". {word}. {own}"
     own += " An option of your own: declare_option(...) before the class."
-    hint = did_you_mean(name, ATTRIBUTES)
-    return f"{hint}. {own}" if hint else f". {own} Attributes: {', '.join(sorted(ATTRIBUTES))}."
+    hint = did_you_mean(name, known)
+    return f"{hint}. {own}" if hint else f". {own} Attributes: {', '.join(sorted(known))}."
 
 
-def _check_annotations(faults: ErrorCollector, cls: type[Any]) -> None:
+def _check_annotations(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attribute]) -> None:
     # ``urgency: "high"`` is valid Python and sets nothing. A name that is no attribute may annotate an instance's own field.
     for name, annotation in get_annotations(cls, format=Format.FORWARDREF).items():
-        match = None if name in vars(cls) or name.startswith("_") else closest_name(name, ATTRIBUTES)
+        match = None if name in vars(cls) or name.startswith("_") else closest_name(name, known)
         if match is not None:
             hint = "" if name == match else f" (did you mean {match!r}?). A name of your own: _{name}"
             faults.add(
                 f"{name}: {_annotation_text(annotation)} is an annotation without a value and sets nothing{hint}. "
-                f"Write {match} = ...; allowed: {ATTRIBUTES[match].validator.allowed}.",
+                f"Write {match} = ...; allowed: {known[match].validator.allowed}.",
                 name,
             )
 
@@ -280,11 +296,11 @@ def _annotation_text(annotation: Any) -> str:
     return annotation.__name__ if is_class(annotation) else short_repr(annotation)
 
 
-def _check_mixin(faults: ErrorCollector, mixin: type[Any]) -> None:
+def _check_mixin(faults: ErrorCollector, mixin: type[Any], known: Mapping[str, Attribute]) -> None:
     # A mixin may come from any library and hold values of its own, so only what looks like a misspelling is refused.
     versions.check_handler_names(faults, mixin)
-    for name, value in _attribute_like_values(mixin):
-        match = None if name in ATTRIBUTES else closest_name(name, ATTRIBUTES)
+    for name, value in _attribute_like_values(mixin, known):
+        match = None if name in known else closest_name(name, known)
         if match is not None:
             faults.add(
                 f"{name} = {short_repr(value)} in {qualified_name(mixin)}: {name!r} is not a worker attribute "
@@ -299,12 +315,13 @@ def _check_mixin(faults: ErrorCollector, mixin: type[Any]) -> None:
             faults.add(message, name)
 
 
-def _check_reserved_names(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None:
+def _check_reserved_names(faults: ErrorCollector, cls: type[Any]) -> None:
     """Refuse names that hide the framework's: ``Worker.route()`` would call a helper, ``self.jid`` would be a method."""
+    base: type[Any] = cls._aw_base
     of_base = [pair for owner in base.__mro__ for pair in vars(owner).items()]
     taken = {name for name, value in of_base if isinstance(value, classmethod)} - HOOKS.keys()
     taken |= {"jid", "job_version"}
-    for owner in (cls, *_mixins(cls, base)):
+    for owner in (cls, *_mixins(cls)):
         for name in sorted(taken & vars(owner).keys()):
             value = vars(owner)[name]
             # perform_async and the like may be wrapped.
@@ -314,13 +331,13 @@ def _check_reserved_names(faults: ErrorCollector, cls: type[Any], base: type[Any
                 faults.add(message, name)
 
 
-def _check_hooks(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None:
+def _check_hooks(faults: ErrorCollector, cls: type[Any]) -> None:
     for name, count in HOOKS.items():
         owner = next(owner for owner in cls.__mro__ if name in vars(owner))
-        if owner is base:
+        if owner in cls._aw_base.__mro__:
             continue
         hook = vars(owner)[name]
-        wanted = inspect.signature(getattr(base, name))
+        wanted = inspect.signature(getattr(cls._aw_base, name))
         if not isinstance(hook, classmethod):
             fact = f"{name} = {short_repr(hook)}{_inherited_from_note(owner, cls)}"
             message = (
@@ -342,9 +359,9 @@ def _check_hooks(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Non
             faults.add(message, name)
 
 
-def _find_perform(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Callable[..., Any] | None:
+def _find_perform(faults: ErrorCollector, cls: type[Any]) -> Callable[..., Any] | None:
     owner = next(owner for owner in cls.__mro__ if "perform" in vars(owner))
-    if owner is base:
+    if owner in cls._aw_base.__mro__:
         if not any(fault.attribute and closest_name(fault.attribute, ("perform",)) for fault in faults.errors):
             faults.add("perform is missing: write def perform(self, ...) -> None.", "perform")
         return None
@@ -399,7 +416,7 @@ def _check_aliases(faults: ErrorCollector, wire_name: str, aliases: tuple[str, .
 
 def reject_identity_on_abstract(faults: ErrorCollector, cls: type[Any]) -> None:
     """Note names of a class that runs on an abstract class."""
-    for name in ("wire_name", "aliases"):
+    for name in (name for name, one in attributes_of(cls).items() if not one.inherited):
         if vars(cls).get(name):
             fact = f"{name} = {vars(cls)[name]!r}"
             message = f"{fact} belongs to a class that runs, and this one is abstract; declare it in the subclass."

@@ -31,15 +31,6 @@ class Constraint:
         return self.attribute, self.other_attribute
 
 
-_ITERABLE, _REENQUEUER = ("_aw_is_iterable", "an IterableWorker"), ("_aw_is_reenqueuer", "a ReenqueuerWorker")
-ATTRIBUTES_OF_KINDS = {
-    "flush_interval": _ITERABLE,
-    "max_iteration_runtime": _ITERABLE,
-    "lease_timeout": _REENQUEUER,
-    "minimum_duration": _REENQUEUER,
-}
-"""Attributes of one base class: the flag of its classes, and its name in messages."""
-
 CONSTRAINTS = (
     Constraint(
         attribute="urgency",

@@ -99,6 +99,8 @@ class Declaration:
     """Whether the class is a ``CronWorker``."""
     is_iterable: bool = False
     """Whether the class is an ``IterableWorker``."""
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The checked values of the attributes that are no fields here, by name."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The options that travel with its jobs and differ from their defaults, by name: ``track``, and those of the application."""
 

@@ -9,7 +9,6 @@ from typing import Any, Never, TypeVar
 
 from framework.declare import registry
 from framework.declare.attribute import Attribute
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.check import HOOKS
 from framework.declare.cron_worker import CronWorker
 from framework.declare.iterable import IterableWorker
@@ -17,7 +16,7 @@ from framework.declare.job_option import KINDS, OPTIONS, JobOption, value_valida
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.options import PushOptions
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name, short_repr
 
@@ -92,9 +91,11 @@ def declare_option(
     _check_not_late(place, name)
     OPTIONS[name] = option
     ATTRIBUTES[name] = Attribute(
+        name=name,
+        default=option.default,
         validator=validator,
         group="application",
-        meaning=doc,
+        text=doc,
         effect=f"A middleware of the application reads it from the field `{field}` of the payload.",
         trap="Every process that pushes or runs such jobs must import the module that declares it.",
     )

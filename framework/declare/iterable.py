@@ -14,7 +14,7 @@ from framework.declare.iteration import IterationRun, iterate, iterate_async
 from framework.declare.progress import JobProgress
 from framework.declare.signature import check_method, check_self_parameter
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ApplicationWorker, CoreWorker
 from framework.errors import DeclarationError
 from framework.messages import nearest
 from framework.typeguards import qualified_name
@@ -50,7 +50,7 @@ class IterableWorker(IterablePushes, ApplicationWorker, abstract=True):
         if not abstract:
             _check_iterable(faults, cls)
         if faults.errors:
-            check.read_attributes(faults, cls, ApplicationWorker)
+            check.read_attributes(faults, cls)
             faults.raise_errors()
         if not abstract:
             cls._aw_hooks_with_arguments = frozenset(one for one in _HOOKS if _takes_arguments(cls, one))
@@ -99,7 +99,7 @@ class IterableWorker(IterablePushes, ApplicationWorker, abstract=True):
 
 
 def _check_no_perform(faults: ErrorCollector, cls: type[Any]) -> None:
-    owners = [owner for owner in cls.__mro__ if owner is cls or not issubclass(owner, ApplicationWorker)]
+    owners = [owner for owner in cls.__mro__ if owner is cls or not issubclass(owner, CoreWorker)]
     if any(_PERFORM in vars(owner) for owner in owners):
         message = (
             "perform belongs to the framework here, which iterates. Write def build_enumerator(self, ..., cursor) and "

@@ -55,7 +55,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
         elif not abstract:
             _check_limited_capacity(faults, cls)
         if faults.errors:
-            check.read_attributes(faults, cls, ApplicationWorker)
+            check.read_attributes(faults, cls)
             faults.raise_errors()
         if not abstract:
             setattr(cls, _PERFORM, _build_perform(cast("Callable[..., Any]", cls.perform_work)))

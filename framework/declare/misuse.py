@@ -67,7 +67,7 @@ def add_foreign_methods(base: type[Any], *places: foreign_names.Place) -> None:
     """Put the names of these places on ``base``. Not in its body, where a type checker would see them."""
     for place in places:
         for name in foreign_names.NAMES[place]:
-            if name not in vars(base):
+            if not any(name in vars(one) for one in base.__mro__):
                 setattr(base, name, ForeignMethod(base, name))
 
 

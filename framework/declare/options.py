@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, cast
 
 from framework.declare import foreign_names, validators
-from framework.declare.attributes import ATTRIBUTES
+from framework.declare.attribute import is_attribute
 from framework.declare.job_option import OPTIONS, PRIORITIES, TRACKED
 from framework.declare.request import BulkPacing, DueTime, JobRequest, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
@@ -142,7 +142,7 @@ def _advice(worker: str, name: str) -> str:
         return f". {word}."
     known = dict.fromkeys((*_VALIDATORS, *OPTIONS))
     options = f"Options: {', '.join(known)}."
-    if name in ATTRIBUTES:
+    if is_attribute(name):
         return f": it belongs to the class, and is the same for all its jobs. {options}"
     hint = did_you_mean(name, known)
     return f"{hint}." if hint else f". {options}"

@@ -42,7 +42,7 @@ class ReenqueuerWorker(ApplicationWorker, abstract=True):
         faults = ErrorCollector(qualified_name(cls))
         _check_reenqueuer(faults, cls)
         if faults.errors:
-            check.read_attributes(faults, cls, ApplicationWorker)
+            check.read_attributes(faults, cls)
             faults.raise_errors()
         if _PERFORM in vars(cls):
             setattr(cls, _PERFORM, _build_perform(vars(cls)[_PERFORM]))

@@ -5,30 +5,38 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
 
 from framework.declare import check, misuse, port, registry
+from framework.declare.attribute import Attribute, is_group, merged
+from framework.declare.attributes import CoreAttributes
 from framework.declare.awaitable_pushes import AwaitablePushes
 from framework.declare.batch import Batch, BatchEvent, batch_of, event_of
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, JobStory, PlainLogger
-from framework.declare.limiter import Limiter
 from framework.declare.options import Moment, PushOptions, check_options
-from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.setter import Setter, setter_of
 from framework.declare.visible_signatures import show_signatures
 from framework.errors import DeclarationError
+from framework.features.concurrency.attributes import ConcurrencyAttributes
+from framework.features.consistency.attributes import ConsistencyAttributes
+from framework.features.cron.attributes import CronAttributes
+from framework.features.deduplication.attributes import DeduplicationAttributes
+from framework.features.encryption.attributes import EncryptionAttributes
+from framework.features.fairness.attributes import FairnessAttributes
+from framework.features.health.attributes import HealthAttributes
+from framework.features.isolation.attributes import IsolationAttributes
+from framework.features.iteration.attributes import IterationAttributes
+from framework.features.leases.attributes import LeaseAttributes
+from framework.features.limiters.attributes import LimiterAttributes
+from framework.features.pause.attributes import PauseAttributes
+from framework.features.results.attributes import ResultAttributes
+from framework.features.status.attributes import StatusAttributes
+from framework.features.tasks.attributes import TaskAttributes
 from framework.typeguards import qualified_name
 from framework.types import (
-    Ack,
-    DataConsistency,
-    Isolation,
     Jid,
     Json,
     Payload,
-    Priority,
-    ResourceBoundary,
-    StrictArguments,
-    Urgency,
 )
 from framework.wire.batch_fields import bid_of
 from framework.wire.cron_fields import CronTick, tick_of
@@ -37,138 +45,11 @@ from framework.wire.job import Job
 T = TypeVar("T")
 
 
-class ApplicationWorker(AwaitablePushes):
-    """Declare one kind of job by a subclass with attributes and a method ``perform`` (GitLab's ApplicationWorker).
+class CoreWorker(CoreAttributes, AwaitablePushes):
+    """The base of all workers, without the attributes and calls of features.
 
-    Attributes are plain values in the class body, inherited along the MRO. Each job has its own instance, made without arguments.
-    ``class Base(ApplicationWorker, abstract=True)`` shares attributes and has no jobs.
-
-    Raises:
-        DeclarationError: creating the class found an invalid attribute or an invalid ``perform``.
+    A direct subclass composes what the worker classes of a program have. It has no jobs.
     """
-
-    feature_category: ClassVar[str | None] = None
-    """The feature team that owns the job. ``not_owned`` is for shared infrastructure code. ``None`` is ``not_owned`` in an
-    application without categories."""
-    urgency: ClassVar[Urgency] = "low"
-    """The targets for start and run time: ``high`` 10 s and 10 s, ``low`` 60 s and 300 s, ``throttled`` no target and 300 s."""
-    resource_boundary: ClassVar[ResourceBoundary] = "unknown"
-    """The resource that the job uses most: ``cpu`` if more than a third of its run time is processor time, ``memory``, or
-    ``unknown``."""
-    has_external_dependencies: ClassVar[bool] = False
-    """The job calls services outside of your own platform: another company's API, a mail server, a webhook."""
-    data_consistency: ClassVar[DataConsistency] = "always"
-    """The database server that the job reads from: ``always`` the primary, ``sticky`` an up-to-date replica or else the primary,
-    ``delayed`` the same, after one retry if no replica is up to date."""
-    data_consistency_overrides: ClassVar[Mapping[str, DataConsistency] | None] = None
-    """``data_consistency`` of single databases, for a class that uses several."""
-
-    queue_namespace: ClassVar[str | None] = None
-    """The prefix of the generated queue name: ``ns:name``."""
-    queue: ClassVar[str | None] = None
-    """The queue of the class, whatever the routing rules say."""
-    shard: ClassVar[str | None] = None
-    """The shard of the class, whatever the routing rules say."""
-    weight: ClassVar[int | None] = None
-    """How often a process checks this queue, relative to its other queues: 1 low, 2 medium, 3 high, 5 very high (GitLab's values).
-    ``None``: the setting ``namespace_weights``, else 3 for high urgency and 1 for the others."""
-    tags: ClassVar[tuple[str, ...]] = ()
-    """Labels for routing rules, log lines and dashboards."""
-    version: ClassVar[int] = 0
-    """The version of the arguments that this code pushes."""
-    wire_name: ClassVar[str | None] = None
-    """The name of the class in payloads. Without it, the name is made from module and class."""
-    aliases: ClassVar[tuple[str, ...]] = ()
-    """Former wire names whose jobs this class runs."""
-
-    retry: ClassVar[bool | int] = True
-    """How often a failed job is retried. ``True`` is the setting ``max_retries``: 25 retries, over about three weeks."""
-    retry_for: ClassVar[timedelta | float | None] = None
-    """Retry until this time after the first failure, instead of a number of retries."""
-    retry_delay: ClassVar[timedelta | float | tuple[timedelta | float, ...] | None] = None
-    """The delay of each retry, without jitter: one for all, or a tuple with one for each failure, whose last one repeats. ``None`` is
-    Sidekiq's formula, which grows from 15 s."""
-    retry_queue: ClassVar[str | None] = None
-    """The queue for retries of the class, which keeps them apart from first runs."""
-    dead: ClassVar[bool] = True
-    """``False``: a job whose retries are used up is deleted instead of moved to the dead set."""
-    backtrace: ClassVar[bool | int | None] = None
-    """Keep the traceback in the payload of a failed job: ``None`` only in the dead set, ``True`` at each failure, a number only
-    that many lines, ``False`` never."""
-    max_retries_after_interruption: ClassVar[int | None] = None
-    """After so many forced stops (the job still ran at the deadline of its process), or so many deaths of its process, a job ends.
-    ``-1`` is no limit; ``None`` is the setting of the same name (3)."""
-    ack: ClassVar[Ack] = "batch"
-    """When an ended job leaves Redis: ``batch`` together with others, ``sync`` before its slot takes another job."""
-    timeout: ClassVar[timedelta | float | None] = None
-    """The maximum time of one run."""
-    isolation: ClassVar[Isolation | None] = None
-    """``process``: each job runs in a process of its own, which ends with it. ``None``: in a thread, or as a task."""
-    memory_limit: ClassVar[int | None] = None
-    """The most memory, in bytes, of the process of a job with ``isolation = 'process'``."""
-    expires_in: ClassVar[timedelta | float | None] = None
-    """The most time between the push of a job, or the due time of a scheduled one, and its start."""
-    status_expiration: ClassVar[timedelta | float | None] = None
-    """How long the state of a job is kept after its last change. ``None``: the state is not tracked."""
-    keep_result: ClassVar[timedelta | float | None] = None
-    """How long the result of each job is kept after its end, for ``framework.result(jid)``. ``None``: only results of ``call`` are
-    kept."""
-    track: ClassVar[bool] = False
-    """Whether the life of each job is recorded in the database of tasks."""
-
-    idempotent: ClassVar[bool] = False
-    """Two runs of the job have the same effect as one. Without ``deduplicate`` it means ``Deduplicate('until_executing')`` for 10
-    minutes."""
-    deduplicate: ClassVar[Deduplicate | None] = None
-    """How equal jobs are deduplicated. ``None`` turns off the default of ``idempotent``."""
-    concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = None
-    """The maximum number of jobs of the class that run at a time, over all processes. ``0`` and ``None`` are no limit; a negative
-    number pauses the class."""
-    max_concurrency_limit_percentage: ClassVar[float | None] = None
-    """The concurrency limit as a share of all slots of the shard."""
-    max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
-    """The maximum number of jobs of a ``LimitedCapacityWorker`` that run at a time, over all processes. ``0`` stops the class."""
-    cron: ClassVar[str | None] = None
-    """When a schedule pushes a job of a ``CronWorker``: minute, hour, day of month, month, day of week, with an optional field for
-    seconds in front, or ``@hourly``, ``@daily`` and the like."""
-    time_zone: ClassVar[str] = "UTC"
-    """The time zone of ``cron``."""
-    spread: ClassVar[timedelta | float | None] = None
-    """The seconds over which the jobs of the ticks of ``cron`` are spread, so that not all entries push theirs in the same
-    second."""
-    flush_interval: ClassVar[timedelta | float] = 5.0
-    """How often an ``IterableWorker`` saves its cursor, while its items are shorter."""
-    max_iteration_runtime: ClassVar[timedelta | float | None] = None
-    """For how long an ``IterableWorker`` iterates before its job goes back behind the other jobs of its queue."""
-    lease_timeout: ClassVar[timedelta | float | None] = None
-    """The most time that one run of a ``ReenqueuerWorker`` may take: its lease ends by itself after it."""
-    minimum_duration: ClassVar[timedelta | float] = 5.0
-    """For how long a run of a ``ReenqueuerWorker`` lasts at least."""
-    concurrency_scope: ClassVar[ConcurrencyScope | None] = None
-    """The scope of a job, for example its tenant, and the number of slots of the class's limit that one scope may use."""
-    fair_by: ClassVar[str | Callable[[tuple[Any, ...]], str | int | None] | None] = None
-    """The key of a job, for example its tenant: the name of a fact in its context (``"user"`` is ``meta.user``), or a function of
-    its arguments."""
-    priority: ClassVar[Priority | None] = None
-    """The level of the class's jobs, unless a push sets another one."""
-    limiter: ClassVar[Limiter | None] = None
-    """The rate limiter of the class: each run takes one call, or one lock, of it. ``.by(...)`` gives each key of the jobs a limit
-    of its own."""
-    defer_on_health: ClassVar[DeferOnHealth | None] = None
-    """Defer jobs while a database is unhealthy."""
-    pause_control: ClassVar[str | None] = None
-    """The name of the strategy that pauses and resumes the class."""
-    strict_arguments: ClassVar[StrictArguments | None] = None
-    """The treatment of arguments that do not fit the annotations of ``perform``, or that JSON changes: ``raise``, ``warn`` or
-    ``off``. ``None`` is the setting ``strict_arguments``."""
-    big_payload: ClassVar[bool] = False
-    """The class may push arguments above ``size_limit.limit`` (5,000,000 bytes after compression)."""
-    compress: ClassVar[bool] = True
-    """Whether arguments of ``size_limit.compression_threshold`` (100,000) or more bytes are compressed."""
-    encrypt: ClassVar[bool] = False
-    """The arguments are stored encrypted."""
-    loggable_arguments: ClassVar[tuple[str, ...]] = ()
-    """The parameters of ``perform`` whose values may appear in logs."""
 
     jid: str = ""
     """The id of the job that runs; empty without a job."""
@@ -184,6 +65,10 @@ class ApplicationWorker(AwaitablePushes):
     """The queues that pushes of the class choose (``set(queue=...)``), where they are known."""
     _aw_is_reenqueuer: ClassVar[bool] = False
     """Whether one job of the class at a time pushes the next (``ReenqueuerWorker``)."""
+    _aw_base: "ClassVar[type[CoreWorker]]"
+    """The direct subclass of ``CoreWorker`` that the class descends from."""
+    _aw_attributes: ClassVar[dict[str, Attribute]]
+    """The attributes of that base by their names, with those that the application declares."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None
@@ -198,9 +83,12 @@ class ApplicationWorker(AwaitablePushes):
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
+        if CoreWorker in cls.__bases__:
+            _compose(cls)
+            return
         faults = ErrorCollector(qualified_name(cls))
-        check.check_class_keywords(faults, abstract, others)
-        attributes = check.read_attributes(faults, cls, ApplicationWorker)
+        check.check_class_keywords(faults, cls, abstract, others)
+        attributes = check.read_attributes(faults, cls)
         misuse.install_retry_attribute(cls)
         cls.job_version = attributes["version"]
         cls._aw_declaration = cls._aw_setter = None
@@ -209,11 +97,11 @@ class ApplicationWorker(AwaitablePushes):
             faults.raise_errors()
             misuse.install_perform_descriptor(cls)
             return
-        cls._aw_declaration = check.build_declaration(faults, cls, ApplicationWorker, attributes)
+        cls._aw_declaration = check.build_declaration(faults, cls, attributes)
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
-        if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not ApplicationWorker:
+        if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not CoreWorker:
             # A function of the class is a method of the instance. Other classes have none, and their jobs pay nothing.
-            cls._aw_on_success = cast("Any", ApplicationWorker._aw_call_on_success)  # pyright: ignore[reportAttributeAccessIssue]
+            cls._aw_on_success = cast("Any", CoreWorker._aw_call_on_success)  # pyright: ignore[reportAttributeAccessIssue]
         misuse.install_perform_descriptor(cls)
         show_signatures(cls, cls._aw_declaration.signature.method)
         registry.register(cls)
@@ -355,7 +243,7 @@ class ApplicationWorker(AwaitablePushes):
         Raises:
             ArgumentsError: the arguments do not fit ``perform`` or are not JSON.
         """
-        declaration = cast("type[ApplicationWorker]", cls).declaration()
+        declaration = cast("type[CoreWorker]", cls).declaration()
         return JobRequest(declaration, declaration.signature.bind(args, kwargs))
 
     @classmethod
@@ -484,10 +372,49 @@ class ApplicationWorker(AwaitablePushes):
         Raises:
             ArgumentsError: an option is unknown or invalid.
         """
-        declaration = cast("type[ApplicationWorker]", cls).declaration()
+        declaration = cast("type[CoreWorker]", cls).declaration()
         checked = check_options(declaration.qualified_name, options)
         return Setter(cls, declaration, checked)
 
 
-misuse.add_foreign_methods(ApplicationWorker, "method", "self")
-misuse.install_retry_attribute(ApplicationWorker)
+def _compose(base: type[CoreWorker]) -> None:
+    """Make a class the base of worker classes: collect the attributes of the core, then those of its groups in their order."""
+    groups = [owner for owner in base.__mro__ if is_group(owner)]
+    base._aw_base = base  # pyright: ignore[reportPrivateUsage]
+    base._aw_attributes = merged(sorted(groups, key=lambda one: not issubclass(CoreWorker, one)))  # pyright: ignore[reportPrivateUsage]
+
+
+misuse.install_retry_attribute(CoreAttributes)
+misuse.add_foreign_methods(CoreWorker, "method", "self")
+
+
+class ApplicationWorker(
+    IsolationAttributes,
+    EncryptionAttributes,
+    StatusAttributes,
+    ResultAttributes,
+    TaskAttributes,
+    DeduplicationAttributes,
+    ConcurrencyAttributes,
+    FairnessAttributes,
+    LimiterAttributes,
+    CronAttributes,
+    IterationAttributes,
+    LeaseAttributes,
+    HealthAttributes,
+    PauseAttributes,
+    ConsistencyAttributes,
+    CoreWorker,
+):
+    """Declare one kind of job by a subclass with attributes and a method ``perform`` (GitLab's ApplicationWorker).
+
+    Attributes are plain values in the class body, inherited along the MRO. Each job has its own instance, made without arguments.
+    ``class Base(ApplicationWorker, abstract=True)`` shares attributes and has no jobs.
+
+    Raises:
+        DeclarationError: creating the class found an invalid attribute or an invalid ``perform``.
+    """
+
+
+ATTRIBUTES = ApplicationWorker._aw_attributes  # pyright: ignore[reportPrivateUsage]
+"""Every attribute of a worker class by its name, with the declared options of the application. A class with any other is refused."""

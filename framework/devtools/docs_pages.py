@@ -12,11 +12,9 @@ from functools import cache
 import click
 
 from framework.cli.main import main
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.constraints import CONSTRAINTS
 from framework.declare.foreign_names import SYSTEMS, ForeignName, rows_of
-from framework.declare.misuse import declared_value
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES
 from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_of
 from framework.messages import did_you_mean
 
@@ -36,7 +34,7 @@ class PageError(Exception):
 
 def default_text(name: str) -> str:
     """Return the default as source text."""
-    return repr(declared_value(ApplicationWorker, name))
+    return repr(ATTRIBUTES[name].default)
 
 
 def constraint_texts(name: str) -> list[str]:

@@ -8,7 +8,6 @@ import yaml
 from framework.declare import check, queue_facts
 from framework.declare.declaration import Declaration
 from framework.declare.misuse import declared_value
-from framework.declare.worker import ApplicationWorker
 from framework.terminal.project import Project
 from framework.typeguards import qualified_name
 
@@ -20,7 +19,7 @@ def explain_entry(project: Project, name: str, lines: Mapping[str, int]) -> str:
     """Return the explanation of the worker with this wire name; ``lines`` are those of config/queues.yml."""
     worker = project.workers[name]
     declaration: Declaration = worker.declaration()
-    owners = check.defining_classes(worker, ApplicationWorker)
+    owners = check.defining_classes(worker)
     entry = queue_facts.queue_facts(declaration, project.settings.namespace_weights)
     origins = {field: _origin(project, declaration, owners, field) for field in entry}
     shown = {field: _yaml(value) for field, value in entry.items()}

@@ -13,9 +13,9 @@ import pytest
 from framework import ApplicationWorker, DeclarationError, Discard, background
 from framework.declare import background as registering
 from framework.declare import registry
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.background import BackgroundFunction, WorkerAttributes
 from framework.declare.names import class_name_of
+from framework.declare.worker import ATTRIBUTES
 from framework.errors import ArgumentsError, NoSuchMethodError
 from tests.tables import each_row
 
@@ -266,13 +266,6 @@ def test_background_module_loaded_again_replaces_its_jobs(monkeypatch):
     assert module.send.worker.declaration().wire_name == "Mails::SendWorker"
 
 
-NOT_OF_FUNCTIONS = {"max_running_jobs", "cron", "time_zone", "spread", "flush_interval", "max_iteration_runtime"} | {
-    "lease_timeout",
-    "minimum_duration",
-}
-"""Attributes of the base classes with a ``perform`` of their own."""
-
-
 def test_background_keywords_are_the_attributes_of_a_class():
-    assert WorkerAttributes.__annotations__.keys() == ATTRIBUTES.keys() - NOT_OF_FUNCTIONS
+    assert WorkerAttributes.__annotations__.keys() == {name for name, one in ATTRIBUTES.items() if one.kind is None}
     assert registering.WorkerAttributes.__total__ is False

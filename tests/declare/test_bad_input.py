@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.check import HOOKS
 from framework.declare.constraints import CONSTRAINTS
 from framework.declare.iterable import IterableWorker
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
 from framework.typeguards import short_repr
 from tests.tables import each_row

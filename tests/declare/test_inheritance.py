@@ -8,9 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import DeclarationError
 from framework.limiter import bucket
 from tests.tables import each_row
@@ -72,6 +71,7 @@ POOL: dict[str, tuple[Any, ...]] = {
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
 OF_KINDS = {"flush_interval", "max_iteration_runtime", "lease_timeout", "minimum_duration"}
+IDENTITY_ATTRIBUTES = {name for name, one in ATTRIBUTES.items() if not one.inherited}
 NOT_HERE = IDENTITY_ATTRIBUTES | OF_KINDS | {"max_running_jobs", "cron", "memory_limit", "keep_result"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 

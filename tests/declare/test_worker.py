@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from framework.declare import port, registry
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_schedule, due_at, times_schedule
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import BulkPacing, DueTime, JobTimes
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 from framework.limiter import unlimited
 from tests.harness import forked
@@ -54,10 +53,18 @@ def test_defaults_are_those_of_design_section_4():
 
 def test_attribute_has_validator_default_and_field():
     fields = set(Declaration.__dataclass_fields__)
-    assert set(ATTRIBUTES) <= fields
-    assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
+    assert all(getattr(ApplicationWorker, name) == one.default for name, one in ATTRIBUTES.items())
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
-    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded", "in_thread", "options"}
+    derived |= {
+        "loggable_positions",
+        "version_handlers",
+        "is_cron",
+        "is_iterable",
+        "bounded",
+        "in_thread",
+        "options",
+        "facts",
+    }
     derived |= {"has_category", "chosen_queues"}
     assert fields - set(ATTRIBUTES) == derived
 

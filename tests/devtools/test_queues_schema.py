@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.declare import queue_facts, registry
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.devtools import catalog
 from framework.devtools.queues_schema import all_queues_schema
 from framework.settings.yaml_file import read_yaml

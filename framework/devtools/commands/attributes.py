@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from framework.command_line import command, with_local_commands
-from framework.declare import registry
+from framework.declare import registry, worker_attributes
 from framework.declare.attribute import GROUPS
-from framework.declare.attributes import ATTRIBUTES
+from framework.declare.worker import ATTRIBUTES
 from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
+from framework.devtools.keyword_types import keyword_types
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.terminal.atomic_write import write_all
@@ -23,6 +24,7 @@ from framework.terminal.project import print_load_error
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 """The documentation of this checkout; an installed package has none."""
+KEYWORDS = Path(worker_attributes.__file__)
 
 _LABELS = ("Meaning", "Values", "Default", "Effect", "Trap")
 _NAME_WIDTH = max(map(len, ATTRIBUTES))
@@ -103,6 +105,8 @@ def _update_pages(docs: Path, *, write: bool) -> None:
     if not docs.is_dir():
         raise click.UsageError(f"{docs} is no folder; name the documentation with --docs.")
     stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _changed_text(page)) is not None}
+    if docs == DOCS and KEYWORDS.read_text(encoding="utf-8") != (keywords := keyword_types(ATTRIBUTES)):
+        stale[KEYWORDS] = keywords
     if write:
         write_all(stale)
     for page in stale:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
 from framework.declare.cron_worker import CronWorker
 from framework.declare.names import wire_name
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.devtools.lint.module import Function, Module
 from framework.devtools.lint.workspace import FRAMEWORK, UNKNOWN, Workspace
 
@@ -72,7 +71,7 @@ class SourceClass:
 
     def attribute(self, name: str) -> AttributeValue | None:
         """Return the first declaration along the MRO; None if no known class declares the attribute."""
-        owners = self.mro[:1] if name in IDENTITY_ATTRIBUTES else self.mro
+        owners = self.mro if ATTRIBUTES[name].inherited else self.mro[:1]
         return next((owner.own_attributes[name] for owner in owners if name in owner.own_attributes), None)
 
     def value(self, name: str) -> Any:

@@ -23,12 +23,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from framework.declare import port
-from framework.declare.attributes import ATTRIBUTES
 from framework.declare.calls import kept_options, stored_end
 from framework.declare.request import PushRequest
 from framework.declare.setter import Setter
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ApplicationWorker
+from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError, PushError, UnknownTaskError
 from framework.types import QUEUE_NAME, JobState, Json, Priority
 from framework.wire.job import count_of

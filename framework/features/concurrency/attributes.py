@@ -1,0 +1,57 @@
+"""Declare the attributes that limit the jobs of a class that run at a time."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from framework.declare import validators
+from framework.declare.attribute import WorkerKind, attribute, attribute_group
+from framework.declare.policy_options import ConcurrencyScope
+
+_LIMITED_CAPACITY = WorkerKind(
+    "perform_with_capacity", "a LimitedCapacityWorker", otherwise="declare concurrency_limit"
+)
+
+
+@attribute_group
+class ConcurrencyAttributes:
+    """How many jobs of a class, or of a scope of it, run at a time."""
+
+    concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = attribute(
+        None,
+        validator=validators.limit,
+        group="flow_control",
+        effect="Jobs above the limit leave their queue and wait in order. A job that ends gives its slot to the next "
+        "one at once. Each process calls a callable once a second. Log lines have the waiting time: "
+        "`concurrency_limit_buffering_duration_s`.",
+        trap="`0` does not stop the class. A callable delays other work of its process while it runs: it must be "
+        "fast and must not raise.",
+    )
+    """The maximum number of jobs of the class that run at a time, over all processes. ``0`` and ``None`` are no limit; a negative
+    number pauses the class."""
+    max_concurrency_limit_percentage: ClassVar[float | None] = attribute(
+        None,
+        validator=validators.optional(validators.fraction),
+        group="flow_control",
+        effect="It counts when `concurrency_limit` gives no limit. It is rounded up, and computed again when "
+        "processes start and stop.",
+        trap="The value is a share, not a percentage: `0.25`, not `25`.",
+    )
+    """The concurrency limit as a share of all slots of the shard."""
+    concurrency_scope: ClassVar[ConcurrencyScope | None] = attribute(
+        None,
+        validator=validators.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
+        group="flow_control",
+        effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
+        trap="It needs a limit of the class. A job without a scope is not counted.",
+    )
+    """The scope of a job, for example its tenant, and the number of slots of the class's limit that one scope may use."""
+    max_running_jobs: ClassVar[int | Callable[[], int] | None] = attribute(
+        None,
+        validator=validators.limit,
+        group="flow_control",
+        kind=_LIMITED_CAPACITY,
+        effect="`perform_with_capacity` pushes the jobs that are missing. A job without a free slot ends. A job that "
+        "succeeds pushes the next one while `remaining_work_count` is above 0.",
+        trap="It limits no other class: use `concurrency_limit` there. A callable runs often: it must be fast.",
+    )
+    """The maximum number of jobs of a ``LimitedCapacityWorker`` that run at a time, over all processes. ``0`` stops the class."""

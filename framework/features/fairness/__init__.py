@@ -1,0 +1,1 @@
+"""Let tenants and priorities have turns in a queue."""

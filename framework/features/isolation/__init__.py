@@ -1,0 +1,1 @@
+"""Run each job of a class in a process of its own."""

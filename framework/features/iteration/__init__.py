@@ -1,0 +1,1 @@
+"""Run a long job item by item."""

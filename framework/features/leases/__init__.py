@@ -1,0 +1,1 @@
+"""Hold a lease, and run one job of a class at a time."""

@@ -1,0 +1,24 @@
+"""Declare the attribute of classes whose results are kept."""
+
+from datetime import timedelta
+from typing import ClassVar
+
+from framework.declare import validators
+from framework.declare.attribute import attribute, attribute_group
+from framework.wire.result_fields import MAX_TTL_S
+
+
+@attribute_group
+class ResultAttributes:
+    """How long the result of a job is kept."""
+
+    keep_result: ClassVar[timedelta | float | None] = attribute(
+        None,
+        validator=validators.optional(validators.duration_up_to(timedelta(seconds=MAX_TTL_S), "7 days")),
+        group="status",
+        effect="The step that ends a job stores its result, or how it ended without one. The state of the job is tracked too, and "
+        "lives twice as long.",
+        trap="Each result takes memory of Redis, at most 256 KiB. Results are not encrypted.",
+    )
+    """How long the result of each job is kept after its end, for ``framework.result(jid)``. ``None``: only results of ``call`` are
+    kept."""

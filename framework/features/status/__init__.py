@@ -1,0 +1,1 @@
+"""Keep the states of jobs."""

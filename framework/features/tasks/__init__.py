@@ -1,0 +1,1 @@
+"""Record the lives of jobs in the database of tasks."""
