@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 from framework import ApplicationWorker
+from framework.all_settings import load
 from framework.cluster.child import ChildEvent, ChildSpec
 from framework.cluster.runner import log_event
 from framework.cluster.supervisor import Supervisor
-from framework.settings.load import load
 from framework.store.embedded import EmbeddedServer, store_dir
 from framework.telemetry.logs import close_server_log, open_server_log
 from framework.wiring.cluster import open_supervisor

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from framework import admin, errors
+from framework.all_settings import load
 from framework.batches import Batch
 from framework.declare import registry
-from framework.settings.load import load
 from framework.store.script import FINISH
 from framework.testing import fake, inline
 from framework.wire import keys

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 import framework
 from framework import lease
+from framework.all_settings import load
 from framework.cli.jobs_leases import leases as command
 from framework.errors import DeclarationError, LeaseLostError, LeaseTakenError
-from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests.harness import Site, until

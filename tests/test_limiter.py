@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from framework import limiter
+from framework.all_settings import load
 from framework.errors import DeclarationError, LeaseTakenError, NestedLimiterError, OverLimit, ShardUnavailableError
-from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests.harness import server_lines, until

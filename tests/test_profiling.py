@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from framework import admin
+from framework.all_settings import load
 from framework.errors import ArgumentsError
-from framework.settings.load import load
 from framework.shard.profile_store import (
     MAX_PROFILES,
     PROFILE_TTL_S,

@@ -9,9 +9,9 @@ import pytest
 
 import framework
 from framework import errors, status
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
-from framework.settings.load import load
 from framework.testing import FakeClock, fake
 from framework.wire import keys
 from framework.wire.ids import generate_jid

@@ -10,8 +10,8 @@ import pytest
 
 import framework
 from framework import Deduplicate, admin, errors
+from framework.all_settings import load
 from framework.declare import port, registry
-from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests import result_jobs as jobs

@@ -26,7 +26,7 @@ from framework.admin.shard_job_set import ShardJobSet
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.finish.endings import CANCELLED_JOBS
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
@@ -108,7 +108,7 @@ acancel_jobs = async_twin(cancel_jobs)
 def cancel_on_shard(
     shard: Shard,
     wanted: JobFilter,
-    settings: Settings,
+    settings: CoreSettings,
     deadline: float,
     on_progress: OnProgress,
     *,
@@ -130,7 +130,7 @@ class _Cancellation:
         self,
         shard: Shard,
         wanted: JobFilter,
-        settings: Settings,
+        settings: CoreSettings,
         deadline: float,
         on_progress: OnProgress,
         *,

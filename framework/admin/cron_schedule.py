@@ -16,6 +16,8 @@ from framework.cron.states import CronStates, Snapshot, last_tick, next_tick
 from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
 from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
+from framework.features.cron.settings import CronSettings
+from framework.features.encryption.settings import EncryptionSettings
 from framework.payloads.stored_state import state_signatures
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
@@ -80,7 +82,7 @@ def add_cron_entry(
     wire_name = cls if isinstance(cls, str) else cls.declaration().wire_name
     facts: dict[str, Any] = {"cron": cron, "class": wire_name, "args": list(args), "time_zone": time_zone}
     facts |= {"missed": missed, "overlap": overlap, "spread": spread}
-    settings = current().settings
+    settings = CronSettings.of(current().settings)
     entry, declaration = check_new_entry(settings, name, facts)
 
     def add(shard: Shard) -> int:
@@ -106,7 +108,7 @@ def remove_cron_entry(name: str) -> None:
     check_writable("remove_cron_entry()")
     if not is_text(name):
         raise UnknownNameError(f"no entry {name!r} was added at run time")
-    application = current().settings.cron.application
+    application = CronSettings.of(current().settings).cron.application
     if not sum_of(None, lambda one: CronStates(one.client, application).remove(name)):
         raise UnknownNameError(f"no entry {name!r} was added at run time")
 
@@ -120,7 +122,7 @@ def cron_entries(shard: str | None = None) -> Listing[ScheduledEntry]:
     Raises:
         ShardUnavailableError: no shard answers.
     """
-    settings = current().settings
+    settings = CronSettings.of(current().settings)
     configured = collect_entries(settings)
 
     def read(one: Shard) -> list[ScheduledEntry]:
@@ -153,8 +155,10 @@ def _check_types(name: Any, cls: Any, args: Any, reason: Any) -> None:
 
 
 def _states(shard: Shard) -> CronStates:
-    settings = current().settings
-    return CronStates(shard.client, settings.cron.application, state_signatures(settings.signatures))
+    settings = CronSettings.of(current().settings)
+    return CronStates(
+        shard.client, settings.cron.application, state_signatures(EncryptionSettings.of(settings).signatures)
+    )
 
 
 def _shard_of(declaration: Declaration) -> str:

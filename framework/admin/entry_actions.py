@@ -17,7 +17,7 @@ from framework.admin.entry_plan import (
     script_word,
 )
 from framework.declare.options import due_at
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.store.clock import server_time
 from framework.store.script import ACT_ON_ENTRIES
 from framework.wire import keys
@@ -46,7 +46,7 @@ class ActionTerms:
 
     @classmethod
     def of(
-        cls, kind: JobSetKind, action: EntryAction, settings: Settings, client: "redis.Redis", at: object = None
+        cls, kind: JobSetKind, action: EntryAction, settings: CoreSettings, client: "redis.Redis", at: object = None
     ) -> "ActionTerms":
         """Return the terms; ``at`` is the new time of ``reschedule``, as ``perform_in`` and ``perform_at`` take it.
 

@@ -7,7 +7,7 @@ from framework.declare.port import Binding
 
 # `import framework` loads this module, and neither Redis nor pydantic.
 if TYPE_CHECKING:
-    from framework.settings.model import Settings
+    from framework.settings.model import CoreSettings
     from framework.shard.shards import Shards
 
 
@@ -15,7 +15,7 @@ class Access(NamedTuple):
     """The shards of the process, and its settings."""
 
     shards: "Shards"
-    settings: "Settings"
+    settings: "CoreSettings"
 
 
 opener: Binding[Callable[[], Access]] = Binding("`import framework` binds the shards of the process.")

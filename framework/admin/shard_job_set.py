@@ -14,7 +14,7 @@ from framework.admin.job_filter import JobFilter
 from framework.admin.job_record import JobRecord
 from framework.admin.search import ScanPage, scan_from
 from framework.errors import ShardUnavailableError
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
@@ -28,7 +28,7 @@ NEWEST_FIRST: frozenset[JobSetKind] = frozenset({"dead", "interrupted"})
 class SetRecord(JobRecord):
     """A job of a sorted set with its score: when it is due, or since when it is there, in epoch seconds."""
 
-    def __init__(self, shard: str, kind: JobSetKind, data: bytes, score: float, settings: Settings) -> None:
+    def __init__(self, shard: str, kind: JobSetKind, data: bytes, score: float, settings: CoreSettings) -> None:
         super().__init__(shard, data, settings.size_limit)
         self.kind: JobSetKind = kind
         self.score = clamp_time(score)
@@ -91,7 +91,7 @@ class ShardResult:
 class ShardJobSet:
     """One sorted set of one shard."""
 
-    def __init__(self, shard: Shard, kind: JobSetKind, settings: Settings) -> None:
+    def __init__(self, shard: Shard, kind: JobSetKind, settings: CoreSettings) -> None:
         self._shard = shard
         self._client = shard.client
         self._kind: JobSetKind = kind

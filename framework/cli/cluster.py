@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from framework.all_settings import Settings, load
 from framework.cli.capsules import capsule_option, capsules_of_option
 from framework.cli.cluster_options import cluster_options, read_cluster_options
 from framework.cli.health_options import health_options, read_health_address
@@ -20,8 +21,7 @@ from framework.process.descriptors import check_supervisor
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
-from framework.settings.load import load
-from framework.settings.model import MAX_CONCURRENCY, Settings
+from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs
 from framework.terminal.checkout import run_from_checkout
 from framework.terminal.errors import reports_errors

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from framework.all_settings import Settings
 from framework.cron.added import AddedEntries
 from framework.cron.entries import CronEntry, collect_entries
 from framework.cron.states import CronStates, Snapshot
@@ -12,7 +13,6 @@ from framework.declare.declaration import Declaration
 from framework.exit_codes import EXIT_FAILED
 from framework.payloads.stored_state import state_signatures
 from framework.route.router import Router
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.terminal.errors import refuse_unknown
 from framework.terminal.output import echo

@@ -10,7 +10,7 @@ import click
 
 from framework.admin.key_counts import count_jobs_by_key
 from framework.command_line import command
-from framework.settings.key_versions import KEY_BYTES
+from framework.features.encryption.settings import KEY_BYTES
 from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, shard_option

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from framework.all_settings import Settings
+from framework.features.health.settings import MAX_PORT
 from framework.process.health_address import HealthAddress
-from framework.settings.health_indicators import MAX_PORT
-from framework.settings.model import Settings
 
 _HOST_AND_PORT = re.compile(
     r"(?P<bare>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?)"

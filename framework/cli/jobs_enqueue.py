@@ -9,13 +9,13 @@ import click
 from redis.exceptions import RedisError
 
 from framework import active_job
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.by_name import enqueue as push_by_name
 from framework.declare.options import PushOptions
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.record import unserved_queues
-from framework.settings.load import load
 from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.options import DurationOption, check_shard, json_option, modules_option
 from framework.terminal.output import echo, echo_json

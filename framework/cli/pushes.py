@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
+from framework.all_settings import load
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
 from framework.private_files import check_folder
 from framework.push.reliable.push_file import VERSION, read_file
 from framework.push.reliable.push_folder import is_locked, push_files, set_aside_files
-from framework.settings.load import load
 from framework.shard.shards import open_shards
 from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import click
 
+from framework.all_settings import Settings, load
 from framework.exit_codes import EXIT_FAILED
 from framework.route.router import MAIN
-from framework.settings.load import load
-from framework.settings.model import DEFAULT_URL, Settings
+from framework.settings.model import DEFAULT_URL
 from framework.settings.shard import ShardSettings
 from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
 from framework.terminal.checkout import run_from_checkout

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from framework import tasks as api
+from framework.features.tasks.settings import TaskSettings
 from framework.tasks.access import current
 from framework.telemetry.visible import visible
 from framework.terminal.confirmation import confirm, yes_option
@@ -167,7 +168,7 @@ def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool)
     A task that is not complete, and an event whose job waits or runs, always stay.
     """
     access = current()
-    days = access.settings.tasks.keep if days is None else days
+    days = TaskSettings.of(access.settings).tasks.keep if days is None else days
     if days is None:
         raise click.UsageError("Give --older-than, or set tasks.keep: without one of them, all tasks are kept.")
     database = access.recorder.store.database

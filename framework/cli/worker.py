@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from framework.all_settings import Settings, load
 from framework.cli.capsules import capsule_option, capsules_of_option, with_own_slots
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.health_options import health_options, read_health_address
@@ -22,8 +23,8 @@ from framework.process.signals import SignalQueue
 from framework.process.supervisor_link import bind_to_supervisor
 from framework.route.loading import load_workers
 from framework.route.router import MAIN, Router
-from framework.settings.load import load
-from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
+from framework.settings.base import ENV_PREFIX
+from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs
 from framework.terminal.checkout import run_from_checkout
 from framework.terminal.errors import reports_errors

@@ -18,13 +18,14 @@ from framework.errors import (
     PayloadError,
     StateRefusedError,
 )
+from framework.features.cron.settings import CronEntrySettings, CronSettings, Schedule
+from framework.features.encryption.settings import EncryptionSettings
 from framework.messages import did_you_mean
 from framework.payloads.encryption import encryption_of
 from framework.payloads.stored_state import StatePlace, state_signatures
+from framework.settings.base import Section
 from framework.settings.error_messages import ValueSources, to_problems
-from framework.settings.model import Settings
-from framework.settings.schedule import CronEntrySettings, Schedule
-from framework.settings.section import Section
+from framework.settings.schema import SettingsSchema
 from framework.store.absent_keys import AbsentKeys
 from framework.typeguards import is_mapping
 from framework.types import Json
@@ -36,6 +37,9 @@ ShardOf: TypeAlias = Callable[[Declaration], str]
 
 
 _HIDDEN_ARGS = "encrypted_args"
+
+
+_SCHEMA = SettingsSchema(CronSettings)
 
 
 class _NewEntries(Section):
@@ -81,7 +85,7 @@ def added_place(application: str, name: str) -> StatePlace:
     return StatePlace("cron entry", keys.cron_entries(application), (name,))
 
 
-def hide_arguments(settings: Settings, name: str, added: AddedEntry, declaration: Declaration) -> AddedEntry:
+def hide_arguments(settings: CronSettings, name: str, added: AddedEntry, declaration: Declaration) -> AddedEntry:
     """Return an entry as it is stored: with encrypted arguments, if the class has ``encrypt``.
 
     Raises:
@@ -89,29 +93,31 @@ def hide_arguments(settings: Settings, name: str, added: AddedEntry, declaration
     """
     if not (declaration.encrypt and added.entry.args):
         return added
-    encryption = encryption_of(settings.encryption)
+    encryption = encryption_of(EncryptionSettings.of(settings).encryption)
     if encryption is None:
         raise EncryptionKeyError(declaration.wire_name)
     secret = encryption.seal(dumps(list(added.entry.args)), _secret_place(settings, name))
     return replace(added, entry=added.entry.model_copy(update={"args": ()}), secret_args=secret)
 
 
-def _shown_arguments(settings: Settings, name: str, added: AddedEntry) -> CronEntrySettings:
+def _shown_arguments(settings: CronSettings, name: str, added: AddedEntry) -> CronEntrySettings:
     """Return the settings of a stored entry, with decrypted arguments. Raises PayloadError and MissingKeyError."""
     if not added.secret_args:
         return added.entry
-    encryption = encryption_of(settings.encryption)
+    encryption = encryption_of(EncryptionSettings.of(settings).encryption)
     if encryption is None:
         raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")
     args = loads(encryption.open(added.secret_args, _secret_place(settings, name)), None)
     return added.entry.model_copy(update={"args": tuple(args)})
 
 
-def _secret_place(settings: Settings, name: str) -> list[Json]:
+def _secret_place(settings: CronSettings, name: str) -> list[Json]:
     return ["cron entry", settings.cron.application, name]
 
 
-def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> tuple[CronEntrySettings, Declaration]:
+def check_new_entry(
+    settings: CronSettings, name: str, facts: Mapping[str, Any]
+) -> tuple[CronEntrySettings, Declaration]:
     """Return a new entry and its class, checked as an entry of ``config/schedule.yml`` is.
 
     Raises:
@@ -122,7 +128,7 @@ def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> 
     try:
         entry = _NewEntries.model_validate({"schedule": {name: dict(facts)}}).schedule[name]
     except ValidationError as error:
-        found = to_problems(error, ValueSources(None, {}, {}))
+        found = to_problems(error, ValueSources(_SCHEMA, None, {}, {}))
         raise ConfigurationError(
             [ConfigurationProblem(place, one.key.removeprefix(f"schedule.{name}."), one.message) for one in found]
         ) from None
@@ -145,7 +151,7 @@ def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> 
     return entry, declaration
 
 
-def _configured_place(settings: Settings, name: str, configured: Collection[str]) -> str:
+def _configured_place(settings: CronSettings, name: str, configured: Collection[str]) -> str:
     """Return which part of the configuration has an entry of this name; empty if none has."""
     if name in settings.schedule:
         return settings.config_file_label(SCHEDULE_FILE)
@@ -155,14 +161,14 @@ def _configured_place(settings: Settings, name: str, configured: Collection[str]
 class AddedEntries:
     """Read the entries that were added at run time on one shard, and check them. One thread uses it."""
 
-    def __init__(self, settings: Settings, shard: str, shard_of: ShardOf, absent: AbsentKeys | None = None) -> None:
+    def __init__(self, settings: CronSettings, shard: str, shard_of: ShardOf, absent: AbsentKeys | None = None) -> None:
         """``absent`` knows whether the key of the entries may exist; without ``absent`` it is always read."""
         self._settings = settings
         self._shard = shard
         self._shard_of = shard_of
         self._absent = absent or AbsentKeys()
         self._key = keys.cron_entries(settings.cron.application)
-        self._signatures = state_signatures(settings.signatures)
+        self._signatures = state_signatures(EncryptionSettings.of(settings).signatures)
         self._raw: Mapping[str, bytes] = {}
         self._usable: Mapping[str, CronEntry] = {}
         self.unusable: Mapping[str, str] = {}

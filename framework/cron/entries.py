@@ -10,10 +10,9 @@ from framework.cron_expression import CronExpression
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ArgumentsError, ConfigurationProblem
+from framework.features.cron.settings import CronEntrySettings, CronSection, CronSettings
 from framework.messages import did_you_mean
 from framework.route.loading import LoadedWorkers
-from framework.settings.model import Settings
-from framework.settings.schedule import CronEntrySettings, CronSettings
 from framework.wire.protected import HIDDEN
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
@@ -72,7 +71,7 @@ class CronEntry:
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:_FINGERPRINT_LENGTH]
 
 
-def collect_entries(settings: Settings) -> dict[str, CronEntry]:
+def collect_entries(settings: CronSettings) -> dict[str, CronEntry]:
     """Return the entries whose classes are registered, by name. An entry of a class has the class's wire name.
 
     The file overrides the class: ``cron`` of a class has no effect if an entry of the file names the class, or has its wire name.
@@ -93,7 +92,7 @@ def collect_entries(settings: Settings) -> dict[str, CronEntry]:
     return found
 
 
-def spread_offset_s(name: str, spread_s: int | None, cron: CronSettings) -> int:
+def spread_offset_s(name: str, spread_s: int | None, cron: CronSection) -> int:
     """Return the offset of an entry, from 0 to ``spread_s`` - 1 seconds; without a spread of its own, by the setting.
 
     A hash of the names of the application, the installation and the entry: the same in each process and after each restart,
@@ -111,7 +110,7 @@ def _declared_spread_s(declaration: Declaration) -> int | None:
 
 
 def entry_of(
-    name: str, declaration: Declaration, one: CronEntrySettings, cron: CronSettings, origin: Origin = "file"
+    name: str, declaration: Declaration, one: CronEntrySettings, cron: CronSection, origin: Origin = "file"
 ) -> CronEntry:
     """Return the entry of these settings."""
     return CronEntry(
@@ -127,7 +126,7 @@ def entry_of(
     )
 
 
-def unknown_classes(settings: Settings) -> dict[str, str]:
+def unknown_classes(settings: CronSettings) -> dict[str, str]:
     """Return the entries of the file whose classes this process does not have, by name, with the class."""
     return {name: one.class_ for name, one in settings.schedule.items() if registry.find(one.class_) is None}
 
@@ -139,7 +138,7 @@ def schedule_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
     """
     if not workers.from_modules:
         return
-    settings = workers.settings
+    settings = CronSettings.of(workers.settings)
     file = settings.config_file_label(SCHEDULE_FILE)
     known = [one.wire_name for one in workers.declarations]
     for name, wire_name in unknown_classes(settings).items() if workers.whole else ():

@@ -20,8 +20,8 @@ from framework.errors import (
     OffloadedArgumentsError,
     PayloadError,
 )
+from framework.features.encryption.settings import KeySection
 from framework.payloads.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
-from framework.settings.key_versions import KeySettings
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Json, Payload
 from framework.version import install_extra
@@ -192,7 +192,7 @@ class ArgumentEncryption:
         raise error
 
 
-def encryption_of(settings: KeySettings) -> ArgumentEncryption | None:
+def encryption_of(settings: KeySection) -> ArgumentEncryption | None:
     """Return the encryption with the configured keys, ``None`` without keys.
 
     Raises:

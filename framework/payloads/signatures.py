@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from framework.errors import MissingKeyError, PayloadError
+from framework.features.encryption.settings import SignatureSection
 from framework.payloads.key_versions import KeyVersions
 from framework.payloads.signing_keys import SignatureFault, SigningKeys, matches_any
-from framework.settings.key_versions import SignatureSettings
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
@@ -140,7 +140,7 @@ class PayloadSignatures:
 
 
 def payload_signatures(
-    settings: SignatureSettings, option_fields: Callable[[], Collection[str]]
+    settings: SignatureSection, option_fields: Callable[[], Collection[str]]
 ) -> PayloadSignatures | None:
     """Return the signatures with the configured keys, ``None`` without keys."""
     if not settings.secrets:

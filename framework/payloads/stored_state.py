@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.errors import MissingKeyError, StateRefusedError
+from framework.features.encryption.settings import SignatureSection
 from framework.payloads.key_versions import KeyVersions
 from framework.payloads.signing_keys import SigningKeys, matches_any
-from framework.settings.key_versions import SignatureSettings
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Json
 from framework.wire import keys
@@ -111,7 +111,7 @@ UNSIGNED_STATE = StateSignatures()
 """Sign nothing, and accept everything: a process without keys, and the memory of a test."""
 
 
-def state_signatures(settings: SignatureSettings) -> StateSignatures:
+def state_signatures(settings: SignatureSection) -> StateSignatures:
     """Return the signatures of stored state with the configured keys."""
     if not settings.secrets:
         return UNSIGNED_STATE

@@ -11,7 +11,7 @@ from framework.route.router import Router
 from framework.route.split import splits_by_rules
 from framework.route.topology import regenerate_advice
 from framework.settings.all_queues import all_queues_path, read_entries
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
 
@@ -20,7 +20,7 @@ _MAX_NAMES = 5
 
 
 # Warned about, not refused: a variable may belong to another program, and a refusal would stop workers and producers.
-def warn_unknown_variables(settings: Settings) -> None:
+def warn_unknown_variables(settings: CoreSettings) -> None:
     """Warn of each variable without effect. The line never shows its value, which may be a secret of another program."""
     for name, near in settings.unknown_variables.items():
         hint = f" (did you mean {near}?)" if near is not None else ""
@@ -33,7 +33,7 @@ def warn_unknown_variables(settings: Settings) -> None:
         )
 
 
-def warn_splits(settings: Settings, router: Router) -> None:
+def warn_splits(settings: CoreSettings, router: Router) -> None:
     """Warn of each class or queue whose limits and locks hold on several shards."""
     declarations = [_declaration(worker) for worker in registry.workers()]
     source = settings.config_file_label("application.yml")
@@ -79,7 +79,7 @@ def _keys_of_jobs(one: Declaration) -> list[tuple[str, object]]:
     ]
 
 
-def warn_stale_queues(settings: Settings) -> None:
+def warn_stale_queues(settings: CoreSettings) -> None:
     """Warn when workers/all_queues.yml differs from the loaded workers of ``workers_module``; raise nothing.
 
     Operators plan their processes by that file. Workers from other modules (``-r``, the application itself) have no entry. Only a
@@ -102,7 +102,7 @@ def warn_stale_queues(settings: Settings) -> None:
         _log_difference(settings.generated_file_label("all_queues.yml"), comparison, reason)
 
 
-def warn_unknown_queues(settings: Settings, queues: Iterable[str], known: Collection[str]) -> None:
+def warn_unknown_queues(settings: CoreSettings, queues: Iterable[str], known: Collection[str]) -> None:
     """Warn of options without effect: no worker class at all, or one of the served ``queues`` or limits with a misspelt name.
 
     An unknown name without a similar known one may be another producer's queue; config/queues.yml is generated.

@@ -13,7 +13,7 @@ from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocation, former_locations, locations_of, queues_on
 from framework.settings.all_queues import all_queues_path, read_entries
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
@@ -107,7 +107,7 @@ def _order_of(capsule: CapsuleOptions, known: Collection[str], named: Collection
 
 
 # The default, so that the shortest setup, one file and one process, runs its jobs.
-def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueues:
+def of_loaded_classes(settings: CoreSettings, router: Router, shard: str) -> OwnQueues:
     """Return the queues of the loaded classes on a shard with the generated weights, or ``default`` when there are none.
 
     The queues of earlier releases are included: jobs may be left there after a rule has moved a class.
@@ -120,7 +120,7 @@ def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueu
     return OwnQueues(weights or _NO_QUEUES, FROM_CLASSES, is_implicit=True)
 
 
-def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
+def of_file(settings: CoreSettings, router: Router, shard: str) -> OwnQueues:
     """Return the queues of config/queues.yml and those of classes that are newer than the generated files.
 
     A class is newer when all_queues.yml exists and does not name it, or when the file serves another of its queues, because a
@@ -162,7 +162,7 @@ def expand_queues(queues: Weights, known: Collection[str]) -> QueueOrder:
 
 
 def former_queues(
-    settings: Settings, router: Router, declarations: Sequence[Declaration]
+    settings: CoreSettings, router: Router, declarations: Sequence[Declaration]
 ) -> dict[QueueLocation, list[Declaration]]:
     """Return the queues of earlier releases that receive no more jobs of these classes; none if the manifest is malformed."""
     try:
@@ -194,7 +194,7 @@ def _declarations() -> list[Declaration]:
     return [cast("Declaration", worker.declaration()) for worker in registry.workers()]
 
 
-def _weight(settings: Settings, users: Sequence[Declaration]) -> int:
+def _weight(settings: CoreSettings, users: Sequence[Declaration]) -> int:
     weights = (queue_facts.effective_weight(one, settings.namespace_weights).value for one in users)
     return max(weights, default=1)
 
@@ -205,7 +205,7 @@ def _is_newer(router: Router, declaration: Declaration, names: Collection[str], 
     return any(serves(names, queue) for queue in router.queues_of(declaration))
 
 
-def _known_classes(settings: Settings) -> frozenset[str] | None:
+def _known_classes(settings: CoreSettings) -> frozenset[str] | None:
     """Return the classes of all_queues.yml; ``None`` when it is missing or malformed."""
     path = all_queues_path(settings)
     if not path.exists():

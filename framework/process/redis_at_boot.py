@@ -11,7 +11,7 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.heartbeat import ProcessLease
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import advice_for, wrong_setting
 from framework.shard.shard import Shard
 from framework.store.missing_rights import MissingRights, missing_worker_rights
@@ -109,7 +109,7 @@ def _misconfigured(shard: Shard, setting: str, error: RedisError | OSError) -> C
     return ConfigurationError([ConfigurationProblem(endpoint.source, f"shards.{shard.name}.{setting}", message)])
 
 
-def check_rights(settings: Settings, shard: Shard) -> None:
+def check_rights(settings: CoreSettings, shard: Shard) -> None:
     """Refuse to start without a right that a job would need; raises ConfigurationError and redis errors."""
     refused = missing_worker_rights(shard.client)
     user = shard.endpoint.user
@@ -131,7 +131,7 @@ def check_rights(settings: Settings, shard: Shard) -> None:
         raise ConfigurationError([_missing_rights(settings, shard, refused)])
 
 
-def _missing_rights(settings: Settings, shard: Shard, refused: MissingRights) -> ConfigurationProblem:
+def _missing_rights(settings: CoreSettings, shard: Shard, refused: MissingRights) -> ConfigurationProblem:
     user = shard.endpoint.user
     missing = [f"the command{'s' * (len(refused.commands) > 1)} {', '.join(refused.commands)}"] * bool(refused.commands)
     missing += [f"the key{'s' * (len(refused.keys) > 1)} {', '.join(refused.keys)}"] * bool(refused.keys)

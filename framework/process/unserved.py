@@ -23,7 +23,7 @@ from framework.process.record import unserved_queues
 from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocation, locations_of
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.timings import STANDARD, Timings
@@ -109,7 +109,7 @@ class UnservedQueues:
     application runs it.
     """
 
-    def __init__(self, settings: Settings, router: Router) -> None:
+    def __init__(self, settings: CoreSettings, router: Router) -> None:
         self._settings = settings
         classes = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
         own = [one for one in classes if not any(fnmatchcase(one.wire_name, text) for text in settings.foreign_classes)]
@@ -210,7 +210,7 @@ class UnservedQueues:
         return f", or update {self._settings.config_file_label('queues.yml')} with `{command('generate-queues')}`"
 
 
-def warn_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:
+def warn_unserved(settings: CoreSettings, router: Router, shards: Mapping[str, Shard]) -> None:
     """Warn once of the queues of loaded classes that no process serves; skip a shard that does not answer."""
     unserved = UnservedQueues(settings, router)
     clients = {

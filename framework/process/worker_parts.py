@@ -9,7 +9,7 @@ from framework.execute.admission import AdmissionChain, StagedPolicy
 from framework.feature import Late, features
 from framework.payloads.protection import PayloadProtection
 from framework.process.events import ProcessEvents
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.timings import Timings
@@ -22,7 +22,7 @@ class ProcessContext:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CoreSettings,
         shard: Shard,
         upkeep: "redis.Redis",
         events: ProcessEvents,

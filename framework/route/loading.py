@@ -9,13 +9,14 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.feature import features
 from framework.route.router import Router
-from framework.settings.model import ENV_PREFIX, Settings
+from framework.settings.base import ENV_PREFIX
+from framework.settings.model import CoreSettings
 
 
 class LoadedWorkers(NamedTuple):
     """What a feature checks, in its part ``problems``: the settings, and the classes of the workers."""
 
-    settings: Settings
+    settings: CoreSettings
     declarations: Sequence[Declaration]
     from_modules: bool
     """Whether this process loads the modules of its workers, as worker processes and commands do."""
@@ -23,7 +24,7 @@ class LoadedWorkers(NamedTuple):
     """Whether every module of the application is loaded."""
 
 
-def open_router(settings: Settings) -> Router:
+def open_router(settings: CoreSettings) -> Router:
     """Return the router of the configured rules. Raises ConfigurationError for invalid ones."""
     source = settings.config_file_label("routing.yml")
     if f"{ENV_PREFIX}ROUTING_RULES" in os.environ:
@@ -38,7 +39,7 @@ def open_router(settings: Settings) -> Router:
     )
 
 
-def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
+def load_workers(settings: CoreSettings, modules: Sequence[str]) -> Router:
     """Import the modules and return the router, checked against their workers.
 
     Raises:
@@ -53,7 +54,7 @@ def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
     return _checked_router(LoadedWorkers(settings, _declarations(), from_modules=True, whole=whole), problems)
 
 
-def checked_router(settings: Settings) -> Router:
+def checked_router(settings: CoreSettings) -> Router:
     """Return the router, checked against every registered worker.
 
     Raises:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_list, is_mapping
 
@@ -11,7 +11,7 @@ MAX_BYTES = 16 * 1024 * 1024
 """The size limit of the file, enough for tens of thousands of workers."""
 
 
-def all_queues_path(settings: Settings) -> Path:
+def all_queues_path(settings: CoreSettings) -> Path:
     """Return the path of the project's generated file."""
     return settings.generated_dir / "all_queues.yml"
 

@@ -8,9 +8,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from framework.errors import ConfigurationProblem
-from framework.settings.files import FILE_BY_KEY
-from framework.settings.model import DEFAULT_URL, ENV_PREFIX, Settings
-from framework.settings.schema_paths import actual_value_note
+from framework.settings.base import ENV_PREFIX
+from framework.settings.model import DEFAULT_URL
+from framework.settings.schema import SettingsSchema
 from framework.settings.unknown_variables import CASE_SENSITIVE_KEYS, FOLDER_VARIABLES, key_path
 from framework.typeguards import is_mapping
 
@@ -31,7 +31,7 @@ class _VariableSource(EnvSettingsSource):
 
 
 def read_environment(
-    environment: Mapping[str, str], problems: list[ConfigurationProblem]
+    schema: SettingsSchema, environment: Mapping[str, str], problems: list[ConfigurationProblem]
 ) -> tuple[dict[str, Any], VariableOrigins]:
     """Return the settings that known variables give, unchecked, and the origin of each. Faults go to ``problems``."""
     values: dict[str, Any] = {}
@@ -39,12 +39,12 @@ def read_environment(
     # A variable with more parts wins over the JSON of one with fewer.
     for name in sorted(environment, key=lambda name: (name.count("__"), name)):
         path = key_path(name)
-        message = _rejection_reason(name, path, environment[name])
+        message = _rejection_reason(schema, name, path, environment[name])
         if message is not None:
             problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, name, message))
-        elif name.startswith(ENV_PREFIX) and path[0] in FILE_BY_KEY:
+        elif name.startswith(ENV_PREFIX) and path[0] in schema.file_by_key:
             try:
-                values = merge_nested(values, _parse_variable(name, environment[name]))
+                values = merge_nested(values, _parse_variable(schema, name, environment[name]))
                 origins[path] = name
             except ValueError as error:
                 problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, name, str(error)))
@@ -100,9 +100,9 @@ def merge_nested(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _parse_variable(name: str, text: str) -> dict[str, Any]:
+def _parse_variable(schema: SettingsSchema, name: str, text: str) -> dict[str, Any]:
     """Return the value of one variable as nested keys. Raises ValueError."""
-    source = _VariableSource(Settings)
+    source = _VariableSource(schema.settings_class)
     source.env_vars = {name.lower(): text}
     try:
         values = source()
@@ -111,7 +111,7 @@ def _parse_variable(name: str, text: str) -> dict[str, Any]:
     except SettingsError as error:
         key = name.removeprefix(ENV_PREFIX).lower().partition("__")[0]
         reason = f"must be JSON, because this setting is a list or has keys ({error.__cause__})"
-        raise ValueError(f"{reason}{actual_value_note(text, [key])}") from None
+        raise ValueError(f"{reason}{schema.actual_value_note(text, [key])}") from None
     if not values:
         raise ValueError(
             "null is not a value: unset the variable"
@@ -121,9 +121,9 @@ def _parse_variable(name: str, text: str) -> dict[str, Any]:
     return values
 
 
-def _rejection_reason(name: str, path: Sequence[str], value: str) -> str | None:
+def _rejection_reason(schema: SettingsSchema, name: str, path: Sequence[str], value: str) -> str | None:
     """Return why the value of a known variable is wrong, or ``None``."""
-    if not name.startswith(ENV_PREFIX) or path[0] not in (*FILE_BY_KEY, "env", *FOLDER_VARIABLES):
+    if not name.startswith(ENV_PREFIX) or path[0] not in (*schema.file_by_key, "env", *FOLDER_VARIABLES):
         return None
     if len(path) > 1 and path[0] in CASE_SENSITIVE_KEYS:
         return f"a variable loses the capitals of a class name: write {ENV_PREFIX}{path[0].upper()} as one JSON object"

@@ -8,24 +8,11 @@ from pydantic_core import ErrorDetails
 
 from framework.errors import ConfigurationProblem
 from framework.messages import did_you_mean
+from framework.settings.base import ENV_PREFIX
 from framework.settings.environment import ENVIRONMENT_SOURCE, VariableOrigins
-from framework.settings.files import FILE_BY_KEY
-from framework.settings.model import ENV_PREFIX
-from framework.settings.schema_paths import actual_value_note, choices_at, keys_at
+from framework.settings.schema import SettingsSchema
 from framework.typeguards import is_mapping
 
-_EXPECTED_BY_KEY = {
-    "shards": "must hold names of shards with their settings, for example {main: {url: embedded}}",
-    "routing_rules": "must be a list of rules, each [query, queue] or [query, queue, shard]",
-    "feature_categories": "must be a list of names of categories, or hold names with their owners and descriptions",
-    "queues": "must be a list of queue names, or of [name, weight]",
-    "workers_module": "must be the name of a module, or a list of names",
-    "databases": "must hold names of databases with their settings, for example {main: {url: ..., replicas: [...]}}",
-    "labels": "must be a list of texts",
-    "foreign_classes": "must be a list of patterns of class names, for example ['Ruby::*']",
-    "sidekiq_metrics": "must be a list of versions of Sidekiq, for example [7, 8], or [] for none",
-    "namespace_weights": "must hold namespaces with their weights, for example {mailers: 2}",
-}
 _EXPECTED_BY_ERROR = {
     "missing": "is missing",
     "string_type": "must be a text",
@@ -41,6 +28,7 @@ _EXPECTED_BY_ERROR = {
 class ValueSources(NamedTuple):
     """The sources of the values: files and variables."""
 
+    schema: SettingsSchema
     config_label: str | None
     """The name of the config folder in messages."""
     from_files: dict[str, Any]
@@ -53,13 +41,15 @@ def to_problems(
     """Return every fault with its place; without ``include_section_errors`` not those of missing or contradictory parts."""
     details = error.errors(include_url=False, include_context=False)
     return [
-        _to_problem(detail, sources) for detail in details if include_section_errors or not _is_section_error(detail)
+        _to_problem(detail, sources)
+        for detail in details
+        if include_section_errors or not _is_section_error(detail, sources.schema)
     ]
 
 
-def _is_section_error(detail: ErrorDetails) -> bool:
+def _is_section_error(detail: ErrorDetails, schema: SettingsSchema) -> bool:
     if detail["type"] == "value_error":
-        return is_mapping(detail["input"]) and (detail["loc"] == ("shards",) or bool(keys_at(detail["loc"])))
+        return is_mapping(detail["input"]) and (detail["loc"] == ("shards",) or bool(schema.keys_at(detail["loc"])))
     return detail["type"] == "missing"
 
 
@@ -67,9 +57,9 @@ def _to_problem(detail: ErrorDetails, sources: ValueSources) -> ConfigurationPro
     location = [step for step in detail["loc"] if step != "[key]"]
     of_key = len(location) < len(detail["loc"])
     message = (
-        f"this key {_expected(detail)}{actual_value_note(detail['input'], ['a key'])}"
+        f"this key {_expected(detail)}{sources.schema.actual_value_note(detail['input'], ['a key'])}"
         if of_key
-        else _message(detail, location)
+        else _message(detail, location, sources.schema)
     )
     found = _origin_variable(location, sources)
     if found is not None:
@@ -77,7 +67,7 @@ def _to_problem(detail: ErrorDetails, sources: ValueSources) -> ConfigurationPro
         # A variable that holds JSON has places of its own inside.
         inner = location[depth:] if variable.startswith(ENV_PREFIX) else []
         return ConfigurationProblem(ENVIRONMENT_SOURCE, variable + _format_path(inner), message)
-    file = FILE_BY_KEY.get(str(location[0]), "") if location else ""
+    file = sources.schema.file_by_key.get(str(location[0]), "") if location else ""
     place = f"{sources.config_label}/{file}" if sources.config_label and file else ENVIRONMENT_SOURCE
     return ConfigurationProblem(place, _format_path(location).removeprefix("."), message)
 
@@ -110,27 +100,32 @@ def _value_at(values: Any, location: Sequence[int | str]) -> Any:
     return values
 
 
-def _message(detail: ErrorDetails, location: Sequence[int | str]) -> str:
+def _message(detail: ErrorDetails, location: Sequence[int | str], schema: SettingsSchema) -> str:
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        known = keys_at(location[:-1])
+        known = schema.keys_at(location[:-1])
         return f"unknown key{did_you_mean(location[-1], known)}; allowed: {', '.join(known)}"
-    choices = choices_at(location)
+    choices = schema.choices_at(location)
     if kind == "literal_error" and choices:
         words = ", ".join(map(str, choices))
-        return f"must be one of {words}{actual_value_note(value, location)}{did_you_mean(value, map(str, choices))}"
+        return (
+            f"must be one of {words}{schema.actual_value_note(value, location)}{did_you_mean(value, map(str, choices))}"
+        )
     if kind == "tuple_type" and len(location) > 1:
-        return f"must be a list{actual_value_note(value, location)}"
+        return f"must be a list{schema.actual_value_note(value, location)}"
     if kind in ("model_type", "dict_type", "tuple_type"):
-        allowed = ", ".join(keys_at(location))
+        allowed = ", ".join(schema.keys_at(location))
         keys = (
             f"must hold keys and values; allowed keys: {allowed}"
             if allowed
             else "must hold names, each with its keys and values"
         )
-        return f"{_EXPECTED_BY_KEY.get(str(location[0]), keys) if len(location) == 1 else keys}{actual_value_note(value, location)}"
+        expected = schema.expected_by_key.get(str(location[0]), keys) if len(location) == 1 else keys
+        return f"{expected}{schema.actual_value_note(value, location)}"
     return (
-        _expected(detail) if _is_section_error(detail) else f"{_expected(detail)}{actual_value_note(value, location)}"
+        _expected(detail)
+        if _is_section_error(detail, schema)
+        else f"{_expected(detail)}{schema.actual_value_note(value, location)}"
     )
 
 

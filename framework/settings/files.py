@@ -1,63 +1,17 @@
-"""The files of the config folder: their names, their keys, and misspelt names."""
+"""Read the files of the config folder, and find misspelt names."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from framework.command_line import started_from_checkout
 from framework.errors import ConfigurationProblem
 from framework.messages import did_you_mean, nearest
+from framework.settings.schema import SettingsSchema
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_list, is_mapping
 
 _CATEGORIES = "feature_categories"
-KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
-    "redis.yml": ("shards",),
-    "routing.yml": ("routing_rules",),
-    "feature_categories.yml": (_CATEGORIES,),
-    "queues.yml": ("queues",),
-    "schedule.yml": ("schedule",),
-    "application.yml": (
-        "workers_module",
-        "generated_files",
-        "namespace_weights",
-        "logging",
-        "concurrency",
-        "timeout",
-        "tag",
-        "labels",
-        "max_retries",
-        "max_retries_after_interruption",
-        "max_iteration_runtime",
-        "dead",
-        "size_limit",
-        "strict_arguments",
-        "encryption",
-        "payload_offload",
-        "signatures",
-        "push_in_transaction",
-        "reliable_push",
-        "limits",
-        "process_limits",
-        "blocking_queues",
-        "sidekiq_metrics",
-        "concurrency_limit_by_urgency",
-        "poll_interval",
-        "held_alert_after",
-        "sentry",
-        "flags",
-        "cron",
-        "tasks",
-        "databases",
-        "health",
-        "unknown_class_max_wait",
-        "foreign_classes",
-        "retired_workers",
-    ),
-}
-"""Each file and its keys."""
-
-FILE_BY_KEY = {key: file for file, keys in KEYS_BY_FILE.items() for key in keys}
 
 
 def find_config_dir(named: str | None, working_dir: Path, problems: list[ConfigurationProblem]) -> Path | None:
@@ -81,7 +35,9 @@ def find_config_dir(named: str | None, working_dir: Path, problems: list[Configu
     return parent / "config" if belongs and (parent / "config").is_dir() else None
 
 
-def read_files(folder: Path, label: str, problems: list[ConfigurationProblem]) -> dict[str, Any]:
+def read_files(
+    schema: SettingsSchema, folder: Path, label: str, problems: list[ConfigurationProblem]
+) -> dict[str, Any]:
     """Return every known key of the folder's files, unchecked. Unreadable files and unknown keys go to ``problems``.
 
     ``label`` is the name of the folder in the problems.
@@ -89,11 +45,12 @@ def read_files(folder: Path, label: str, problems: list[ConfigurationProblem]) -
     values: dict[str, Any] = {}
     present = _file_names(folder)
     problems.extend(
-        ConfigurationProblem(f"{label}/{name}", "", message) for name, message in _misnamed_files(folder, present)
+        ConfigurationProblem(f"{label}/{name}", "", message)
+        for name, message in _misnamed_files(schema, folder, present)
     )
-    for file in KEYS_BY_FILE:
+    for file in schema.keys_by_file:
         if file in present:
-            values |= _read_file(folder / file, ConfigurationProblem(f"{label}/{file}", "", ""), problems)
+            values |= _read_file(schema, folder / file, ConfigurationProblem(f"{label}/{file}", "", ""), problems)
     return values
 
 
@@ -111,8 +68,10 @@ def _file_names(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _read_file(path: Path, place: ConfigurationProblem, problems: list[ConfigurationProblem]) -> dict[str, Any]:
-    keys = KEYS_BY_FILE[path.name]
+def _read_file(
+    schema: SettingsSchema, path: Path, place: ConfigurationProblem, problems: list[ConfigurationProblem]
+) -> dict[str, Any]:
+    keys = schema.keys_by_file[path.name]
     try:
         content = read_yaml(path)
     except YamlError as error:
@@ -127,7 +86,8 @@ def _read_file(path: Path, place: ConfigurationProblem, problems: list[Configura
         return {}
     for key in content:
         if key not in keys:
-            elsewhere = f"; it belongs to {FILE_BY_KEY[key]}" if key in FILE_BY_KEY else ""
+            file = schema.file_by_key.get(key)
+            elsewhere = f"; it belongs to {file}" if file is not None else ""
             hint = did_you_mean(key, keys) or elsewhere
             message = f"unknown key{hint}; allowed: {', '.join(keys)}"
             problems.append(place._replace(key=key if isinstance(key, str) else _as_yaml_scalar(key), message=message))
@@ -148,20 +108,21 @@ def _as_yaml_scalar(value: object) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _misnamed_files(folder: Path, present: Collection[str]) -> Iterator[tuple[str, str]]:
+def _misnamed_files(schema: SettingsSchema, folder: Path, present: Collection[str]) -> Iterator[tuple[str, str]]:
     """Return files that are not read although they look like files of the framework, each with a remedy.
 
     Such a file has the name of one but for capitals or ``.yaml``, or nearly the name of a missing one, and holds a key of it:
     files of other programs are left out.
     """
-    missing = {file.removesuffix(".yml"): file for file in KEYS_BY_FILE if file not in present}
+    known = schema.keys_by_file
+    missing = {file.removesuffix(".yml"): file for file in known if file not in present}
     for name in sorted(present):
         stem, _, ending = name.rpartition(".")
-        if name in KEYS_BY_FILE or name.startswith(".") or ending.lower() not in ("yml", "yaml"):
+        if name in known or name.startswith(".") or ending.lower() not in ("yml", "yaml"):
             continue
         same = f"{stem.lower()}.yml"
-        file = same if same in KEYS_BY_FILE else missing.get(nearest(stem.lower(), missing, cutoff=0.8) or "")
-        if file is not None and _has_known_key(folder / name, KEYS_BY_FILE[file]):
+        file = same if same in known else missing.get(nearest(stem.lower(), missing, cutoff=0.8) or "")
+        if file is not None and _has_known_key(folder / name, known[file]):
             yield (
                 name,
                 f"the framework does not read a file of this name (did you mean {file!r}?): rename it, or merge it into that one",

@@ -1,7 +1,7 @@
-"""The settings, frozen and validated as a whole. Each field has its meaning and its default."""
+"""The settings of the core: each field with its meaning and its default. Features declare theirs in their ``settings.py``."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -11,28 +11,19 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import NoDecode
 
 from framework.messages import did_you_mean
 from framework.settings import validators
+from framework.settings.base import FileKey, Section, SettingsBase
 from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, QueueNames, RetiredWorkers
-from framework.settings.database_url import check_database_url, check_task_url
-from framework.settings.health_indicators import HealthSettings
-from framework.settings.key_versions import KeySettings, SignatureSettings
-from framework.settings.payload_offload import PayloadOffloadSettings
-from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
-from framework.settings.section import Section as _Section
+from framework.settings.database_url import check_database_url
 from framework.settings.sentry import SentrySettings
 from framework.settings.shard import ShardSettings
 from framework.settings.size_limit import SizeLimitSettings
 from framework.typeguards import is_list
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
 
-DEVELOPMENT_ENVIRONMENTS = ("development", "test")
-"""Environments for developers and test suites. Every other environment behaves as production, whatever its name."""
-
-EnvName: TypeAlias = Annotated[str, AfterValidator(validators.environment_name)]
-ENV_PREFIX = "FRAMEWORK_"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
 MAX_CONCURRENCY = 10_000
@@ -57,7 +48,7 @@ class QueueWeight(NamedTuple):
 _DatabaseUrl = Annotated[str, AfterValidator(check_database_url)]
 
 
-class DatabaseSettings(_Section):
+class DatabaseSettings(Section):
     """One database of the application: its primary, and the streaming replicas that jobs may read."""
 
     url: _DatabaseUrl = Field(repr=False)
@@ -66,7 +57,7 @@ class DatabaseSettings(_Section):
     )
 
 
-class LoggingSettings(_Section):
+class LoggingSettings(Section):
     """The log lines on stdout. Without ``jobs`` the start and done lines are left out; failures are always written."""
 
     format: LogFormat = "auto"
@@ -75,7 +66,7 @@ class LoggingSettings(_Section):
     jobs: bool = True
 
 
-class DeadSettings(_Section):
+class DeadSettings(Section):
     """The limits of the dead set (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
 
     max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 10_000
@@ -86,41 +77,7 @@ class DeadSettings(_Section):
     """The most such jobs; they are trimmed before other jobs are."""
 
 
-class ReliablePushSettings(_Section):
-    """Keep pushes in a file of the process while Redis is down (Sidekiq's ``reliable_push``, on a disk)."""
-
-    enabled: bool = False
-    folder: Annotated[Path, BeforeValidator(validators.folder_path)] | None = None
-    """The folder of the files; a relative path begins at ``root``. Without one, ``pushes`` in ``var_dir``."""
-    max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 10_000
-    max_bytes: Annotated[int, validators.whole_number(1, 1 << 40)] = 100_000_000
-    """The most jobs, and bytes of them, that one process keeps."""
-
-
-class FlagSettings(_Section):
-    """Other sources of feature flags than the operators' own, and how long a job waits while a flag defers its class."""
-
-    provider: Literal["redis", "openfeature"] = "redis"
-    defer_delay: Annotated[float, validators.bounded_number(1, 86_400)] = 300.0
-    """Seconds, half more or less (GitLab's ``SIDEKIQ_DEFER_JOBS_DELAY``)."""
-
-
-class TaskSettings(_Section):
-    """The database of tasks and events (``framework.tasks``), and what happens while it is down."""
-
-    url: Annotated[str, AfterValidator(check_task_url)] | None = Field(default=None, repr=False)
-    """``sqlite:///...`` or ``postgresql+psycopg://...``; without one, the file ``tasks.db`` in ``var_dir``."""
-    database_down: Literal["continue", "wait"] = "continue"
-    """Whether jobs go on while the database is down, with their events kept in Redis, or wait for it."""
-    params: Literal["loggable", "whole"] = "loggable"
-    """Whether events have the arguments as log lines show them (``loggable_arguments``), or all of them."""
-    ledger: Literal["none", "keep", "heal"] = "none"
-    """Whether events keep the payloads of waiting jobs, and whether the leader enqueues jobs again that Redis has lost."""
-    keep: Annotated[float, validators.bounded_number(0.01, 36_500)] | None = None
-    """Days after their end for which tasks and events are kept; without it, for ever."""
-
-
-class FeatureCategory(_Section):
+class FeatureCategory(Section):
     """The owner of a part of the product."""
 
     owner: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -155,45 +112,45 @@ def _parse_queue_weight(value: Any) -> Any:
     return QueueWeight(name, weight)
 
 
-class Settings(BaseSettings):
-    """Everything configurable. Made by ``load``; functions are passed sections, never the whole."""
+class CoreSettings(SettingsBase):
+    """The settings of the core."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__")
-
-    env_name: EnvName = "development"
-    config_dir: Path
-    """The folder from which the files were read, or would be."""
-    config_label: str = "config"
-    """The name of that folder in messages: relative to the working directory, or absolute."""
-    root: Path
-    """The project: the parent of the config folder."""
-    unknown_variables: dict[str, str | None] = Field(default_factory=dict[str, str | None])
-    """Variables that begin with FRAMEWORK_ and have no effect, with the nearest name that has one."""
-    var_dir: Path
-    """The folder for what a run writes: stores, logs, reports."""
-
-    shards: dict[Annotated[str, AfterValidator(validators.shard_name)], ShardSettings]
-    routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_parse_routing_rule)], ...] = ()
-    feature_categories: dict[Annotated[str, AfterValidator(validators.category)], FeatureCategory] = Field(
-        default_factory=dict[str, FeatureCategory]
-    )
-    queues: tuple[Annotated[QueueWeight, BeforeValidator(_parse_queue_weight)], ...] = ()
+    shards: Annotated[
+        dict[Annotated[str, AfterValidator(validators.shard_name)], ShardSettings],
+        FileKey(
+            "redis.yml", expected="must hold names of shards with their settings, for example {main: {url: embedded}}"
+        ),
+    ]
+    routing_rules: Annotated[
+        tuple[Annotated[RoutingRule, BeforeValidator(_parse_routing_rule)], ...],
+        FileKey("routing.yml", expected="must be a list of rules, each [query, queue] or [query, queue, shard]"),
+    ] = ()
+    feature_categories: Annotated[
+        dict[Annotated[str, AfterValidator(validators.category)], FeatureCategory],
+        FileKey(
+            "feature_categories.yml",
+            expected="must be a list of names of categories, or hold names with their owners and descriptions",
+        ),
+    ] = Field(default_factory=dict[str, FeatureCategory])
+    queues: Annotated[
+        tuple[Annotated[QueueWeight, BeforeValidator(_parse_queue_weight)], ...],
+        FileKey("queues.yml", expected="must be a list of queue names, or of [name, weight]"),
+    ] = ()
     """The queues of a worker process without -q."""
-    schedule: Schedule = Field(default_factory=dict[str, CronEntrySettings])
-    """The entries of cron by name."""
-
-    generated_files: Annotated[Path, BeforeValidator(validators.folder_path)] = Path("workers")
-    """The folder of all_queues.yml and released.yml; a relative path begins at ``root``."""
-    namespace_weights: dict[
-        Annotated[str, AfterValidator(validators.identifier)], Annotated[int, validators.whole_number(1)]
-    ] = Field(default_factory=dict[str, int])
-    """The weights of a namespace's workers that declare no ``weight`` (GitLab's namespace table)."""
     workers_module: Annotated[
         tuple[Annotated[str, AfterValidator(validators.module_name)], ...],
         NoDecode,
         BeforeValidator(validators.split_list),
+        FileKey(expected="must be the name of a module, or a list of names"),
     ] = ("workers",)
     """Modules or packages that hold the workers."""
+    generated_files: Annotated[Path, BeforeValidator(validators.folder_path)] = Path("workers")
+    """The folder of all_queues.yml and released.yml; a relative path begins at ``root``."""
+    namespace_weights: Annotated[
+        dict[Annotated[str, AfterValidator(validators.identifier)], Annotated[int, validators.whole_number(1)]],
+        FileKey(expected="must hold namespaces with their weights, for example {mailers: 2}"),
+    ] = Field(default_factory=dict[str, int])
+    """The weights of a namespace's workers that declare no ``weight`` (GitLab's namespace table)."""
     logging: LoggingSettings = LoggingSettings()
     concurrency: Annotated[int, validators.whole_number(1, MAX_CONCURRENCY)] = 10
     """Jobs that one process runs at a time."""
@@ -205,83 +162,58 @@ class Settings(BaseSettings):
         tuple[Annotated[str, AfterValidator(validators.process_label)], ...],
         NoDecode,
         BeforeValidator(validators.split_list),
+        FileKey(expected="must be a list of texts"),
     ] = ()
     """Labels of the process on dashboards."""
     max_retries: Annotated[int, validators.whole_number(0, 10_000)] = 25
     """The number of retries for ``retry = True``."""
     max_retries_after_interruption: Annotated[int, validators.whole_number(-1, 10_000)] = 3
     """After so many forced stops, or deaths of its process, a job is quarantined unless its class says otherwise; -1 = never."""
-    max_iteration_runtime: Annotated[float, validators.bounded_number(0.001, MAX_TIMEOUT_S)] | None = None
-    """Seconds for which an iterable job runs before it goes behind the other jobs of its queue; a class may say otherwise."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
-    encryption: KeySettings = KeySettings()
-    """The keys of classes that encrypt their arguments."""
-    signatures: SignatureSettings = SignatureSettings()
-    """The keys that sign payloads."""
-    payload_offload: PayloadOffloadSettings = PayloadOffloadSettings()
-    """The store of large arguments outside of Redis."""
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
     """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     push_in_transaction: PushInTransaction = "wait"
     """A push inside of an open database transaction: refused, warned about, written after the commit, or written at once."""
-    reliable_push: ReliablePushSettings = ReliablePushSettings()
     limits: QueueLimits = Field(default_factory=dict[str, int])
     """The most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
     process_limits: QueueLimits = Field(default_factory=dict[str, int])
     """The most jobs of a queue that one process runs at a time."""
     blocking_queues: Annotated[QueueNames, NoDecode, BeforeValidator(validators.split_list)] = ()
     """The queues that keep a process from the queues behind them while they have jobs (sidekiq-limit_fetch's ``blocking``)."""
-    sidekiq_metrics: tuple[Literal[7, 8], ...] = (7, 8)
+    sidekiq_metrics: Annotated[
+        tuple[Literal[7, 8], ...],
+        FileKey(expected="must be a list of versions of Sidekiq, for example [7, 8], or [] for none"),
+    ] = (7, 8)
     """The versions of Sidekiq whose Metrics page shows this application's jobs; empty for none."""
-    concurrency_limit_by_urgency: bool = False
-    """Whether classes without a limit may use 35 % (high urgency), 25 % (low) or 15 % (throttled) of all slots (GitLab)."""
     poll_interval: Annotated[float, validators.bounded_number(0.01, 3600)] = 1.0
     """Seconds within which some process of a shard looks for due jobs again."""
     held_alert_after: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 900.0
     """Seconds that a job may be held by a limit or a pause before a warning is logged."""
     sentry: SentrySettings = SentrySettings()
-    flags: FlagSettings = FlagSettings()
-    cron: CronSettings = CronSettings()
-    tasks: TaskSettings = TaskSettings()
-
-    databases: dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings] = Field(
-        default_factory=dict[str, DatabaseSettings]
-    )
+    databases: Annotated[
+        dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings],
+        FileKey(
+            expected="must hold names of databases with their settings, for example {main: {url: ..., replicas: [...]}}"
+        ),
+    ] = Field(default_factory=dict[str, DatabaseSettings])
     """PostgreSQL databases whose replicas jobs may read (``data_consistency``), and whose health may defer them."""
-    health: HealthSettings = HealthSettings()
-
     unknown_class_max_wait: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 86_400.0
     """Seconds that a job may wait for a process with its class, or its version of the class, before it is quarantined."""
-    foreign_classes: Annotated[ClassPatterns, NoDecode, BeforeValidator(validators.split_list)] = ()
+    foreign_classes: Annotated[
+        ClassPatterns,
+        NoDecode,
+        BeforeValidator(validators.split_list),
+        FileKey(expected="must be a list of patterns of class names, for example ['Ruby::*']"),
+    ] = ()
     """Patterns (``Ruby::*``) of classes that other applications on the same queues run: their jobs are put back."""
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
     """Wire names of classes that were removed, and the reason: their remaining jobs are dropped and counted."""
 
     @property
-    def production(self) -> bool:
-        """Whether mistakes of application code are reported instead of raised."""
-        return self.env_name not in DEVELOPMENT_ENVIRONMENTS
-
-    @property
     def generated_dir(self) -> Path:
         """The folder of generated files."""
         return self.root / self.generated_files
-
-    @property
-    def pushes_dir(self) -> Path:
-        """The folder of kept pushes."""
-        named = self.reliable_push.folder
-        return self.var_dir / "pushes" if named is None else self.root / named
-
-    @property
-    def tasks_url(self) -> str:
-        """The URL of the database of tasks."""
-        return self.tasks.url or f"sqlite:///{self.var_dir / 'tasks.db'}"
-
-    def config_file_label(self, name: str) -> str:
-        """Return the name of a config file in messages."""
-        return f"{self.config_label}/{name}"
 
     def generated_file_label(self, name: str) -> str:
         """Return the name of a generated file in messages."""
@@ -294,20 +226,6 @@ class Settings(BaseSettings):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"must be the path of a folder, and {folder} is a file")
         return path
-
-    @field_validator("payload_offload")
-    @classmethod
-    def _check_offload(cls, offload: PayloadOffloadSettings, info: ValidationInfo) -> PayloadOffloadSettings:
-        sizes: SizeLimitSettings | None = info.data.get("size_limit")
-        if offload.url is None or sizes is None:
-            return offload
-        if sizes.mode != "compress":
-            raise ValueError("needs size_limit.mode = compress: only compressed arguments are offloaded")
-        if sizes.limit and offload.threshold > sizes.limit:
-            raise ValueError(
-                f"threshold = {offload.threshold} is above size_limit.limit = {sizes.limit}: larger ones would go to Redis"
-            )
-        return offload
 
     @field_validator("shards")
     @classmethod
@@ -335,16 +253,3 @@ class Settings(BaseSettings):
         if not modules:
             raise ValueError("must name at least one module")
         return modules
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take only what ``load`` passes: it has merged files and environment, so that errors can name the source."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)

@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_mapping
 
@@ -29,7 +29,7 @@ class ReleasedQueues(NamedTuple):
         yield from self.former
 
 
-def read_released_queues(settings: Settings) -> ReleasedQueues:
+def read_released_queues(settings: CoreSettings) -> ReleasedQueues:
     """Return the queues of the file, none without one. Raises YamlError for a malformed file."""
     path = settings.generated_dir / "released.yml"
     if not path.exists():

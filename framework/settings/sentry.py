@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr, field_validator
 
-from framework.settings.section import Section
+from framework.settings.base import Section
 
 
 class SentrySettings(Section):

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import NoDecode
 
 from framework.settings import validators
+from framework.settings.base import Section
 from framework.settings.redis_url import EMBEDDED, RedisUrl, check_redis_url, parse_redis_url
-from framework.settings.section import Section
 from framework.typeguards import is_mapping
 
 

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from pydantic_settings import NoDecode
 
 from framework.settings import validators
-from framework.settings.section import Section
+from framework.settings.base import Section
 
 _MAX_REDIS_STRING = 512 * 1024 * 1024
 """The longest string that a Redis server takes."""

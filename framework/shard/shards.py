@@ -5,7 +5,7 @@ from typing import Any
 
 from framework.errors import ShardUnavailableError, UnknownShardError
 from framework.messages import did_you_mean
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
@@ -75,7 +75,7 @@ class Shards(Mapping[str, Shard]):
             shard.close()
 
 
-def open_shards(settings: Settings, *, role: str) -> Shards:
+def open_shards(settings: CoreSettings, *, role: str) -> Shards:
     """Return every configured shard. Opens no socket."""
     validator = open_validated_client(settings)
     return Shards(
@@ -84,6 +84,6 @@ def open_shards(settings: Settings, *, role: str) -> Shards:
     )
 
 
-def open_validated_client(settings: Settings) -> RoutingValidator:
+def open_validated_client(settings: CoreSettings) -> RoutingValidator:
     """Return the validator of the application's own calls to a shard: it raises in development, reports in production."""
     return RoutingValidator(strict=not settings.production, tracker=lambda: tracker_of(settings))

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.settings.redis_url import RedisUrl
 from framework.settings.shard import ShardSettings, TlsSettings
 from framework.store.connect import Endpoint
 from framework.store.embedded import embedded_url, store_dir
 
 
-def endpoint_of(settings: Settings, shard: str) -> Endpoint:
+def endpoint_of(settings: CoreSettings, shard: str) -> Endpoint:
     """Return the endpoint of a shard.
 
     An embedded store that does not run gets the address at which it will listen: the first command then fails with an error that

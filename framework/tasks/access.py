@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from framework.execute.recording import ElsewhereState, RunRecord
     from framework.push.job_batch import JobBatch
     from framework.push.recording import Destination
-    from framework.settings.model import Settings
+    from framework.settings.model import CoreSettings
     from framework.shard.shards import Shards
     from framework.tasks.recorder import EventRecorder
     from framework.tasks.store import TaskStore
@@ -37,7 +37,7 @@ def missing_library(error: ModuleNotFoundError) -> TaskError:
 class LazyRecorder:
     """Record pushed jobs in the database of the settings, which is opened at the first use. See ``PushRecorder``."""
 
-    def __init__(self, settings: "Settings", shards: "Shards", url: str | None = None) -> None:
+    def __init__(self, settings: "CoreSettings", shards: "Shards", url: str | None = None) -> None:
         self._settings = settings
         self._shards = shards
         self._url = url
@@ -55,7 +55,7 @@ class LazyRecorder:
         return self._shards
 
     @property
-    def settings(self) -> "Settings":
+    def settings(self) -> "CoreSettings":
         """The settings of the process."""
         return self._settings
 
@@ -144,7 +144,7 @@ class TaskAccess(NamedTuple):
 
     recorder: LazyRecorder
     shards: "Shards"
-    settings: "Settings"
+    settings: "CoreSettings"
 
 
 opener: Binding[Callable[[], TaskAccess]] = Binding("`import framework` binds the database of tasks.")

@@ -7,6 +7,7 @@ from typing import Any
 from framework.declare.declaration import Declaration
 from framework.declare.options import PushOptions
 from framework.declare.setter import Setter, declaration_of
+from framework.features.tasks.settings import TaskSettings
 from framework.push.recording import TASK_FIELDS
 from framework.tasks import access as task_access
 from framework.tasks.change import EventChange
@@ -34,7 +35,7 @@ def push_chunk(
     dropped = [index for index, jid in enumerate(jids) if jid is None and index not in scope.recorded]
     if dropped:
         access = task_access.current()
-        whole = access.settings.tasks.params == "whole"
+        whole = TaskSettings.of(access.settings).tasks.params == "whole"
         changes = [_dropped(task_id, worker, jobs[index], items, whole=whole) for index in dropped]
         access.recorder.store.writer.write(changes)
     return jids

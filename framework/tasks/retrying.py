@@ -12,6 +12,7 @@ from framework.admin.shard_job_set import ShardJobSet
 from framework.declare import registry
 from framework.declare.options import PushOptions
 from framework.errors import EventsTakenError, TaskRetryError
+from framework.features.tasks.settings import TaskSettings
 from framework.push.transactions import skipping_transaction_check
 from framework.tasks import queries
 from framework.tasks.access import TaskAccess
@@ -110,7 +111,7 @@ def _check(rows: Sequence[_Row]) -> None:
 def _retry_dead(access: TaskAccess, row: _Row, jobs: ShardJobSet, record: Any) -> bool:
     """Move a job from the dead set to its queue; return whether this call has moved it."""
     change = EventChange(row["jid"], "mend", time.time(), worker=row["worker"], queue=row["queue"], shard=row["shard"])
-    if access.settings.tasks.ledger != "none":
+    if TaskSettings.of(access.settings).tasks.ledger != "none":
         change.payload = record.data.decode(errors="replace")
     try:
         claim_events(access.recorder.store.database, [_seen(row)], [change])

@@ -3,9 +3,11 @@
 from typing import NamedTuple
 
 from framework.declare.job_option import application_fields
+from framework.features.encryption.settings import EncryptionSettings
+from framework.features.tasks.settings import TaskSettings
 from framework.payloads.signatures import payload_signatures
 from framework.payloads.stored_state import StateSignatures, state_signatures
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.shard.shards import Shards
 from framework.tasks.database import TaskDatabase
 from framework.tasks.recorder import EventRecorder
@@ -32,16 +34,17 @@ class TaskStore(NamedTuple):
         self.database.dispose()
 
 
-def open_store(settings: Settings, shards: Shards, url: str | None = None) -> TaskStore:
+def open_store(settings: CoreSettings, shards: Shards, url: str | None = None) -> TaskStore:
     """Return the store of the settings; ``url`` names another database. Opens no connection."""
-    database = TaskDatabase(url or settings.tasks_url)
-    state = state_signatures(settings.signatures)
-    writer = EventWriter(database, ShardSpool(shards, state), settings.tasks.database_down)
+    chosen, signatures = TaskSettings.of(settings), EncryptionSettings.of(settings).signatures
+    database = TaskDatabase(url or chosen.tasks_url)
+    state = state_signatures(signatures)
+    writer = EventWriter(database, ShardSpool(shards, state), chosen.tasks.database_down)
     recorder = EventRecorder(
         writer,
-        settings.tasks.params,
-        keeps_payloads=settings.tasks.ledger != "none",
+        chosen.tasks.params,
+        keeps_payloads=chosen.tasks.ledger != "none",
         # Another database is that of a test, whose jobs in memory are not signed.
-        signatures=payload_signatures(settings.signatures, application_fields) if url is None else None,
+        signatures=payload_signatures(signatures, application_fields) if url is None else None,
     )
     return TaskStore(database, writer, recorder, state)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from framework.declare import registry
+from framework.features.tasks.settings import TaskSettings
 from framework.store.absent_keys import AbsentKeys
 from framework.supervised_threads import SupervisedThread
 from framework.tasks.access import LazyRecorder
@@ -108,7 +109,7 @@ class TaskUpkeep:
                 count=mended,
             )
 
-        tasks = self._recorder.settings.tasks
+        tasks = TaskSettings.of(self._recorder.settings).tasks
         if reconciler.lost:
             self._heal(database, reconciler.lost)
         # One process removes for all shards: they share the database.
@@ -145,7 +146,7 @@ class TaskUpkeep:
                 self._shard,
                 database,
                 others=self._recorder.other_clients(self._shard),
-                heals=self._recorder.settings.tasks.ledger == "heal",
+                heals=TaskSettings.of(self._recorder.settings).tasks.ledger == "heal",
             )
         found: EventReconciler = self._reconciler  # pyright: ignore[reportAssignmentType]
         return found

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from framework.settings.model import Settings
+from framework.settings.model import CoreSettings
 from framework.telemetry import logs
 
 FLUSH_S = 2.0
@@ -103,7 +103,7 @@ def _without_variables(event: dict[str, Any], _hint: dict[str, Any]) -> dict[str
     return event
 
 
-def tracker_of(settings: Settings) -> Tracker:
+def tracker_of(settings: CoreSettings) -> Tracker:
     """Return the error tracker of this process, which does nothing without a DSN."""
     dsn = settings.sentry.dsn
     return open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)

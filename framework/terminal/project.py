@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from framework.all_settings import Settings, load
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
@@ -13,8 +14,6 @@ from framework.process.boot_warnings import warn_unknown_variables
 from framework.route.loading import load_workers
 from framework.route.router import Router
 from framework.settings.all_queues import all_queues_path
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.telemetry.visible import visible
 from framework.terminal.errors import refuse_unknown, unknown_worker_message
 from framework.terminal.output import echo, echo_text

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from framework.all_settings import load
 from framework.command_line import worker_command
 from framework.errors import ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED
-from framework.settings.load import load
 from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from framework.all_settings import Settings
 from framework.errors import ModeError
 from framework.execute.job_log import JobLog
 from framework.exit_codes import EXIT_OK
@@ -13,7 +14,6 @@ from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.route.loading import open_router
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.testing.no_process import silent_log

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from framework import middleware
+from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature_flags.flag import Flag, is_class_flag
@@ -17,7 +18,6 @@ from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.loading import open_router
-from framework.settings.model import Settings
 from framework.shard.shards import Shards
 from framework.store.endpoints import endpoint_of
 from framework.tasks.access import IN_MEMORY, LazyRecorder

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from framework.all_settings import Settings
 from framework.declare.setter import declaration_of
 from framework.errors import EmptyQueueError, EndlessJobsError
-from framework.settings.model import Settings
 from framework.testing.fake_client import FakeClient
 from framework.testing.fake_clock import FakeClock
 from framework.testing.memory import Place, StoredJob, Wanted

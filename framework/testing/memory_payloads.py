@@ -3,13 +3,13 @@
 import time
 from collections.abc import Iterator
 
+from framework.all_settings import Settings
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.stats import RunningJobs
 from framework.payloads.blob_store import StoredBlob
 from framework.payloads.encryption import ArgumentEncryption
 from framework.payloads.offload import PayloadOffload
 from framework.payloads.protection import PayloadProtection
-from framework.settings.model import Settings
 from framework.wiring.payloads import open_encryption
 
 

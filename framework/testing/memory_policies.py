@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import redis
 
+from framework.all_settings import Settings
 from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest
 from framework.feature_flags.redis_flags import RedisFlags
+from framework.features.health.settings import POSTGRES_INDICATORS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.payloads.protection import PayloadProtection
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
@@ -26,8 +28,6 @@ from framework.policies.pause import strategies
 from framework.policies.pause.admission import PausePolicy
 from framework.policies.pause.state import Pause, PauseState
 from framework.policies.pause.strategies import PauseStrategies
-from framework.settings.health_indicators import POSTGRES_INDICATORS
-from framework.settings.model import Settings
 from framework.telemetry.sentry import NoTracker
 from framework.testing.memory import Begun, JobMemory
 from framework.testing.memory_leases import MemoryLeases

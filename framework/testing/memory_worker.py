@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, Literal, TypeAlias
 
+from framework.all_settings import Settings
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.outcome_report import report_outcome
@@ -29,7 +30,6 @@ from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_action import DueAction, ShardTransfer
 from framework.schedule.due_job_planner import DueJobPlanner
-from framework.settings.model import Settings
 from framework.tasks.access import LazyRecorder
 from framework.testing.memory import JobMemory, StoredJob, marked_duplicate
 from framework.testing.memory_iterations import MemoryIterations

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+from framework.all_settings import load
 from framework.errors import ModeError
 from framework.process_clock import process_clock
-from framework.settings.load import load
 from framework.testing.exclusive_use import exclusive_use
 from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_jobs import FakeJobs

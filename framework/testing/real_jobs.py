@@ -6,10 +6,9 @@ from typing import Any, NoReturn, cast
 
 import redis
 
+from framework.all_settings import Settings, load
 from framework.declare.setter import declaration_of
 from framework.errors import ModeError, OffloadedArgumentsError, PayloadError
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.testing.drain_process import DrainProcess
 from framework.testing.waiting_jobs import WorkerClass, belongs_to, check_enqueued

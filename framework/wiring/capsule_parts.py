@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import redis
 
 from framework import middleware
+from framework.all_settings import Settings
 from framework.execute.admission import AdmissionChain
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
@@ -34,7 +35,7 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.suspects import SuspectRunner
 from framework.schedule.poll_timing import PollTiming
-from framework.settings.model import DeadSettings, Settings
+from framework.settings.model import DeadSettings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.store.channel import ChannelPool

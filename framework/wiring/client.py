@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from framework import middleware
+from framework.all_settings import Settings, load
 from framework.declare import port
 from framework.declare.bulk import bind_all
 from framework.declare.lease_port import LeasePort
@@ -28,8 +29,6 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
 from framework.route.loading import checked_router, open_router
 from framework.route.router import Router
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.shard.lease_store import LeaseStore
 from framework.shard.limiter_store import LimiterStore
 from framework.shard.result_store import ResultStore

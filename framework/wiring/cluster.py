@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from framework import timings
+from framework.all_settings import Settings
 from framework.cluster.child import ChildSpec, OnEvent
 from framework.cluster.child_leases import ChildLeases, GroupLeases
 from framework.cluster.supervisor import Supervisor
 from framework.process.events import ProcessEvents
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import redis
 
+from framework.all_settings import Settings
 from framework.cron.added import AddedEntries
 from framework.cron.entries import CronEntry, collect_entries, unknown_classes
 from framework.cron.events import CronEvents
@@ -14,7 +15,6 @@ from framework.cron.states import CronStates
 from framework.declare import registry
 from framework.payloads.stored_state import state_signatures
 from framework.route.router import Router
-from framework.settings.model import Settings
 from framework.store.absent_keys import AbsentKeys
 from framework.timings import Timings
 from framework.wire import keys

@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Self
 
+from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
 from framework.execute.job_log import JobLog
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
@@ -21,8 +22,7 @@ from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
 from framework.route.loading import checked_router, load_workers
 from framework.route.router import MAIN, Router
-from framework.settings.load import load
-from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S, Settings
+from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 from framework.supervised_threads import SupervisedThread, report_to

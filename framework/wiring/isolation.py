@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from framework import middleware
+from framework.all_settings import load
 from framework.declare import registry
 from framework.errors import JobProcessError
 from framework.execute.isolation.job_process import JobTools, run_job
@@ -20,7 +21,6 @@ from framework.execute.isolation.server import JobServer
 from framework.execute.isolation.server_process import SERVER_MODULE
 from framework.middleware.chain import Call
 from framework.push.strict_arguments import StrictArgumentsCheck
-from framework.settings.load import load
 from framework.wiring.client import connect
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from framework.all_settings import Settings
 from framework.process.payload_upkeep import PayloadUpkeep, log_sweep, sweep_period_s
-from framework.settings.model import Settings
 from framework.shard.shards import open_shards
 from framework.wiring.payloads import open_offload
 

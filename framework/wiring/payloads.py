@@ -2,12 +2,14 @@
 
 from functools import lru_cache
 
+from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.job_option import application_fields
 from framework.errors import EncryptionKeyError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.stats import RunningJobs
 from framework.execute.verifying import VerifyingDecoder
+from framework.features.encryption.settings import PayloadOffloadSection
 from framework.payloads.encryption import ArgumentEncryption, encryption_of
 from framework.payloads.folder_store import FolderStore
 from framework.payloads.offload import PayloadOffload
@@ -15,8 +17,6 @@ from framework.payloads.protection import PayloadProtection
 from framework.payloads.s3_store import S3Store
 from framework.payloads.signatures import payload_signatures
 from framework.push.edited_payloads import Edits, PayloadEdits
-from framework.settings.model import Settings
-from framework.settings.payload_offload import PayloadOffloadSettings
 from framework.wire.memory_budget import MemoryBudget
 
 
@@ -49,7 +49,7 @@ def open_offload(settings: Settings) -> PayloadOffload | None:
 @lru_cache(maxsize=8)
 def _offload_to(url: str, threshold: int, *, made_before: bool) -> PayloadOffload:
     # Cached: client, processor and poller of one process share its connections, and its rate of log lines.
-    found = PayloadOffloadSettings(url=url, threshold=threshold)
+    found = PayloadOffloadSection(url=url, threshold=threshold)
     if found.folder is not None:
         return PayloadOffload(FolderStore(found.folder), url, threshold, made_before=made_before)
     bucket, prefix, endpoint, region = found.bucket

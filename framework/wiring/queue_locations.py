@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from framework.all_settings import Settings
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.loading import open_router
 from framework.route.topology import QueueLocations, regenerate_advice
 from framework.settings.all_queues import all_queues_path, read_entries
-from framework.settings.model import Settings
 from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
 

@@ -3,6 +3,7 @@
 import redis
 
 from framework import middleware
+from framework.all_settings import Settings
 from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
@@ -13,7 +14,6 @@ from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
-from framework.settings.model import Settings
 from framework.shard.shards import Shards
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits

@@ -11,6 +11,7 @@ import redis
 
 from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
+from framework.all_settings import Settings
 from framework.cron.scheduler import CronScheduler
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.cancellation import Cancellations
@@ -62,7 +63,6 @@ from framework.route.loading import open_router
 from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards, open_shards
 from framework.store.absent_keys import AbsentKeys

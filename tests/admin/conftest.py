@@ -3,7 +3,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from framework.admin.port import Access, opener
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from tests.harness import opened

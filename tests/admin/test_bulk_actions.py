@@ -11,8 +11,8 @@ from framework.admin import entry_actions, shard_job_set
 from framework.admin.job_filter import JobFilter
 from framework.admin.search import PAGE
 from framework.admin.shard_job_set import ShardJobSet
+from framework.all_settings import load
 from framework.errors import UnknownShardError
-from framework.settings.load import load
 from framework.wire import keys
 from tests.harness import encoded
 

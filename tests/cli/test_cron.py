@@ -8,7 +8,7 @@ import pytest
 
 from framework.cron.entries import spread_offset_s
 from framework.cron.states import CronStates
-from framework.settings.schedule import CronSettings
+from framework.features.cron.settings import CronSection
 from framework.wire import keys
 from tests.harness import ROOT
 
@@ -39,7 +39,7 @@ REPORT = {
     "overlap": "skip",
     "spread": 600,
 }
-OFFSET_S = spread_offset_s("report", 600, CronSettings())
+OFFSET_S = spread_offset_s("report", 600, CronSection())
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_cron_add_lasts_until_remove(run, redis, second_redis):
         "Europe/Berlin",
     )
     assert (listed["missed"], listed["overlap"], listed["added_reason"]) == ("all", "queue", "audit")
-    assert listed["offset_s"] == spread_offset_s("extra", 60, CronSettings())
+    assert listed["offset_s"] == spread_offset_s("extra", 60, CronSection())
     # The other commands know it.
     assert run("next", "extra", "-r", "shop").startswith("15 * * * * ")
     assert "extra has pushed job" in run("run", "extra", "-r", "shop")

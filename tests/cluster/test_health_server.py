@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from framework.all_settings import load
 from framework.cli.health_options import read_health_address
 from framework.cluster.child import ChildSpec
 from framework.cluster.group_health import GroupHealth
@@ -20,7 +21,6 @@ from framework.process import health_server as module
 from framework.process.health_address import HealthAddress
 from framework.process.health_server import HealthServer
 from framework.process.shared_state import ProcessState
-from framework.settings.load import load
 from framework.timings import STANDARD
 from tests.cluster.test_supervisor import LeaseRecorder
 from tests.harness import until

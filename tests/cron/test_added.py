@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from framework.all_settings import load
 from framework.cron.added import AddedEntries, AddedEntry, check_new_entry, decode_added
 from framework.errors import ConfigurationError
-from framework.settings.load import load
-from framework.settings.schedule import CronEntrySettings
+from framework.features.cron.settings import CronEntrySettings
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from tests.cron.conftest import Cron, entry, worker

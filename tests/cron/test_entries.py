@@ -4,12 +4,11 @@ import json
 
 import pytest
 
+from framework.all_settings import load
 from framework.cron.entries import collect_entries, schedule_problems, spread_offset_s
 from framework.cron.orders import Order, decode_order
 from framework.declare import registry
 from framework.route.loading import LoadedWorkers
-from framework.settings.load import load
-from framework.settings.schedule import CronSettings
 from tests.cron.conftest import entry, worker
 from tests.tables import each_row
 
@@ -45,7 +44,7 @@ def test_entry_of_the_file_replaces_that_of_the_class(configured, name):
 
 
 def test_offset_is_stable_and_differs_by_entry_and_place():
-    home = CronSettings(application="shop", installation="berlin")
+    home = CronSection(application="shop", installation="berlin")
     names = [f"entry_{number}" for number in range(300)]
     offsets = [spread_offset_s(name, 60, home) for name in names]
     assert min(offsets) == 0
@@ -54,10 +53,10 @@ def test_offset_is_stable_and_differs_by_entry_and_place():
     assert max(map(offsets.count, range(60))) < 20
     # The values of an earlier release: a deploy moves no entry.
     assert [spread_offset_s(name, 3_600, home) for name in ("daily", "hourly")] == KNOWN_OFFSETS
-    for other in (CronSettings(application="shop"), CronSettings(application="mail", installation="berlin")):
+    for other in (CronSection(application="shop"), CronSection(application="mail", installation="berlin")):
         assert [spread_offset_s(name, 60, other) for name in names] != offsets
     # Without a spread of its own, that of the settings.
-    assert spread_offset_s("daily", None, home) == spread_offset_s("daily", 0, CronSettings(spread=9)) == 0
+    assert spread_offset_s("daily", None, home) == spread_offset_s("daily", 0, CronSection(spread=9)) == 0
     assert spread_offset_s("daily", None, home.model_copy(update={"spread": 3_600})) == KNOWN_OFFSETS[0]
 
 
@@ -68,10 +67,10 @@ def loaded(settings, *, whole=False):
 
 def test_spread_of_class_file_and_settings_gives_the_offset(configured):
     worker(cron="@hourly", spread=3_600)
-    assert collect_entries(configured())["TickWorker"].offset_s == spread_offset_s("TickWorker", 3_600, CronSettings())
+    assert collect_entries(configured())["TickWorker"].offset_s == spread_offset_s("TickWorker", 3_600, CronSection())
     facts = {"cron": "@daily", "class": "TickWorker"}
     assert collect_entries(configured(nightly={**facts, "spread": 60}))["nightly"].offset_s == (
-        spread_offset_s("nightly", 60, CronSettings())
+        spread_offset_s("nightly", 60, CronSection())
     )
     # The spread of the class belongs to its attribute cron.
     assert collect_entries(configured(nightly=facts))["nightly"].offset_s == 0

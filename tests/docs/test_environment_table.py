@@ -8,9 +8,9 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
-from framework.settings.files import FILE_BY_KEY
-from framework.settings.model import ENV_PREFIX, Settings
-from framework.settings.schema_paths import unwrap_annotation
+from framework.all_settings import Settings
+from framework.settings.base import ENV_PREFIX
+from framework.settings.schema import SettingsSchema, unwrap_annotation
 from tests.reference_pages import text_of
 
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| (.+) \|$", re.MULTILINE)
@@ -41,7 +41,7 @@ def test_table_of_variables_matches_the_settings_model():
     known = dict(
         entry
         for key, field in Settings.model_fields.items()
-        if key in FILE_BY_KEY
+        if key in SettingsSchema(Settings).file_by_key
         for entry in variables(
             field.annotation, f"{ENV_PREFIX}{key.upper()}", field.get_default(call_default_factory=True)
         )

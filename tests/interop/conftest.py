@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from framework.all_settings import load
 from framework.declare import port, registry
-from framework.settings.load import load
 from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.fork_server import FORK_SERVER
 from tests.harness import HURRIED, ROOT

@@ -7,7 +7,7 @@ import pytest
 
 from framework import admin
 from framework.admin.port import Access, opener
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.shard.shards import Shards
 from framework.wire import keys
 from framework.wire.job import timestamp

@@ -9,7 +9,7 @@ from redis import Redis
 from framework import admin
 from framework.admin.port import Access, opener
 from framework.admin.search import search
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.shard.shards import Shards
 from framework.wire import keys
 from tests.harness import encoded, enqueue, opened

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from framework.all_settings import load
 from framework.declare import registry
 from framework.execute.job_log import JobLog
 from framework.feature_flags.flag import Flag, pause_flag
@@ -17,7 +18,6 @@ from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.route.loading import open_router
-from framework.settings.load import load
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs

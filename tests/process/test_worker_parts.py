@@ -2,11 +2,11 @@
 
 import pytest
 
+from framework.all_settings import load
 from framework.feature import Late
 from framework.payloads.protection import NO_PROTECTION
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerParts
-from framework.settings.load import load
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.store.endpoints import endpoint_of

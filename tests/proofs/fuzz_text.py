@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+from framework.all_settings import load
 from framework.cli.config_file import read_config_file
 from framework.errors import ConfigurationError, QueryError
 from framework.route.query import ATTRIBUTES, parse
-from framework.settings.load import load
 from framework.settings.redis_url import check_redis_url, mask_secrets
 from framework.settings.yaml_file import YamlError, parse_yaml
 from framework.terminal.options import read_queue

@@ -1,13 +1,13 @@
 import pytest
 
 from framework import ConfigurationError
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationProblem
 from framework.feature import Feature, Late
 from framework.route import loading
 from framework.route.loading import checked_router, load_workers
-from framework.settings.load import load
 
 
 @pytest.fixture

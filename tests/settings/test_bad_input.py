@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.isolation.server_process import MARK_VARIABLE
+from framework.features.health.settings import HealthSection
 from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.signals import TERMINAL_VARIABLE
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
-from framework.settings.files import FILE_BY_KEY, KEYS_BY_FILE
-from framework.settings.health_indicators import HealthSettings
-from framework.settings.load import load
-from framework.settings.schema_paths import keys_at
+from framework.settings.schema import SettingsSchema
 from framework.settings.unknown_variables import INTERNAL_VARIABLES
 from tests.tables import each_row
 
+SCHEMA = SettingsSchema(Settings)
 SECRET = "hunter2"
 GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
 
@@ -519,7 +519,7 @@ ENTRIES = [
     (APP, "size_limit: {uncompressed_queues: 5}", "size_limit.uncompressed_queues", "must be a list, not 5"),
     (APP, "health: {port: 65536}", "health.port", f"{WHOLE} 0 to 65,535, not 65536"),
     (APP, "health: {port: http}", "health.port", f"{WHOLE} 0 to 65,535, not 'http'"),
-    (APP, "health: [1]", "health", f"{SECTION}{', '.join(HealthSettings.model_fields)}{HIDDEN}"),
+    (APP, "health: [1]", "health", f"{SECTION}{', '.join(HealthSection.model_fields)}{HIDDEN}"),
     (
         APP,
         "health: {host: a b}",
@@ -543,7 +543,7 @@ ENTRIES = [
         APP,
         "health: {autovacum: {}}",
         "health.autovacum",
-        f"unknown key; allowed: {', '.join(HealthSettings.model_fields)}",
+        f"unknown key; allowed: {', '.join(HealthSection.model_fields)}",
     ),
     *(
         (APP, f"health: {{{key}: [1]}}", f"health.{key}", f"{SECTION}{allowed}, not [1]")
@@ -606,17 +606,22 @@ ENTRIES = [
         "health.indicators.autovacuum",
         "this key is already the name of another indicator, not 'autovacuum'",
     ),
-    (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
-    (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
+    (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(SCHEMA.keys_by_file[APP])}"),
+    (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(SCHEMA.keys_by_file[APP])}"),
     (
         APP,
         "concurency: 5",
         "concurency",
-        f"unknown key (did you mean 'concurrency'?); allowed: {', '.join(KEYS_BY_FILE[APP])}",
+        f"unknown key (did you mean 'concurrency'?); allowed: {', '.join(SCHEMA.keys_by_file[APP])}",
     ),
-    (APP, "shards: {}", "shards", f"unknown key; it belongs to redis.yml; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
-    (APP, "foo", "", f"must hold keys and values; allowed keys: {', '.join(KEYS_BY_FILE[APP])}"),
-    (APP, "- a", "", f"must hold keys and values; allowed keys: {', '.join(KEYS_BY_FILE[APP])}"),
+    (
+        APP,
+        "shards: {}",
+        "shards",
+        f"unknown key; it belongs to redis.yml; allowed: {', '.join(SCHEMA.keys_by_file[APP])}",
+    ),
+    (APP, "foo", "", f"must hold keys and values; allowed keys: {', '.join(SCHEMA.keys_by_file[APP])}"),
+    (APP, "- a", "", f"must hold keys and values; allowed keys: {', '.join(SCHEMA.keys_by_file[APP])}"),
     (APP, "timeout: 1\ntimeout: 2", "", "line 2, column 1: the key 'timeout' occurs for the second time"),
     (
         APP,
@@ -883,9 +888,9 @@ def test_file_entry_wrong_is_refused(found, file, text, key, message):
 
 def test_bad_input_table_has_every_key():
     tested_keys = {key for _, key, _ in NUMBERS} | {key for _, _, key, _ in ENTRIES}
-    for key in FILE_BY_KEY:
+    for key in SCHEMA.file_by_key:
         assert any(one.partition(".")[0].partition("[")[0] == key for one in tested_keys), key
-        for inner in keys_at([key]):
+        for inner in SCHEMA.keys_at([key]):
             assert f"{key}.{inner}" in tested_keys, (key, inner)
 
 

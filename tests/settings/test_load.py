@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError
-from framework.settings.files import FILE_BY_KEY
-from framework.settings.load import load
-from framework.settings.model import DEFAULT_URL, QueueWeight, RoutingRule, Settings
+from framework.settings.model import DEFAULT_URL, QueueWeight, RoutingRule
+from framework.settings.schema import SettingsSchema
 from framework.settings.shard import SentinelAddress
 from tests.tables import each_row
 
@@ -437,4 +437,4 @@ def test_problems_are_listed_together_without_secrets(tmp_path: Path):
 
 def test_every_setting_has_a_source():
     given = {"env_name", "config_dir", "config_label", "root", "unknown_variables", "var_dir"}
-    assert set(Settings.model_fields) - given == set(FILE_BY_KEY)
+    assert set(Settings.model_fields) - given == set(SettingsSchema(Settings).file_by_key)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from framework.all_settings import load
 from framework.errors import ConfigurationError
-from framework.settings.load import load
 from framework.settings.redis_url import mask_secrets, parse_redis_url
 from framework.store.endpoints import endpoint_of
 from tests.tables import each_row

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from framework.all_settings import load
 from framework.errors import ConfigurationError
-from framework.settings.load import load
 from tests.chaos.test_access import Authority
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")

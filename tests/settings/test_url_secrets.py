@@ -3,9 +3,8 @@
 import pytest
 from pydantic import BaseModel
 
+from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.settings.shown_url import shown_url
 from framework.store.endpoints import endpoint_of
 from framework.tasks.database import TaskDatabase

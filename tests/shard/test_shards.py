@@ -1,7 +1,7 @@
 import pytest
 
+from framework.all_settings import load
 from framework.errors import UnknownShardError
-from framework.settings.load import load
 from framework.shard.shards import open_shards
 
 

@@ -6,10 +6,10 @@ import logging
 import pytest
 from redis import Redis
 
+from framework.all_settings import load
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError, UnknownShardError, UnroutedCallError
-from framework.settings.load import load
 from framework.sharding import ShardRouter, allow_unrouted, router
 from framework.wiring.client import ProcessClient, override
 from tests.servers.guarded import with_all_rights

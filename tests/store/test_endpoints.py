@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.store.endpoints import endpoint_of
 
 

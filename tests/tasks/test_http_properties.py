@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from framework import ApplicationWorker, testing
+from framework.all_settings import load
 from framework.errors import TaskNotFoundError
-from framework.settings.load import load
 from framework.tasks import Task, story
 from framework.tasks.apply import apply_changes
 from framework.tasks.change import EventChange, Message

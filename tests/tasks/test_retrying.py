@@ -9,7 +9,7 @@ import pytest
 
 from framework import ApplicationWorker
 from framework.admin.shard_job_set import ShardJobSet
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.shard.shard import Shard
 from framework.tasks import Task, retrying
 from framework.tasks.change import EventChange

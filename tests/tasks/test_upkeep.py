@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
+from framework.all_settings import load
 from framework.declare.worker import ApplicationWorker
-from framework.settings.load import load
 from framework.tasks import ledger
 from framework.tasks.access import LazyRecorder
 from framework.tasks.apply import apply_changes

@@ -225,7 +225,7 @@ def test_report_oversize_payload_has_no_arguments(site, redis, receiver):
 def test_sentry_without_a_dsn_is_not_imported(site):
     script = (
         "import sys, framework; from framework.wiring import worker_process; from framework.telemetry.sentry import open_tracker;"
-        "from framework.settings.load import load; assert load().sentry.dsn is None; open_tracker(None, 'test');"
+        "from framework.all_settings import load; assert load().sentry.dsn is None; open_tracker(None, 'test');"
         "sys.exit(any(name.partition('.')[0] in ('sentry_sdk', 'urllib3') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=site.environment("producer"), check=False)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from framework import middleware
+from framework.all_settings import load
 from framework.declare import registry
-from framework.settings.load import load
 from framework.testing import FakeJobs, RealJobs, fake, real
 from framework.wiring import client as wiring
 

@@ -11,6 +11,7 @@ import pytest
 import framework
 from framework import ApplicationWorker, IterableWorker, admin
 from framework.admin import add_cron_entry
+from framework.all_settings import load
 from framework.batches import Batch
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
@@ -18,7 +19,6 @@ from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
 from framework.payloads.stored_state import state_signatures
 from framework.route.loading import open_router
-from framework.settings.load import load
 from framework.store.absent_keys import AbsentKeys
 from framework.tasks import Task
 from framework.tasks.change import EventChange

@@ -4,8 +4,8 @@ import pytest
 from redis import Redis
 
 from framework import ApplicationWorker
+from framework.all_settings import load
 from framework.feature_flags.flag import Flag
-from framework.settings.load import load
 from framework.testing import real
 from framework.wire import keys
 from framework.wiring import client as wiring

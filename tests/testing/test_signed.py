@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from framework import ApplicationWorker, Deduplicate, middleware
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.testing import real
 from framework.wire import keys
 from framework.wiring import client as wiring

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from framework import middleware, status
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.options import PushOptions
 from framework.errors import ArgumentsError, Discard
 from framework.middleware.chain import CLIENT, Chain
-from framework.settings.load import load
 from framework.telemetry import context
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override

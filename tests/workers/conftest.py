@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from framework.settings.load import load
+from framework.all_settings import load
 from framework.testing import FakeJobs, RealJobs, fake, real
 from framework.wiring import client as wiring
 from workers.code_index.tables import metadata as code_index_tables

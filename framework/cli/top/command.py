@@ -9,11 +9,11 @@ from contextlib import ExitStack
 import click
 
 from framework import admin
+from framework.all_settings import load
 from framework.cli.top.rows import VIEWS
 from framework.cli.top.state import ViewState
 from framework.cli.top.view import LiveView, show_once
 from framework.exit_codes import EXIT_FAILED
-from framework.settings.load import load
 from framework.terminal.errors import reports_errors
 from framework.terminal.options import ChoiceOption, SecondsOption, check_shard, shard_option
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from framework.all_settings import Settings
 from framework.devtools.lint.workspace import ApplicationFacts, find_module
 from framework.settings import validators
 from framework.settings.environment import merge_nested, read_environment
 from framework.settings.files import display_path, find_config_dir, read_files
+from framework.settings.schema import SettingsSchema
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_list, is_mapping
 
+_SCHEMA = SettingsSchema(Settings)
 MAX_BYTES = 16 * 1024 * 1024
 """The size limit of a generated file; enough for tens of thousands of workers."""
 
@@ -31,8 +34,8 @@ def read_application(here: Path) -> LintedApplication:
     """Read the settings and the generated files of the application that is started in ``here``."""
     folder = find_config_dir(os.environ.get("FRAMEWORK_CONFIG_DIR") or None, here, [])
     label = display_path(folder, here) if folder is not None else "config"
-    from_files = read_files(folder, label, []) if folder is not None else {}
-    configured = merge_nested(from_files, read_environment(os.environ, [])[0])
+    from_files = read_files(_SCHEMA, folder, label, []) if folder is not None else {}
+    configured = merge_nested(from_files, read_environment(_SCHEMA, os.environ, [])[0])
     modules = _modules(configured.get("workers_module"), here)
     released, retired, file = _released(
         configured.get("generated_files", "workers"), folder.parent if folder else here, label

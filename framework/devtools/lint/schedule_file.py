@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from framework.all_settings import load
 from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ClassIndex, SourceClass
 from framework.devtools.lint.workspace import Workspace
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, join_names
-from framework.settings.load import load
 from framework.typeguards import is_list, is_mapping, short_repr
 
 _FILE = "schedule.yml"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from framework.execute.admission import StagedPolicy
+from framework.features.concurrency.settings import ConcurrencySettings
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
@@ -15,7 +16,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of limits in a worker process."""
     settings, client, upkeep, waits = process.settings, process.shard.client, process.upkeep, process.timings
     fleet = FleetSlots(upkeep, waits)
-    limits = Limits(fleet, settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
+    limits = Limits(fleet, settings.limits, by_urgency=ConcurrencySettings.of(settings).concurrency_limit_by_urgency)
 
     def of_capsule(owner: str) -> Sequence[StagedPolicy]:
         slots = LimitSlots(client, owner, waits)

@@ -1,6 +1,7 @@
 """Drop and defer jobs of a worker process by flags, and warn of flags that may be forgotten."""
 
 from framework.execute.admission import StagedPolicy
+from framework.features.flags.settings import FlagSettings
 from framework.features.flags.worker import WORKER_FLAGS
 from framework.policies.defer.admission import DeferFlag, DropFlag
 from framework.policies.defer.skip_tracker import SkipTracker
@@ -13,6 +14,6 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     skips = SkipTracker(flags)
     policies = (
         StagedPolicy("end", DropFlag(flags, skips)),
-        StagedPolicy("hold", DeferFlag(flags, skips, process.settings.flags.defer_delay)),
+        StagedPolicy("hold", DeferFlag(flags, skips, FlagSettings.of(process.settings).flags.defer_delay)),
     )
     return WorkerPart(policies, periodic=(skips.warn_stale,))

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from framework.errors import ConfigurationProblem
+from framework.features.encryption.settings import EncryptionSettings
 from framework.route.loading import LoadedWorkers
 
 
 def key_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
     """Yield a problem for each class that encrypts, if there is no key."""
-    settings = workers.settings
+    settings = EncryptionSettings.of(workers.settings)
     if settings.encryption.secrets:
         return
     file = settings.config_file_label("application.yml")

@@ -22,9 +22,9 @@ from framework.feature_flags.flag import (
 from framework.feature_flags.openfeature import OpenFeatureFlags
 from framework.feature_flags.redis_flags import RedisFlags, ShardFlags, read_flags_in_force, set_flag, unset_flag
 from framework.feature_flags.refresher import RefreshedFlags
+from framework.features.flags.settings import FlagSettings
 from framework.messages import join_names
 from framework.route.router import MAIN
-from framework.settings.model import Settings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
@@ -48,7 +48,7 @@ def serve_flags(shard: str, flags: ShardFlags) -> None:
 class ProcessFlags:
     """The flags of this process. Jobs are asked about the flags of their shard, other code about those of ``main``."""
 
-    def __init__(self, settings: Settings, shards: Shards) -> None:
+    def __init__(self, settings: FlagSettings, shards: Shards) -> None:
         self._settings = settings
         self._shards = shards
         self._opened: dict[str, ShardFlags] = {}
@@ -128,7 +128,7 @@ class ProcessFlags:
         return results
 
 
-def open_flags(settings: Settings, stored: RedisFlags) -> FlagSource:
+def open_flags(settings: FlagSettings, stored: RedisFlags) -> FlagSource:
     """Return the flags for jobs of a shard: those ``stored`` there, then those of the provider, if there is one.
 
     Opens no socket. Raises ConfigurationError when the provider's SDK is not installed.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from framework.feature import Late
 from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
 from framework.features.flags.process_flags import open_flags, serve_flags
+from framework.features.flags.settings import FlagSettings
 from framework.process.worker_parts import ProcessContext, WorkerPart
 
 
@@ -14,7 +15,7 @@ class WorkerFlags:
     def __init__(self, process: ProcessContext) -> None:
         self._process = process
         self.stored = RedisFlags(process.upkeep, process.shard.name, process.absent)
-        self.all = open_flags(process.settings, self.stored)
+        self.all = open_flags(FlagSettings.of(process.settings), self.stored)
 
     def refresh(self) -> None:
         """Read the flags again. Raises redis errors."""

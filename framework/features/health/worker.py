@@ -1,9 +1,12 @@
 """Defer the jobs of a worker process whose databases are not healthy."""
 
+from collections.abc import Mapping
+
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.admission import StagedPolicy
+from framework.features.health.settings import HealthSettings
 from framework.policies.health.admission import HealthEvents, HealthPolicy
 from framework.policies.health.checks import HealthChecker
 from framework.policies.health.connection import HealthConnection
@@ -12,25 +15,25 @@ from framework.policies.health.postgres import postgres_indicators
 from framework.policies.health.prometheus import Prometheus
 from framework.policies.health.validation import health_problems
 from framework.process.worker_parts import ProcessContext, WorkerPart
-from framework.settings.model import Settings
+from framework.settings.model import DatabaseSettings
 from framework.telemetry.sentry import Tracker
 from framework.version import install_extra
 
 
-def open_health_policy(settings: Settings, tracker: Tracker) -> HealthPolicy:
+def open_health_policy(
+    settings: HealthSettings, configured: Mapping[str, DatabaseSettings], tracker: Tracker
+) -> HealthPolicy:
     """Return the health policy of one process. Opens no socket.
 
     Raises ConfigurationError when a worker names an unknown indicator or database, or a PostgreSQL client is missing.
     """
     declarations: list[Declaration] = [worker.declaration() for worker in registry.workers()]
-    problems = health_problems(settings, declarations)
+    problems = health_problems(settings, configured, declarations)
     events = HealthEvents(tracker)
     databases: dict[str, HealthConnection] = {}
     if any(one.defer_on_health is not None for one in declarations):
         try:
-            databases = {
-                name: HealthConnection(one.url, settings.health.timeout) for name, one in settings.databases.items()
-            }
+            databases = {name: HealthConnection(one.url, settings.health.timeout) for name, one in configured.items()}
         except ImportError as error:
             reason = f"needs SQLAlchemy and psycopg ({error}): {install_extra('sql')}"
             problems.append(ConfigurationProblem(settings.config_file_label("application.yml"), "databases", reason))
@@ -45,10 +48,11 @@ def open_health_policy(settings: Settings, tracker: Tracker) -> HealthPolicy:
     indicators |= registered
     limits = settings.health
     checks = HealthChecker(indicators, databases, events, cache_s=limits.cache, timeout_s=limits.timeout)
-    return HealthPolicy(checks, tuple(indicators), settings.databases, events)
+    return HealthPolicy(checks, tuple(indicators), configured, events)
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of health in a worker process."""
-    policies = (StagedPolicy("hold", open_health_policy(process.settings, process.events.tracker)),)
-    return WorkerPart(policies)
+    settings = HealthSettings.of(process.settings)
+    policy = open_health_policy(settings, process.settings.databases, process.events.tracker)
+    return WorkerPart((StagedPolicy("hold", policy),))

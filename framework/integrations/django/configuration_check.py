@@ -4,9 +4,9 @@ from typing import Any
 
 from django.core.checks import CheckMessage, Error
 
+from framework.all_settings import load
 from framework.errors import ConfigurationError
 from framework.route.loading import checked_router
-from framework.settings.load import load
 
 
 def check_configuration(**_: Any) -> list[CheckMessage]:

@@ -11,7 +11,7 @@ from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, join_names
 from framework.policies.consistency.servers import DatabaseServer
 from framework.route.loading import LoadedWorkers
-from framework.settings.model import DatabaseSettings, Settings
+from framework.settings.model import CoreSettings, DatabaseSettings
 from framework.types import DataConsistency
 from framework.version import install_extra
 
@@ -90,7 +90,7 @@ class Databases:
                 server.dispose()
 
 
-def databases_of(settings: Settings) -> Databases:
+def databases_of(settings: CoreSettings) -> Databases:
     """Return the configured databases, the same object for every caller with these settings. Opens no socket."""
     return _open(tuple(sorted(settings.databases.items())), settings.config_file_label("application.yml"))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from framework.extensions import NamedExtensions
-from framework.settings.health_indicators import POSTGRES_INDICATORS
+from framework.features.health.settings import POSTGRES_INDICATORS
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Final
 
-from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
-from framework.settings.health_indicators import (
+from framework.features.health.settings import (
     ConnectionsSettings,
-    HealthSettings,
+    HealthSection,
     ReplicationLagSettings,
     WalArchivingSettings,
 )
+from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 
 _MAX_NAMES = 5
 _NOT_PERMITTED: Final = "this role cannot see the activity of other roles: run GRANT pg_read_all_stats TO with its name"
@@ -167,7 +167,7 @@ def _list_names(names: list[str]) -> str:
 
 
 def postgres_indicators(
-    settings: HealthSettings, on_unknown_table: Callable[[str, str], None]
+    settings: HealthSection, on_unknown_table: Callable[[str, str], None]
 ) -> dict[str, Autovacuum | WalArchiving | ReplicationLag | Connections]:
     """Return the four indicators by name."""
     return {

@@ -11,8 +11,8 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote, unquote, urlsplit
 
+from framework.features.health.settings import PrometheusIndicatorSettings
 from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
-from framework.settings.health_indicators import PrometheusIndicatorSettings
 from framework.typeguards import is_list, is_mapping
 from framework.wire.error_text import error_class, error_message
 

@@ -15,8 +15,8 @@ import time
 import pytest
 
 from framework.admin.port import Access, opener
+from framework.all_settings import load
 from framework.cli.top.readers import ShardReader
-from framework.settings.load import load
 from framework.shard.shards import Shards
 from framework.wire import keys
 from tests.admin.conftest import SILENT_URL

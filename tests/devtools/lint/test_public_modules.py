@@ -10,6 +10,7 @@ from tests.harness import ROOT
 FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} - {
     "__init__",
     "__main__",
+    "all_settings",
     "async_twin",
     "backoff",
     "call_threads",
@@ -18,6 +19,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "cron_expression",
     "exit_codes",
     "extensions",
+    "feature",
     "lazy_names",
     "messages",
     "private_files",

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
 from framework.declare.worker import ApplicationWorker
@@ -12,7 +13,6 @@ from framework.errors import ConfigurationError
 from framework.features.health.worker import open_health_policy
 from framework.health import Normal, register
 from framework.policies.health import indicator
-from framework.settings.load import load
 from framework.telemetry.sentry import NoTracker
 from framework.version import install_extra
 
@@ -43,7 +43,8 @@ def build(tmp_path):
         (tmp_path / "config" / "application.yml").write_text(json.dumps(application))
         body = {"feature_category": "not_owned", "perform": lambda self: None, "defer_on_health": policy}
         worker = type("HeedingWorker", (ApplicationWorker,), body)
-        return open_health_policy(load({}, tmp_path), NoTracker()), worker.declaration()
+        settings = load({}, tmp_path)
+        return open_health_policy(settings, settings.databases, NoTracker()), worker.declaration()
 
     return make
 

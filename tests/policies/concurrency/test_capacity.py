@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.process.signals import SWEEP
-from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests.harness import until

@@ -11,12 +11,12 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import framework.databases
+from framework.all_settings import load
 from framework.declare import port, registry
 from framework.errors import ConfigurationError
 from framework.policies.consistency import replica_context
 from framework.policies.consistency.routed_queries import RoutedConnection, RoutedSession, is_read
 from framework.policies.consistency.servers import DatabaseServer
-from framework.settings.load import load
 from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.tables import each_row
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
+from framework.features.health.settings import HealthSection
 from framework.policies.health.connection import HealthConnection
 from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.policies.health.postgres import postgres_indicators
-from framework.settings.health_indicators import HealthSettings
 from tests.harness import until
 from tests.policies.health.conftest import WAITING
 from tests.postgres import Postgres, running, standby_of
@@ -25,7 +25,7 @@ class Asked:
         self.database = HealthConnection(url, timeout_s)
         self.unknown_tables: list[tuple[str, str]] = []
         self._indicators = postgres_indicators(
-            HealthSettings.model_validate(settings), lambda *place: self.unknown_tables.append(place)
+            HealthSection.model_validate(settings), lambda *place: self.unknown_tables.append(place)
         )
 
     def __call__(self, indicator: str, *tables: str) -> Signal:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from framework.features.health.settings import PrometheusIndicatorSettings
 from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.policies.health.prometheus import Prometheus
-from framework.settings.health_indicators import PrometheusIndicatorSettings
 from tests.policies.health.prometheus_server import PrometheusServer, prometheus_server
 from tests.tables import each_row
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.health import Normal, register
 from framework.policies.health import indicator
 from framework.policies.health.validation import health_problems
-from framework.settings.load import load
 
 DATABASES = {"main": {"url": "postgresql://user@127.0.0.1:1/shop"}}
 TRAFFIC = {"prometheus": {"url": "http://127.0.0.1:1"}, "indicators": {"traffic": {"query": "up", "below": 1}}}
@@ -38,7 +38,8 @@ def problems(tmp_path):
         (tmp_path / "config" / "application.yml").write_text(json.dumps(application))
         body = {"feature_category": "not_owned", "perform": lambda self: None, "defer_on_health": policy}
         worker = type("HeedingWorker", (ApplicationWorker,), body)
-        found = health_problems(load({}, tmp_path), [worker.declaration()])
+        settings = load({}, tmp_path)
+        found = health_problems(settings, settings.databases, [worker.declaration()])
         return [(problem.key, problem.message) for problem in found]
 
     return check

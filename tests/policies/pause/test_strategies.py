@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
@@ -14,7 +15,6 @@ from framework.pause import register
 from framework.policies.pause import strategies
 from framework.policies.pause.strategies import PauseStrategies
 from framework.route.loading import checked_router
-from framework.settings.load import load
 from framework.timings import STANDARD
 from tests.harness import server_lines, until
 

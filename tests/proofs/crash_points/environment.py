@@ -14,11 +14,10 @@ from typing import Any, cast
 
 from redis import Redis
 
+from framework.all_settings import Settings, load
 from framework.cron.entries import collect_entries
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from framework.all_settings import Settings, load
 from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, Discard, RetryLater
@@ -17,8 +18,6 @@ from framework.process import redis_at_boot
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.route.loading import open_router
-from framework.settings.load import load
-from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 from framework.wire import keys

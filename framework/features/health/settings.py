@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from framework.settings import validators
-from framework.settings.section import Section
+from framework.settings.base import Section, SettingsBase
 
 POSTGRES_INDICATORS = ("autovacuum", "wal_archiving", "replication_lag", "connections")
 """The indicators that PostgreSQL answers itself. Configured and registered indicators may not have these names."""
@@ -102,7 +102,7 @@ def _check_host(value: Any) -> str:
     return value
 
 
-class HealthSettings(Section):
+class HealthSection(Section):
     """The port for health checks of processes, and how the health of databases is judged (``defer_on_health``)."""
 
     port: Annotated[int | None, BeforeValidator(_check_port)] = None
@@ -123,7 +123,13 @@ class HealthSettings(Section):
     """Queries to Prometheus, each an indicator of that name."""
 
     @model_validator(mode="after")
-    def _check_server(self) -> "HealthSettings":
+    def _check_server(self) -> "HealthSection":
         if self.indicators and self.prometheus is None:
             raise ValueError("indicators are queries to Prometheus: prometheus: {url: ...} is missing")
         return self
+
+
+class HealthSettings(SettingsBase):
+    """The health of processes and of databases."""
+
+    health: HealthSection = HealthSection()

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from framework.cron_expression import MOST_SPREAD_S, check_cron, check_time_zone
 from framework.settings import validators
-from framework.settings.section import Section
+from framework.settings.base import FileKey, Section, SettingsBase
 from framework.typeguards import is_list, is_mapping
 
 # Not with a dash in front: a command would read it as an option.
@@ -56,7 +56,7 @@ Schedule = Annotated[
 ]
 
 
-class CronSettings(Section):
+class CronSection(Section):
     """Whether processes push the jobs of the schedule, and whose schedule it is."""
 
     enabled: bool = True
@@ -67,3 +67,11 @@ class CronSettings(Section):
     """Seconds over which the jobs of entries without a ``spread`` of their own are spread."""
     installation: Annotated[str, AfterValidator(validators.identifier)] = "default"
     """The name of this installation of the application: other installations have other offsets."""
+
+
+class CronSettings(SettingsBase):
+    """The schedule, and how it is run."""
+
+    schedule: Annotated[Schedule, FileKey("schedule.yml")] = Field(default_factory=dict[str, CronEntrySettings])
+    """The entries of cron by name."""
+    cron: CronSection = CronSection()

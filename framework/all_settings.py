@@ -1,0 +1,43 @@
+"""Compose the settings of the core and of all features, and load them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic_settings import SettingsConfigDict
+
+from framework.features.concurrency.settings import ConcurrencySettings
+from framework.features.cron.settings import CronSettings
+from framework.features.encryption.settings import EncryptionSettings
+from framework.features.flags.settings import FlagSettings
+from framework.features.health.settings import HealthSettings
+from framework.features.iteration.settings import IterationSettings
+from framework.features.reliable_push.settings import ReliablePushSettings
+from framework.features.tasks.settings import TaskSettings
+from framework.settings.load import load_as
+from framework.settings.model import CoreSettings
+
+
+# The core stands last, so its fields are validated first: validators of features may read them.
+class Settings(
+    ConcurrencySettings,
+    CronSettings,
+    EncryptionSettings,
+    FlagSettings,
+    HealthSettings,
+    IterationSettings,
+    ReliablePushSettings,
+    TaskSettings,
+    CoreSettings,
+):
+    """Everything configurable. Made by ``load``; a function takes the base or the section that it reads, never the whole."""
+
+    model_config = SettingsConfigDict(defer_build=False)
+
+
+def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
+    """Return the settings of this process. See ``load_as``.
+
+    Raises:
+        ConfigurationError: with every problem, its file and its key.
+    """
+    return load_as(Settings, env, cwd)

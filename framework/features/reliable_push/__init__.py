@@ -1,0 +1,1 @@
+"""Keep pushes in a file while Redis is down, and push them later."""
