@@ -37,7 +37,7 @@ from tests.harness import Site
 from tests.servers.guarded import GuardedServer
 
 # `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
-pytest_plugins = ["tests.postgres", "framework.pytest_plugin"]
+pytest_plugins = ["tests.campaign_report", "tests.postgres", "framework.pytest_plugin"]
 
 # Until the tests are collected every object stays: a collection of garbage would only visit them, a sixth of the time.
 gc.disable()

@@ -8,8 +8,8 @@ from framework.cli.main import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = frozenset(COMMANDS)
 LAUNCHERS = {name.replace("-", "_") for name in INSTALLED}
-OF_CHECKOUT = frozenset({"bench", "chaos", "demo", "docs", "prove", "setup", "test"})
-PAGES = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts)]
+OF_CHECKOUT = frozenset({"architecture", "bench", "chaos", "demo", "docs", "prove", "setup", "test"})
+PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 SOURCES = [
     path
     for folder, pattern in (("framework", "*.py"), ("config", "*.yml"), ("workers", "*.yml"))

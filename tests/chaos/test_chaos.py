@@ -21,7 +21,7 @@ SLACK_S = 5.0
 
 
 @pytest.fixture
-def chaos(short_path):
+def chaos(short_path, record_property):
     """Run the program to its end; return it, its report and the pictures."""
 
     def run(*argv):
@@ -29,7 +29,10 @@ def chaos(short_path):
         done = subprocess.run([*CHAOS, *argv], env=env, capture_output=True, text=True, timeout=100, check=False)
         report = short_path / "chaos" / "report.json"
         assert report.exists(), done.stdout + done.stderr
-        return done, json.loads(report.read_text())
+        found = json.loads(report.read_text())
+        record_property("jobs", found["options"].get("jobs"))
+        record_property("seed", found["options"]["seed"])
+        return done, found
 
     return run
 
