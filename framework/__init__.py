@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from framework.declare.iterable import IterableWorker
     from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-    from framework.declare.reenqueuer import ReenqueuerWorker
     from framework.declare.worker import ApplicationWorker
     from framework.errors import (
         BusinessError,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         RetryError,
         RetryLater,
     )
+    from framework.features.leases.reenqueuer import ReenqueuerWorker
     from framework.results import aresult, result
     from framework.wire.job import Job
     from framework.wiring.client import boot
@@ -75,7 +75,7 @@ _MODULES = {
     "IterableWorker": "framework.declare.iterable",
     "Job": "framework.wire.job",
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
-    "ReenqueuerWorker": "framework.declare.reenqueuer",
+    "ReenqueuerWorker": "framework.features.leases.reenqueuer",
     "acancel": "framework.cancellation",
     "aenqueue": "framework.declare.by_name",
     "aresult": "framework.results",

@@ -5,10 +5,11 @@ script, per process; never per job. This file stands below all others, so it nam
 part stands in the comment of its field, and is written where the part is defined.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -40,12 +41,33 @@ class Late(Generic[T]):
         return f"Late({self.path!r})"
 
 
+RoleName: TypeAlias = Literal["producer", "worker", "operator", "read-only"]
+"""The kinds of Redis users (``store/rights.py``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """What a feature adds to one kind of Redis user.
+
+    A worker also has the scripts and commands of a producer, an operator those of read-only.
+    """
+
+    keys: tuple[str, ...] = ()
+    """Patterns of keys. Only a producer needs those of ``aw:*``: the other users have all of them."""
+    scripts: tuple[Late[Any], ...] = ()
+    """``Script``. Their commands are read from their sources."""
+    commands: tuple[str, ...] = ()
+    """Commands outside of scripts, in lower case."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feature:
     """The parts of one feature that the core calls. Every field but the name may be left out."""
 
     name: str
     """The name of its folder below ``framework/features``."""
+    rights: Mapping[RoleName, Rights] = field(default_factory=dict[RoleName, Rights])
+    """Who may use its keys and scripts."""
     worker: "Late[Any] | None" = None
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
     problems: "Late[Any] | None" = None

@@ -15,8 +15,8 @@ lease that has ended before its work raises ``LeaseLostError``. ``async with IMP
 The state of a lease is on one shard, ``main`` unless ``shard`` names another.
 """
 
-from framework.declare.lease import HeldLease, Lease
-from framework.declare.lease_port import LeaseHolder
 from framework.errors import LeaseLostError, LeaseTakenError
+from framework.features.leases.holder import LeaseHolder
+from framework.features.leases.lease import HeldLease, Lease
 
 __all__ = ["HeldLease", "Lease", "LeaseHolder", "LeaseLostError", "LeaseTakenError"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from framework.exit_codes import EXIT_FAILED
-from framework.shard.lease_store import LeaseState, end_lease, read_lease, read_leases
+from framework.features.leases.store import LeaseState, end_lease, read_lease, read_leases
 from framework.store.clock import server_time
 from framework.terminal.confirmation import confirm, yes_option
 from framework.terminal.errors import reports_errors

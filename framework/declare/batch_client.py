@@ -3,17 +3,19 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from framework.declare import port
 from framework.declare.batch_port import BatchPort, JobCollector
 from framework.declare.declaration import Declaration
-from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.result_port import ResultPort
 from framework.declare.workflow_port import WorkflowPort
+from framework.feature import Late
 from framework.types import Jid, JobState
+
+S = TypeVar("S")
 
 current_block: ContextVar[JobCollector | None] = ContextVar("framework_batch_block", default=None)
 """The innermost open block of the thread or task."""
@@ -41,14 +43,13 @@ class BlockClient:
         return self.client.limiters
 
     @property
-    def leases(self) -> LeasePort:
-        """See ``ClientPort``."""
-        return self.client.leases
-
-    @property
     def results(self) -> ResultPort:
         """See ``ClientPort``. The job of a block is written at its end: its result cannot be waited for within."""
         return self.client.results
+
+    def service(self, kind: Late[type[S]]) -> S:
+        """See ``ClientPort``."""
+        return self.client.service(kind)
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``ClientPort``; a job of the block is written at its end."""

@@ -12,14 +12,15 @@ from framework.errors import PushError
 if TYPE_CHECKING:
     from framework.declare.batch_port import BatchPort
     from framework.declare.declaration import Declaration
-    from framework.declare.lease_port import LeasePort
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.declare.result_port import ResultPort
     from framework.declare.workflow_port import WorkflowPort
+    from framework.feature import Late
     from framework.types import Jid, JobState
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class ClientPort(Protocol):
@@ -69,13 +70,12 @@ class ClientPort(Protocol):
         ...
 
     @property
-    def leases(self) -> "LeasePort":
-        """The exclusive leases of the application."""
-        ...
-
-    @property
     def results(self) -> "ResultPort":
         """The results of called jobs."""
+        ...
+
+    def service(self, kind: "Late[type[S]]") -> S:
+        """Return the object of this kind that belongs to the client; made at its first use as ``kind.load()(client)``."""
         ...
 
     def route(self, declaration: "Declaration") -> "Route":

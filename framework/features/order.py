@@ -13,6 +13,7 @@ from framework.features.deferral.feature import DEFERRAL
 from framework.features.encryption.feature import ENCRYPTION
 from framework.features.flags.feature import FLAGS
 from framework.features.health.feature import HEALTH
+from framework.features.leases.feature import LEASES
 from framework.features.pause.feature import PAUSE
 
 FEATURES: tuple[Feature, ...] = (
@@ -30,4 +31,5 @@ FEATURES: tuple[Feature, ...] = (
     FLAGS,
     CRON,
     ENCRYPTION,
+    LEASES,
 )

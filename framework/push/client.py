@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
+from framework.feature import Late
 from framework.middleware.chain import Call
 from framework.payloads.signatures import PayloadSignatures
 from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
@@ -40,6 +41,8 @@ from framework.types import Jid, Json, Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads
 from framework.wire.sub_queues import PRIORITY
+
+S = TypeVar("S")
 
 
 # Decision 214: one way of pushing; whether payloads are built as bytes or as dicts is a detail of the plan.
@@ -78,12 +81,25 @@ class Client:
         self._schedule_writer = ScheduleWriter()
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
+        self._services: dict[Late[Any], Any] = {}
         self.batches = Batches(self, state_signatures)
         self.workflows = Workflows(self, self.batches, state_signatures)
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""
         return self._router.route(declaration)
+
+    def service(self, kind: Late[type[S]]) -> S:
+        """Return the object of this kind that belongs to the client, made at its first use.
+
+        A process that uses no leases neither imports nor makes them.
+        """
+        found: S | None = self._services.get(kind)
+        if found is None:
+            # Two threads may make one each; the first is kept.
+            made: Any = kind.load()
+            found = self._services.setdefault(kind, made(self))
+        return cast("S", found)
 
     def shard(self, request: PushRequest) -> Shard:
         """Return the shard of a request."""

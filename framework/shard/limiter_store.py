@@ -43,20 +43,20 @@ class LimiterStore:
         names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
         shard, after = self._shards[rule.shard], ("1" if waited else "", KEPT_S)
         if rule.kind == "concurrent":
-            admitted, retry_after_s, used, limit = shard.run_limiter(
+            admitted, retry_after_s, used, limit = shard.run_script(
                 LIMITER_LOCK, names, (rule.name, rule.wire, token, *after)
             )
             return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit))
         # A caller that is no job gets the time until there is room, and takes no turn of a job.
         is_job = rule.policy == "reschedule" and rule.backoff is None and bool(job_fields())
         arguments = (rule.name, rule.wire, repr(amount), token, *after, "", repr(left_s) if is_job else "")
-        admitted, retry_after_s, used, limit, turn_s = shard.run_limiter(LIMITER_TAKE, names, arguments)
+        admitted, retry_after_s, used, limit, turn_s = shard.run_script(LIMITER_TAKE, names, arguments)
         return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit), _seconds(turn_s))
 
     def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
         """See ``LimiterPort``."""
         try:
-            self._shards[rule.shard].run_limiter(LIMITER_UNLOCK, [keys.limiter_state(rule.name, key)], (token,))
+            self._shards[rule.shard].run_script(LIMITER_UNLOCK, [keys.limiter_state(rule.name, key)], (token,))
         except ShardUnavailableError as error:
             self._log_limit.warning(
                 rule.name,
@@ -71,12 +71,12 @@ class LimiterStore:
         """See ``LimiterPort``. Raises as ``take``."""
         names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
         arguments = (rule.name, rule.wire, repr(amount), token, "", KEPT_S, "correct", "")
-        self._shards[rule.shard].run_limiter(LIMITER_TAKE, names, arguments)
+        self._shards[rule.shard].run_script(LIMITER_TAKE, names, arguments)
 
     def used(self, rule: LimiterRule, key: str) -> float:
         """See ``LimiterPort``. Raises as ``take``."""
         names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key)]
-        return float(self._shards[rule.shard].run_limiter(LIMITER_READ, names, (rule.wire,))[0])
+        return float(self._shards[rule.shard].run_script(LIMITER_READ, names, (rule.wire,))[0])
 
     def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
         """See ``LimiterPort``. Raises as ``take``."""

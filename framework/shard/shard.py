@@ -249,20 +249,11 @@ class Shard(WorkflowStore):
         reply: list[int] = self._connection.run_script(MARK_CANCELLED, names, [keys.CANCELLED_TTL_S, *jids])
         return [bool(marked) for marked in reply]
 
-    def run_lease(self, script: Script, name: str, arguments: Sequence[Any]) -> Any:
-        """Run a script of exclusive leases; return its reply.
+    def run_script(self, script: Script, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script of a feature; return its reply.
 
         Raises:
-            ShardUnavailableError: as ``enqueue``.
-        """
-        names = [keys.exclusive_lease(name), keys.EXCLUSIVE_LEASES]
-        return self._connection.run_script(script, names, (name, *arguments))
-
-    def run_limiter(self, script: Script, names: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Run a script of rate limiters; return its reply.
-
-        Raises:
-            ShardUnavailableError: as ``enqueue``. A take whose reply is lost counts.
+            ShardUnavailableError: as ``enqueue``. A script whose reply is lost has perhaps run.
         """
         return self._connection.run_script(script, names, arguments)
 

@@ -7,8 +7,9 @@ one set of each.
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
+from framework.feature import Rights, RoleName, features
 from framework.store import script
 from framework.store.script import Script
 from framework.wire import keys
@@ -23,18 +24,20 @@ _RECORDS = f"*:[1-9]*:{_HEX}*"
 _SCRIPTED = ("eval", "evalsha")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Role:
-    """The keys, scripts and direct commands of one kind of client.
+    """The keys, scripts and direct commands of one kind of client: its own, and those of the features.
 
     Where Redis refuses an ``optional`` command, everything else still works.
     """
 
-    name: str
+    name: RoleName
     purpose: str
-    keys: tuple[str, ...]
-    scripts: tuple[Script, ...]
-    direct: tuple[str, ...]
+    own_keys: tuple[str, ...]
+    own_scripts: tuple[Script, ...]
+    own_commands: tuple[str, ...]
+    base: "Role | None" = None
+    """The role whose scripts and direct commands it has too."""
     optional: tuple[str, ...] = ()
     optional_keys: tuple[str, ...] = ()
     """Optional keys: without them no cancellation passes between Ruby and Python, and Sidekiq's Metrics page lacks the jobs.
@@ -43,6 +46,24 @@ class Role:
     """
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The patterns of its keys, sorted."""
+        return tuple(sorted({*self.own_keys, *(key for rights in self._of_features() for key in rights.keys)}))
+
+    @cached_property
+    def scripts(self) -> tuple[Script, ...]:
+        """The scripts that it runs."""
+        inherited = () if self.base is None else self.base.scripts
+        found = (late.load() for rights in self._of_features() for late in rights.scripts)
+        return tuple(dict.fromkeys((*inherited, *self.own_scripts, *found)))
+
+    @property
+    def direct(self) -> tuple[str, ...]:
+        """Its commands outside of scripts."""
+        inherited = () if self.base is None else self.base.direct
+        return (*inherited, *self.own_commands, *(word for rights in self._of_features() for word in rights.commands))
+
+    @cached_property
     def commands(self) -> tuple[str, ...]:
         """The required commands, sorted: ``name`` or ``name|subcommand``, in lower case."""
         found = set(self.direct)
@@ -51,6 +72,9 @@ class Role:
         if self.scripts:
             found.update(_SCRIPTED)
         return tuple(sorted(found))
+
+    def _of_features(self) -> list[Rights]:
+        return [one.rights[self.name] for one in features() if self.name in one.rights]
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -93,9 +117,9 @@ _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9
 """Keys of Sidekiq's cancellations and Metrics page; the keys of version 7 begin with the name of a class."""
 
 PRODUCER = Role(
-    "producer",
-    "push and cancel jobs and batches, read states and results of jobs, read and set flags, use rate limiters and leases",
-    (
+    name="producer",
+    purpose="push and cancel jobs and batches, read states and results of jobs, read and set flags, use rate limiters and leases",
+    own_keys=(
         *_PUSH_KEYS,
         keys.status("*"),
         keys.pushed("*"),
@@ -104,11 +128,11 @@ PRODUCER = Role(
         keys.turns("*"),
         keys.levels("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
-        *(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*"), keys.result("*"), keys.result_calls("*")),
+        *(keys.result("*"), keys.result_calls("*")),
         *(keys.BATCHES, keys.batch("*"), keys.BATCH_EVENTS, keys.TASK_EVENTS),
         *(keys.WORKFLOWS, keys.workflow("*")),
     ),
-    (
+    own_scripts=(
         *(
             script.PUSH_UNIQUE,
             script.PUSH_FAIR,
@@ -120,11 +144,10 @@ PRODUCER = Role(
         script.MARK_CANCELLED,
         *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
         *(script.BATCH_PUSH, script.BATCH_CHANGE, script.WORKFLOW_CHANGE),
-        *(script.LEASE_OBTAIN, script.LEASE_RENEW),
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
-    (
+    own_commands=(
         *("blpop", "lpop"),
         *(
             "exec",
@@ -145,16 +168,16 @@ PRODUCER = Role(
         *("scard", "select", "set", "sscan", "time", "ttl", "type", "unlink", "watch", "zadd"),
     ),
     # LPOS: whether a kept push is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
-    (_NAME, "lpos", "scan"),
-    (keys.iteration("*"),),
+    optional=(_NAME, "lpos", "scan"),
+    optional_keys=(keys.iteration("*"),),
 )
 
 WORKER = Role(
-    "worker",
-    "run jobs, push jobs, recover the jobs of dead processes",
-    (*_READ_KEYS, "stat:*"),
-    (
-        *PRODUCER.scripts,
+    name="worker",
+    purpose="run jobs, push jobs, recover the jobs of dead processes",
+    base=PRODUCER,
+    own_keys=(*_READ_KEYS, "stat:*"),
+    own_scripts=(
         *(
             script.ADMIT,
             script.TAKE_SLOT,
@@ -202,22 +225,21 @@ WORKER = Role(
             script.SEARCH,
         ),
     ),
-    (
-        *PRODUCER.direct,
+    own_commands=(
         *("blmove", "client|id", "client|unblock", "del", "exists", "expire", "hget", "hincrby", "hmget"),
         *("hset", "incrby", "lrange", "multi", "rpop", "smembers", "srem", "zcard", "zrange", "zrangebyscore"),
         *("zrank", "zrem", "zscan", "zscore"),
     ),
-    (_NAME, "bitfield", "info", "scan"),
-    _DASHBOARD_KEYS,
+    optional=(_NAME, "bitfield", "info", "scan"),
+    optional_keys=_DASHBOARD_KEYS,
 )
 
 READ_ONLY = Role(
-    "read-only",
-    "read jobs, limits, locks, pauses, processes and figures",
-    (*_READ_KEYS, "stat:*", _METRICS),
-    (script.SEARCH, script.LIMITER_READ),
-    (
+    name="read-only",
+    purpose="read jobs, limits, locks, pauses, processes and figures",
+    own_keys=(*_READ_KEYS, "stat:*", _METRICS),
+    own_scripts=(script.SEARCH, script.LIMITER_READ),
+    own_commands=(
         *(
             "exec",
             "exists",
@@ -250,15 +272,16 @@ READ_ONLY = Role(
             "zscore",
         ),
     ),
-    (_NAME,),
-    (keys.iteration("*"),),
+    optional=(_NAME,),
+    optional_keys=(keys.iteration("*"),),
 )
 
 OPERATOR = Role(
-    "operator",
-    "the rights of read-only; pause, retry, drop, release and move jobs; quiet and stop processes",
-    READ_ONLY.keys,
-    (
+    name="operator",
+    purpose="the rights of read-only; pause, retry, drop, release and move jobs; quiet and stop processes",
+    base=READ_ONLY,
+    own_keys=READ_ONLY.own_keys,
+    own_scripts=(
         script.HEARTBEAT,
         script.ACT_ON_ENTRIES,
         script.DROP_HELD,
@@ -277,10 +300,8 @@ OPERATOR = Role(
         script.RELEASE_PAUSED,
         script.CRON_PUSH,
         script.LIMITER_READ,
-        script.LEASE_RENEW,
     ),
-    (
-        *READ_ONLY.direct,
+    own_commands=(
         *(
             "del",
             "expire",
@@ -298,9 +319,9 @@ OPERATOR = Role(
         ),
         "zcount",
     ),
-    (_NAME,),
-    (keys.iteration("*"),),
+    optional=(_NAME,),
+    optional_keys=(keys.iteration("*"),),
 )
 
 # Decision 175: four roles define the rights of a Redis user.
-ROLES = {role.name: role for role in (PRODUCER, WORKER, OPERATOR, READ_ONLY)}
+ROLES: dict[str, Role] = {role.name: role for role in (PRODUCER, WORKER, OPERATOR, READ_ONLY)}

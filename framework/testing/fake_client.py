@@ -8,8 +8,10 @@ from framework import middleware
 from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
+from framework.feature import Late
 from framework.feature_flags.flag import Flag, is_class_flag
 from framework.features.flags.process_flags import ProcessFlags
+from framework.features.leases.store import Leases
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.policies.consistency.databases import databases_of
 from framework.policies.consistency.push import PushPositions
@@ -32,6 +34,8 @@ from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
 from framework.wiring.client import ProcessClient, open_limiter
 from framework.wiring.payloads import payload_edits
+
+_LEASES: Late[type[Leases]] = Late("framework.features.leases.store:Leases")
 
 OnPush = Callable[[Sequence[Jid]], None]
 
@@ -59,7 +63,6 @@ class FakeClient(ProcessClient):
         self.reliable_push = None
         self.flags = MemoryFlags(stubs.flags, clock)
         self._limiters = stubs.limiters
-        self._leases = stubs.leases
         stubs.leases.clock = clock
         self.recorder = LazyRecorder(settings, Shards(self.memory_shards), IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
@@ -79,6 +82,7 @@ class FakeClient(ProcessClient):
             recorder=self.recorder,
             payload_edits=payload_edits(self.protection),
         )
+        self._services[_LEASES] = stubs.leases
 
     def tools(self) -> MemoryTools:
         """Return the parts that the workers of the faked shards share."""

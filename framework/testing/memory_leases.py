@@ -4,13 +4,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from framework.declare.lease_port import LeaseHolder, LeasePort
+from framework.features.leases.holder import LeaseHolder
+from framework.features.leases.store import Leases
 
 
-class MemoryLeases(LeasePort):
+class MemoryLeases(Leases):
     """The leases of a test. ``take`` gives one to another holder, which the test simulates."""
 
     def __init__(self) -> None:
+        # Not the constructor of the base: there is no shard.
         self.clock: Callable[[], float] = time.time
         self._lock = threading.Lock()
         self._held: dict[tuple[str, str], tuple[str, float]] = {}
@@ -26,7 +28,7 @@ class MemoryLeases(LeasePort):
             self._held.clear()
 
     def obtain(self, shard: str, name: str, token: str, timeout_s: float) -> LeaseHolder | None:
-        """See ``LeasePort``."""
+        """See ``Leases``."""
         with self._lock:
             found = self._find(shard, name)
             if found is not None and found[0] != token:
@@ -35,7 +37,7 @@ class MemoryLeases(LeasePort):
             return None
 
     def renew(self, shard: str, name: str, token: str, timeout_s: float) -> bool:
-        """See ``LeasePort``."""
+        """See ``Leases``."""
         with self._lock:
             found = self._find(shard, name)
             if found is None or found[0] != token:
@@ -46,7 +48,7 @@ class MemoryLeases(LeasePort):
             return True
 
     def holder(self, shard: str, name: str) -> LeaseHolder | None:
-        """See ``LeasePort``."""
+        """See ``Leases``."""
         with self._lock:
             found = self._find(shard, name)
             return None if found is None else LeaseHolder(found[0], found[1] - self.clock())

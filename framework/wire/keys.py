@@ -151,15 +151,6 @@ def limiter_state(name: str, key: str) -> str:
     return f"aw:limiter:{name}:{key}"
 
 
-EXCLUSIVE_LEASES = "aw:exclusive_leases"
-"""ZSET of the names of the exclusive leases of the application; score: when each ends, in seconds of Redis's clock."""
-
-
-def exclusive_lease(name: str) -> str:
-    """HASH with a TTL: the token and the holder of an exclusive lease (``framework.lease``)."""
-    return f"aw:exclusive_lease:{name}"
-
-
 PROFILES = "aw:profiles"
 """ZSET of the ids of the jobs whose profiles are kept; score: when each was written, in seconds of Redis's clock."""
 

@@ -8,7 +8,6 @@ from framework import middleware
 from framework.all_settings import Settings, load
 from framework.declare import port
 from framework.declare.bulk import bind_all
-from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
 from framework.declare.result_port import ResultPort
@@ -29,7 +28,6 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
 from framework.route.loading import checked_router, open_router
 from framework.route.router import Router
-from framework.shard.lease_store import LeaseStore
 from framework.shard.limiter_store import LimiterStore
 from framework.shard.result_store import ResultStore
 from framework.shard.shards import Shards, open_shards
@@ -45,7 +43,6 @@ class ProcessClient(Client):
     """Implement the client port of ``declare``: the pushes of ``Client``, and inline runs, which need both chains."""
 
     _limiters: LimiterPort | None = None
-    _leases: LeasePort | None = None
     _results: ResultPort | None = None
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
@@ -80,13 +77,6 @@ class ProcessClient(Client):
         if self._limiters is None:
             self._limiters = LimiterStore(self.shards)
         return self._limiters
-
-    @property
-    def leases(self) -> LeasePort:
-        """The exclusive leases of the application, on the shards. Made at its first use."""
-        if self._leases is None:
-            self._leases = LeaseStore(self.shards)
-        return self._leases
 
     @property
     def results(self) -> ResultPort:

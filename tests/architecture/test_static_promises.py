@@ -37,7 +37,7 @@ MAY_TAKE = {
     "hold_paused": {"LREM"},
     "interrupt": {"LREM"},
     "kill": {"LREM"},
-    "lease_renew": {"ZREM"},  # the command removes the name of a lease, not a job
+    "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
     "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
     "migrate": {"RPOP"},

@@ -8,6 +8,7 @@ from framework.all_settings import load
 from framework.cron.entries import collect_entries, schedule_problems, spread_offset_s
 from framework.cron.orders import Order, decode_order
 from framework.declare import registry
+from framework.features.cron.settings import CronSection
 from framework.route.loading import LoadedWorkers
 from tests.cron.conftest import entry, worker
 from tests.tables import each_row

@@ -12,9 +12,10 @@ PLACEHOLDER = re.compile(r"[A-Z]{3,}")
 
 
 def known_keys() -> set[str]:
-    """Return the constant prefixes of the keys in `framework/wire/keys.py`."""
+    """Return the constant prefixes of the keys in the files `keys.py`."""
     keys = set()
-    for node in ast.walk(tree_of(ROOT / "framework" / "wire" / "keys.py")):
+    files = [ROOT / "framework" / "wire" / "keys.py", *(ROOT / "framework" / "features").glob("*/keys.py")]
+    for node in (node for path in files for node in ast.walk(tree_of(path))):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             keys.add(node.value.value)
         if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):

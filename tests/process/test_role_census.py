@@ -64,8 +64,8 @@ BATCHES_AND_LIMITERS = {
     "script batch_change": ("shard/shard.py", "BATCH_CHANGE"),
     "script workflow_change": ("shard/workflow_store.py", "WORKFLOW_CHANGE"),
     "script limiter_unlock": ("shard/limiter_store.py", "LIMITER_UNLOCK"),
-    "script lease_obtain": ("shard/lease_store.py", "LEASE_OBTAIN"),
-    "script lease_renew": ("shard/lease_store.py", "LEASE_RENEW"),
+    "script leases/obtain": ("features/leases/store.py", "OBTAIN"),
+    "script leases/renew": ("features/leases/store.py", "RENEW"),
 }
 
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
@@ -78,9 +78,9 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "~aw:task_events": ("tasks/spool.py", "keys.TASK_EVENTS"),
         "~aw:limiter:*": ("shard/limiter_store.py", "keys.limiter("),
         "~aw:limiters": ("shard/limiter_store.py", "keys.LIMITERS"),
-        "~aw:exclusive_lease:*": ("shard/lease_store.py", "keys.exclusive_lease("),
-        "~aw:exclusive_leases": ("shard/lease_store.py", "keys.EXCLUSIVE_LEASES"),
-        "+pttl": ("shard/lease_store.py", "pttl("),
+        "~aw:exclusive_lease:*": ("features/leases/store.py", "keys.exclusive_lease("),
+        "~aw:exclusive_leases": ("features/leases/store.py", "keys.EXCLUSIVE_LEASES"),
+        "+pttl": ("features/leases/store.py", "pttl("),
         "+blpop": ("shard/result_store.py", ".blpop("),
         "+lpop": ("shard/result_store.py", ".lpop("),
         "~aw:result:*": ("shard/result_store.py", "keys.result("),
@@ -129,7 +129,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+zcount": ("store/scripts/parts/limiter.lua", "ZCOUNT"),
         "script limiter_read": ("admin/limiter_reader.py", "LIMITER_READ("),
         "+hget": ("policies/concurrency/limit_state.py", ".hget("),
-        "+zrangebyscore": ("shard/lease_store.py", "zrangebyscore("),
+        "+zrangebyscore": ("features/leases/store.py", "zrangebyscore("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
     },
 }

@@ -10,7 +10,10 @@ from datetime import timedelta
 import pytest
 
 from framework.declare import port
+from framework.declare.batch_client import BlockClient
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError, UnroutedCallError
+from framework.feature import Late
+from framework.features.leases.store import Leases
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
@@ -408,3 +411,14 @@ def test_route_is_returned_without_a_push(pusher, redis):
     assert (route.queue, route.shard, route.rule) == ("q", "main", "feature_category=not_owned")
     assert all_keys(redis) == []
     assert port.current().route(worker("X").declaration()).queue == "q"
+
+
+def test_service_belongs_to_one_client(pusher):
+    """Each client, and each block of a batch before it, has one object of a kind."""
+    leases: Late[type[Leases]] = Late("framework.features.leases.store:Leases")
+    first = pusher.client
+    made = first.service(leases)
+    assert type(made) is Leases
+    assert first.service(leases) is made
+    assert BlockClient(first).service(leases) is made
+    assert pusher.open().client.service(leases) is not made

@@ -1,1 +1,1 @@
-"""Hold a lease, and run one job of a class at a time."""
+"""Exclusive leases of the application, and workers whose jobs hold one (``ReenqueuerWorker``)."""

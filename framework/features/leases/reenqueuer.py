@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Never
 
 from framework.declare import check, validators
 from framework.declare.error_collector import ErrorCollector
-from framework.declare.lease import LEASE_TIMEOUT, HeldLease, Lease
-from framework.declare.lease_port import LeaseHolder
 from framework.declare.validators import InvalidValue, validate_value
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, RetryLater
+from framework.features.leases.holder import LeaseHolder
+from framework.features.leases.lease import LEASE_TIMEOUT, HeldLease, Lease
 from framework.typeguards import qualified_name
 
 _PERFORM = "perform"

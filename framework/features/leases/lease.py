@@ -9,14 +9,21 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from framework.async_twin import async_twin
 from framework.declare import port, validators
-from framework.declare.lease_port import LeaseHolder
 from framework.declare.limiter_rule import MAIN
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import LeaseLostError, LeaseTakenError
+from framework.feature import Late
+from framework.features.leases.holder import LeaseHolder
+
+if TYPE_CHECKING:
+    from framework.features.leases.store import Leases
+
+# Late: a module of workers makes leases, and needs no Redis for that.
+_LEASES: "Late[type[Leases]]" = Late("framework.features.leases.store:Leases")
 
 # Not with a dash in front: a command would read it as an option.
 _NAME = re.compile(r"[A-Za-z0-9_:./][A-Za-z0-9_:./-]{0,199}")
@@ -62,7 +69,7 @@ class Lease:
         Raises:
             ShardUnavailableError: as ``obtain``.
         """
-        return port.current().leases.holder(self.shard, self.name)
+        return port.current().service(_LEASES).holder(self.shard, self.name)
 
     aholder = async_twin(holder)
 
@@ -137,7 +144,7 @@ class HeldLease:
     def obtain(self) -> LeaseHolder | None:
         """Obtain the lease, again if it is lost; return its holder if another has it, else ``None``."""
         began, lease = time.monotonic(), self._lease
-        other = port.current().leases.obtain(lease.shard, lease.name, self._token, lease.timeout_s)
+        other = port.current().service(_LEASES).obtain(lease.shard, lease.name, self._token, lease.timeout_s)
         if other is None:
             # Counted from before the call: Redis ends the lease later than that.
             with self._lock:
@@ -168,7 +175,7 @@ class HeldLease:
             ShardUnavailableError: the shard does not answer or refuses. The lease may still be held: see ``left_s``.
         """
         began, lease = time.monotonic(), self._lease
-        if not port.current().leases.renew(lease.shard, lease.name, self._token, lease.timeout_s):
+        if not port.current().service(_LEASES).renew(lease.shard, lease.name, self._token, lease.timeout_s):
             self._ends_at = 0.0
             raise LeaseLostError(lease.name, lease.timeout_s)
         self._ends_at = began + lease.timeout_s
@@ -178,7 +185,7 @@ class HeldLease:
     def cancel(self) -> bool:
         """End the lease now; return false if it had ended before. A shard that does not answer is ignored: the lease ends."""
         self._ends_at = 0.0
-        return port.current().leases.renew(self._lease.shard, self._lease.name, self._token, 0.0)
+        return port.current().service(_LEASES).renew(self._lease.shard, self._lease.name, self._token, 0.0)
 
     acancel = async_twin(cancel)
 

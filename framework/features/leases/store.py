@@ -2,24 +2,25 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import redis
 from redis.exceptions import RedisError
 
-from framework.declare.lease_port import LeaseHolder
 from framework.errors import ShardUnavailableError
+from framework.features.leases import keys
+from framework.features.leases.holder import LeaseHolder
+from framework.push.client import Client
 from framework.shard.redis_errors import unavailable_error
-from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.store.script import LEASE_OBTAIN, LEASE_RENEW
+from framework.store.script import Script
 from framework.telemetry import context
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.text import decode_escaped
-from framework.wire import keys
 from framework.wire.stored_numbers import stored_time
 
+OBTAIN = Script("leases/obtain", "time")
+RENEW = Script("leases/renew", "time")
 _LOG_INTERVAL_S = 60.0
 
 
@@ -33,28 +34,31 @@ class LeaseState(NamedTuple):
     left_s: float
 
 
-class LeaseStore:
-    """Implement ``LeasePort`` on the shards of the process. Opens no socket; safe from any thread."""
+class Leases:
+    """The exclusive leases of the application, on the shards of the client. Opens no socket; safe from any thread."""
 
-    def __init__(self, shards: Mapping[str, Shard]) -> None:
-        self._shards = shards
+    def __init__(self, client: Client) -> None:
+        self._shards = client.shards
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def obtain(self, shard: str, name: str, token: str, timeout_s: float) -> LeaseHolder | None:
-        """See ``LeasePort``.
+        """Obtain the lease for ``token``; return its holder if another has it, else ``None``. One round trip.
 
         Raises:
             ShardUnavailableError: the shard does not answer or refuses. A lease whose reply is lost ends by itself.
             UnknownShardError: the configuration has no such shard.
         """
         arguments = (token, current_holder(), _milliseconds(timeout_s))
-        obtained, holder, left_ms = self._shards[shard].run_lease(LEASE_OBTAIN, name, arguments)
+        obtained, holder, left_ms = self._run(OBTAIN, shard, name, arguments)
         return None if obtained else LeaseHolder(holder.decode(errors="replace"), max(0, int(left_ms)) / 1000)
 
     def renew(self, shard: str, name: str, token: str, timeout_s: float) -> bool:
-        """See ``LeasePort``. Raises as ``obtain``, but not for the end of a lease, which comes by itself too."""
+        """Let the lease end ``timeout_s`` from now on, 0 for at once; return false if ``token`` has it no more.
+
+        Raises as ``obtain``, but not for the end of a lease, which comes by itself too.
+        """
         try:
-            return bool(self._shards[shard].run_lease(LEASE_RENEW, name, (token, _milliseconds(timeout_s))))
+            return bool(self._run(RENEW, shard, name, (token, _milliseconds(timeout_s))))
         except ShardUnavailableError as error:
             if timeout_s:
                 raise
@@ -69,13 +73,16 @@ class LeaseStore:
             return True
 
     def holder(self, shard: str, name: str) -> LeaseHolder | None:
-        """See ``LeasePort``. Raises as ``obtain``."""
+        """Return the holder of the lease, ``None`` if it is free. Raises as ``obtain``."""
         on = self._shards[shard]
         try:
             found = read_lease(on.client, name)
         except (RedisError, OSError) as error:
             raise unavailable_error(on.name, on.endpoint, error) from error
         return None if found is None else LeaseHolder(found.holder, found.left_s)
+
+    def _run(self, script: Script, shard: str, name: str, arguments: tuple[Any, ...]) -> Any:
+        return self._shards[shard].run_script(script, _names(name), (name, *arguments))
 
 
 def current_holder() -> str:
@@ -107,8 +114,11 @@ def read_leases(client: "redis.Redis") -> list[LeaseState]:
 
 def end_lease(client: "redis.Redis", held: LeaseState) -> bool:
     """End a lease for its holder, which then loses it; return false if it has ended meanwhile. Raises redis errors."""
-    names = [keys.exclusive_lease(held.name), keys.EXCLUSIVE_LEASES]
-    return bool(LEASE_RENEW(client, names, [held.name, held.token, 0]))
+    return bool(RENEW(client, _names(held.name), [held.name, held.token, 0]))
+
+
+def _names(name: str) -> list[str]:
+    return [keys.exclusive_lease(name), keys.EXCLUSIVE_LEASES]
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,0 +1,21 @@
+"""Define the record of leases."""
+
+from typing import Any
+
+from framework.feature import Feature, Late, Rights
+from framework.features.leases import keys
+
+_RENEW: Late[Any] = Late("framework.features.leases.store:RENEW")
+
+LEASES = Feature(
+    name="leases",
+    rights={
+        "producer": Rights(
+            keys=(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*")),
+            scripts=(Late("framework.features.leases.store:OBTAIN"), _RENEW),
+            commands=("hgetall", "pttl"),
+        ),
+        "operator": Rights(scripts=(_RENEW,)),
+        "read-only": Rights(commands=("hgetall", "pttl", "zrangebyscore")),
+    },
+)
