@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from framework.errors import ConfigurationError
-from framework.policies.consistency import replica_context
-from framework.policies.consistency.databases import missing_extra
+from framework.features.consistency import replica_context
+from framework.features.consistency.databases import missing_extra
 from framework.wiring.client import process_client
 
 try:
     from sqlalchemy.orm import Session
 
-    from framework.policies.consistency.routed_queries import RoutedConnection, RoutedSession
+    from framework.features.consistency.routed_queries import RoutedConnection, RoutedSession
 except ModuleNotFoundError as error:
     problem = missing_extra()
     if problem is None:

@@ -24,7 +24,7 @@ from datetime import timedelta
 from framework.async_twin import async_twin
 from framework.declare import validators
 from framework.declare.validators import InvalidValue
-from framework.feature_flags.flag import Flag, check_flag_name
+from framework.features.flags.flag import Flag, check_flag_name
 from framework.process.identity import operator_name
 from framework.typeguards import short_repr
 from framework.wiring.client import process_client

@@ -12,7 +12,7 @@
 ``question.query`` queries the primary of the class's database. A complete example is in docs/guides/health.md.
 """
 
-from framework.policies.health.indicator import (
+from framework.features.health.indicator import (
     HealthIndicator,
     Normal,
     NotAvailable,

@@ -12,6 +12,6 @@
 docs/guides/pause.md.
 """
 
-from framework.policies.pause.strategies import PauseStrategy, register
+from framework.features.pause.strategies import PauseStrategy, register
 
 __all__ = ["PauseStrategy", "register"]

@@ -9,10 +9,10 @@ import pytest
 from framework import flags
 from framework.all_settings import load
 from framework.errors import ShardUnavailableError
-from framework.feature_flags.flag import Flag
-from framework.feature_flags.redis_flags import RedisFlags, ShardFlags, read_flags, set_flag
 from framework.features.flags import process_flags
+from framework.features.flags.flag import Flag
 from framework.features.flags.process_flags import serve_flags
+from framework.features.flags.redis_flags import RedisFlags, ShardFlags, read_flags, set_flag
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests.harness import until

@@ -53,19 +53,7 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
-    from framework.admin.limiter_reader import LimiterState
-    from framework.admin.policy_state import (
-        aflags,
-        alimiters,
-        alimits,
-        alocks,
-        apaused,
-        flags,
-        limiters,
-        limits,
-        locks,
-        paused,
-    )
+    from framework.admin.limiter_reader import LimiterState, alimiters, limiters
     from framework.admin.priorities import aset_priority, set_priority
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.profile_reader import aprofile, aprofiles, profile, profiles
@@ -83,6 +71,10 @@ if TYPE_CHECKING:
         stats,
     )
     from framework.admin.workflow_set import WorkflowSet, workflows
+    from framework.features.concurrency.admin import alimits, limits
+    from framework.features.deduplication.admin import alocks, locks
+    from framework.features.flags.admin import aflags, flags
+    from framework.features.pause.admin import apaused, paused
     from framework.shard.profile_store import JobProfile
 
 __all__ = [
@@ -196,13 +188,13 @@ _MODULES = {
     "acancel_jobs": "cancel",
     "acron_entries": "cron_schedule",
     "add_cron_entry": "cron_schedule",
-    "aflags": "policy_state",
+    "aflags": "features.flags.admin",
     "ahistory": "statistics",
     "aiteration": "job_iteration",
-    "alimiters": "policy_state",
-    "alimits": "policy_state",
-    "alocks": "policy_state",
-    "apaused": "policy_state",
+    "alimiters": "limiter_reader",
+    "alimits": "features.concurrency.admin",
+    "alocks": "features.deduplication.admin",
+    "apaused": "features.pause.admin",
     "aprocesses": "process_list",
     "aprofile": "profile_reader",
     "aprofiles": "profile_reader",
@@ -217,15 +209,15 @@ _MODULES = {
     "cancel_jobs": "cancel",
     "cron_entries": "cron_schedule",
     "dead": "job_set",
-    "flags": "policy_state",
+    "flags": "features.flags.admin",
     "held": "held_set",
     "history": "statistics",
     "interrupted": "job_set",
     "iteration": "job_iteration",
-    "limiters": "policy_state",
-    "limits": "policy_state",
-    "locks": "policy_state",
-    "paused": "policy_state",
+    "limiters": "limiter_reader",
+    "limits": "features.concurrency.admin",
+    "locks": "features.deduplication.admin",
+    "paused": "features.pause.admin",
     "processes": "process_list",
     "profile": "profile_reader",
     "profiles": "profile_reader",
@@ -241,11 +233,12 @@ _MODULES = {
     "work": "running_jobs",
     "workflows": "workflow_set",
 }
-"""Module of each public name. Type checkers read it from the imports above."""
+"""Module of each public name, in this folder or in a feature. Type checkers read it from the imports above."""
 
 
 def __getattr__(name: str) -> Any:
-    return load_name(globals(), name, f"{__name__}.{_MODULES.get(name, '')}")
+    module = _MODULES.get(name, "")
+    return load_name(globals(), name, f"framework.{module}" if "." in module else f"{__name__}.{module}")
 
 
 def __dir__() -> list[str]:

@@ -13,12 +13,12 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command, remedy_command, worker_command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
+from framework.features.concurrency.explain import LimitBlockers
+from framework.features.consistency.explain import replica_blockers
+from framework.features.deduplication.explain import describe_lock
+from framework.features.health.explain import describe_deferral
+from framework.features.pause.explain import PauseBlockers
 from framework.finish.endings import NO_KEY, NO_STORE
-from framework.policies.concurrency.explain import LimitBlockers
-from framework.policies.consistency.explain import replica_blockers
-from framework.policies.dedup.explain import describe_lock
-from framework.policies.health.explain import describe_deferral
-from framework.policies.pause.explain import PauseBlockers
 from framework.text import format_count, format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys

@@ -13,8 +13,8 @@ from framework.admin.search import payload_of_member
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import remedy_command
 from framework.execute.blocker import Blocker
-from framework.policies.concurrency.explain import LimitBlockers
-from framework.policies.concurrency.limit_state import LimitState
+from framework.features.concurrency.explain import LimitBlockers
+from framework.features.concurrency.limit_state import LimitState
 from framework.process.record import ProcessInfo
 from framework.shard.profile_store import read_profiles
 from framework.text import format_duration

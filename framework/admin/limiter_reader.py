@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import redis
 
+from framework.admin.access import Answers, ask
+from framework.async_twin import async_twin
 from framework.errors import PayloadError
 from framework.store.script import LIMITER_READ
 from framework.text import decode_escaped
@@ -82,3 +84,15 @@ def used_keys(client: "redis.Redis", name: str) -> Iterator[tuple[str, float]]:
         reply: list[Any] = LIMITER_READ(client, [keys.limiter(name), state], [""])
         if reply and float(reply[0]) > 0:
             yield decode_escaped(state).removeprefix(prefix), float(reply[0])
+
+
+def limiters(shard: str | None = None) -> Answers[list[LimiterState]]:
+    """Return the rate limiters in use, by name, with what is used and their counts.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+    """
+    return ask(shard, lambda one: read_limiters(one.client))
+
+
+alimiters = async_twin(limiters)

@@ -12,7 +12,7 @@ from framework.admin.job_counts import OnProgress
 from framework.admin.job_filter import JobFilter
 from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
-from framework.policies.concurrency.limit_state import assign_free_slots
+from framework.execute.slots import assign_free_slots
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.clock import server_time

@@ -10,8 +10,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.pause_log import PauseRecord, pauses_of_queues, read_pause_log
-from framework.feature_flags.flag import Flag
-from framework.feature_flags.redis_flags import read_flags
+from framework.features.flags.flag import Flag
+from framework.features.flags.redis_flags import read_flags
 from framework.process.record import ProcessInfo, read_processes, recorded_payload
 from framework.store.clock import server_time
 from framework.text import decode_escaped

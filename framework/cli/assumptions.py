@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError
-from framework.feature_flags.flag import Flag, check_flag_name, drop_flag, is_class_flag, pause_flag, run_flag
+from framework.features.flags.flag import Flag, check_flag_name, drop_flag, is_class_flag, pause_flag, run_flag
 from framework.messages import did_you_mean, join_names
 from framework.route.loading import open_router
 from framework.route.router import Router

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from framework.exit_codes import EXIT_FAILED
-from framework.feature_flags.flag import Flag, check_flag_name, is_class_flag
-from framework.feature_flags.redis_flags import MAX_AGE_S, read_flags_in_force, set_flag, unset_flag
+from framework.features.flags.flag import Flag, check_flag_name, is_class_flag
+from framework.features.flags.redis_flags import MAX_AGE_S, read_flags_in_force, set_flag, unset_flag
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.terminal.errors import refuse_unknown, reports_errors

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from framework.admin.limit_reader import read_limits
 from framework.admin.queue_reader import waiting_by_level
 from framework.cli.jobs_held import read_held
+from framework.features.concurrency.admin import read_limits
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.telemetry.counters import series_name

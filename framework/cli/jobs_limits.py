@@ -7,13 +7,13 @@ from typing import NamedTuple
 import click
 
 from framework.admin.job_counts import queue_names
-from framework.admin.limit_reader import LimitReport, read_limits
 from framework.errors import FrameworkError
+from framework.execute.slots import assign_free_slots
 from framework.exit_codes import EXIT_FAILED
-from framework.policies.concurrency.limit_state import (
+from framework.features.concurrency.admin import LimitReport, read_limits
+from framework.features.concurrency.limit_state import (
     LimitOverride,
     SlotHolder,
-    assign_free_slots,
     clear_override,
     read_slot_holders,
     set_override,

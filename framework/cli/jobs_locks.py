@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from framework.admin.lock_reader import HeldLock, count_locks, delete_lock, find_lock, scan_locks
 from framework.command_line import remedy_command
 from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
-from framework.policies.dedup.push import Deduplicator
+from framework.features.deduplication.admin import HeldLock, count_locks, delete_lock, find_lock, scan_locks
+from framework.features.deduplication.push import Deduplicator
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.terminal.confirmation import confirm, yes_option

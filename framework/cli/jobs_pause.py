@@ -6,11 +6,11 @@ from dataclasses import asdict
 import click
 
 from framework.admin.pause_log import note_pause, read_pause_log
-from framework.admin.pauses import PauseSummary, read_pauses
 from framework.cli.jobs_flags import set_flag_on_shards
-from framework.feature_flags.flag import pause_flag
-from framework.feature_flags.redis_flags import unset_flag
-from framework.policies.pause.resumer import ResumeResult, resume
+from framework.features.flags.flag import pause_flag
+from framework.features.flags.redis_flags import unset_flag
+from framework.features.pause.admin import PauseSummary, read_pauses
+from framework.features.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.terminal.errors import reports_errors

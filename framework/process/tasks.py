@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import cast
 
-from framework.policies.concurrency.slots import renew_slots
+from framework.execute.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask

@@ -9,13 +9,13 @@ from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature import Late
-from framework.feature_flags.flag import Flag, is_class_flag
+from framework.features.consistency.databases import databases_of
+from framework.features.consistency.push import PushPositions
+from framework.features.deduplication.push import Deduplicator
+from framework.features.flags.flag import Flag, is_class_flag
 from framework.features.flags.process_flags import ProcessFlags
 from framework.features.leases.store import Leases
 from framework.middleware.chain import SERVER, Call, Chain
-from framework.policies.consistency.databases import databases_of
-from framework.policies.consistency.push import PushPositions
-from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.strict_arguments import StrictArgumentsCheck

@@ -11,23 +11,23 @@ import redis
 from framework.all_settings import Settings
 from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest
-from framework.feature_flags.redis_flags import RedisFlags
+from framework.execute.slots import LimitSlots, SlotResult
+from framework.features.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
+from framework.features.concurrency.limits import FleetSlots, Limits
+from framework.features.consistency.admission import ConsistencyPolicy
+from framework.features.deduplication.admission import DedupLock, keeps_lock, keeps_period
+from framework.features.deferral.admission import DeferFlag, DropFlag
+from framework.features.deferral.skip_tracker import SkipTracker
+from framework.features.flags.redis_flags import RedisFlags
+from framework.features.health.admission import HealthEvents, HealthPolicy
+from framework.features.health.indicator import registered as indicators
 from framework.features.health.settings import POSTGRES_INDICATORS
+from framework.features.pause import strategies
+from framework.features.pause.admission import PausePolicy
+from framework.features.pause.state import Pause, PauseState
+from framework.features.pause.strategies import PauseStrategies
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.payloads.protection import PayloadProtection
-from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
-from framework.policies.concurrency.limits import FleetSlots, Limits
-from framework.policies.concurrency.slots import LimitSlots, SlotResult
-from framework.policies.consistency.admission import ConsistencyPolicy
-from framework.policies.dedup.admission import DedupLock, keeps_lock, keeps_period
-from framework.policies.defer.admission import DeferFlag, DropFlag
-from framework.policies.defer.skip_tracker import SkipTracker
-from framework.policies.health.admission import HealthEvents, HealthPolicy
-from framework.policies.health.indicator import registered as indicators
-from framework.policies.pause import strategies
-from framework.policies.pause.admission import PausePolicy
-from framework.policies.pause.state import Pause, PauseState
-from framework.policies.pause.strategies import PauseStrategies
 from framework.telemetry.sentry import NoTracker
 from framework.testing.memory import Begun, JobMemory
 from framework.testing.memory_leases import MemoryLeases

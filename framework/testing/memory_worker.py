@@ -14,13 +14,13 @@ from framework.execute.job_log import JobLog
 from framework.execute.outcome_report import report_outcome
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
+from framework.features.deduplication.push import Deduplicator
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.payloads.protection import PayloadProtection
-from framework.policies.dedup.push import Deduplicator
 from framework.process.events import ProcessEvents
 from framework.push.size_limiter import SizeLimiter
 from framework.push.strict_arguments import StrictArgumentsCheck

@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 from framework.declare.declaration import Declaration
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ModeError
-from framework.feature_flags.flag import Flag, FlagSource
+from framework.features.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
+from framework.features.consistency.servers import DatabaseServer
+from framework.features.flags.flag import Flag, FlagSource
+from framework.features.health.checks import HealthChecker
+from framework.features.health.indicator import Normal, Signal, Stop
 from framework.messages import did_you_mean, join_names
-from framework.policies.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
-from framework.policies.consistency.servers import DatabaseServer
-from framework.policies.health.checks import HealthChecker
-from framework.policies.health.indicator import Normal, Signal, Stop
 from framework.settings.model import DatabaseSettings
 from framework.types import DataConsistency
 

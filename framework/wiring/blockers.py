@@ -6,12 +6,12 @@ from typing import Any
 from framework.admin.explain import BlockerReaders
 from framework.admin.snapshot import ShardSnapshot
 from framework.declare.declaration import Declaration
-from framework.feature_flags.flag import Flag, FlagSource, LayeredFlags
-from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
+from framework.features.concurrency.explain import LimitBlockers
+from framework.features.deferral.explain import FlagBlockers
+from framework.features.flags.flag import Flag, FlagSource, LayeredFlags
 from framework.features.flags.process_flags import serve_flags
-from framework.policies.concurrency.explain import LimitBlockers
-from framework.policies.defer.explain import FlagBlockers
-from framework.policies.pause.explain import PauseBlockers
+from framework.features.flags.redis_flags import RedisFlags, ShardFlags
+from framework.features.pause.explain import PauseBlockers
 from framework.shard.shard import Shard
 
 _EVALUATIONS = 200

@@ -12,13 +12,13 @@ from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
 from framework.declare.result_port import ResultPort
 from framework.execute.inline import run_inline
+from framework.features.consistency.databases import databases_of
+from framework.features.consistency.push import PushPositions
+from framework.features.deduplication.push import Deduplicator
 from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.payloads.stored_state import state_signatures
-from framework.policies.consistency.databases import databases_of
-from framework.policies.consistency.push import PushPositions
-from framework.policies.dedup.push import Deduplicator
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
 from framework.process.unserved import warn_unserved
 from framework.push.client import Client

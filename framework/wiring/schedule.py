@@ -4,9 +4,9 @@ import redis
 
 from framework import middleware
 from framework.all_settings import Settings
+from framework.features.deduplication.push import Deduplicator
 from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
-from framework.policies.dedup.push import Deduplicator
 from framework.process.events import ProcessEvents
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer

@@ -9,7 +9,7 @@ from framework.cron.orders import Order
 from framework.cron.states import CronStates
 from framework.declare import port, registry
 from framework.errors import ConfigurationError, JobRefusedError, ReadOnlyError, UnknownNameError
-from framework.policies.dedup.push import Deduplicator
+from framework.features.deduplication.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.settings.model import RoutingRule

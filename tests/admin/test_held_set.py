@@ -6,8 +6,8 @@ import pytest
 
 from framework import admin
 from framework.errors import ReadOnlyError, ShardUnavailableError
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.harness import encoded
 

@@ -101,8 +101,8 @@ def test_tooling_reuses_no_class_name_of_the_package() -> None:
 
 
 def test_file_names_are_used_at_most_twice() -> None:
-    """Files below features/ and policies/ are exempt: those folders have the same parts. So are those whose names Django gives."""
-    exempt = {"features", "policies", "management", "templatetags"}
+    """Files below features/ are exempt: those folders have the same parts. So are those whose names Django gives."""
+    exempt = {"features", "management", "templatetags"}
     names = Counter(path.name for path in SOURCES if exempt.isdisjoint(path.parts) and path.name != "__init__.py")
     assert {name: count for name, count in names.items() if count > 2} == {}
 

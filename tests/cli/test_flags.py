@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from framework.feature_flags.flag import Flag
-from framework.feature_flags.redis_flags import read_flags, set_flag
+from framework.features.flags.flag import Flag
+from framework.features.flags.redis_flags import read_flags, set_flag
 from framework.wire import keys
 from tests.harness import ROOT
 

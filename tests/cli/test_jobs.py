@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from framework.admin.job_filter import JobFilter
-from framework.admin.lock_reader import delete_lock, find_lock
 from framework.admin.purge import purge
 from framework.cli.jobs import jobs as command
-from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.deduplication.admin import delete_lock, find_lock
+from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.settings.size_limit import SizeLimitSettings
 from framework.store.script import TAKE_SLOT
 from framework.wire import keys

@@ -9,8 +9,8 @@ import pytest
 
 from framework.admin import search
 from framework.cli.jobs_explain_answer import wish_lines
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.wire import keys
 from framework.wire.result_fields import end_answer, value_answer
 from tests.harness import ROOT, encoded, enqueue, hold, register_process, until

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from framework.cli.jobs_explain_answer import class_lines
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.admin.test_process_list import RUBY, write_record
 from tests.cli.test_jobs import OWNER, take_slot

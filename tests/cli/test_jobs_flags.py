@@ -7,8 +7,8 @@ import os
 import pytest
 
 from framework.admin.pause_log import read_pause_log
-from framework.feature_flags.flag import drop_flag, pause_flag, run_flag
-from framework.feature_flags.redis_flags import read_flags
+from framework.features.flags.flag import drop_flag, pause_flag, run_flag
+from framework.features.flags.redis_flags import read_flags
 from framework.process.identity import operator_name
 from framework.wire import keys
 from tests.harness import ROOT, encoded

@@ -36,9 +36,10 @@ FOREIGN = {
 LOGS = {"structlog", "rich", "pygments"}
 """structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
-ADMIN = {"deferred", "explain", "limit_reader", "lock_reader", "pauses", "purge", "search", "snapshot"}
+ADMIN = {"deferred", "explain", "purge", "search", "snapshot"}
 """The heavy modules of ``framework.admin``; processes and other commands share its light ones, which count jobs."""
-PROGRAMS = {f"framework.admin.{module}" for module in ADMIN} | {"framework.devtools", "framework.migrate"}
+FEATURES = {f"framework.features.{name}.admin" for name in ("concurrency", "deduplication", "pause")}
+PROGRAMS = {f"framework.admin.{module}" for module in ADMIN} | FEATURES | {"framework.devtools", "framework.migrate"}
 LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}
 
 CLIENT = {"redis", "yaml", "isal", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}

@@ -9,10 +9,10 @@ import pytest
 
 from framework.declare import registry
 from framework.errors import RetryLater
+from framework.execute.slots import LimitSlots
+from framework.features.concurrency.admission import ClassLimit
+from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.finish.endings import CANCELLED_JOBS, EXPIRED_JOBS
-from framework.policies.concurrency.admission import ClassLimit
-from framework.policies.concurrency.limits import FleetSlots, Limits
-from framework.policies.concurrency.slots import LimitSlots
 from framework.telemetry.counters import counters
 from framework.wire import keys
 from tests.execute.processor_bench import ProcessorBench, state, worker

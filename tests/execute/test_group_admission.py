@@ -11,10 +11,10 @@ from framework.declare import registry
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.policy_options import Deduplicate
 from framework.execute.admission import AdmissionChain
-from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
-from framework.policies.concurrency.limits import FleetSlots, Limits
-from framework.policies.concurrency.slots import LimitSlots
-from framework.policies.dedup.admission import DedupLock
+from framework.execute.slots import LimitSlots
+from framework.features.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
+from framework.features.concurrency.limits import FleetSlots, Limits
+from framework.features.deduplication.admission import DedupLock
 from framework.recover.reaper import Reaper
 from framework.store.channel import ChannelPool
 from framework.wire import keys

@@ -11,11 +11,11 @@ from framework.declare import registry
 from framework.errors import Discard
 from framework.execute.iterations import ITERATIONS, Iterations, RedisIteration
 from framework.execute.stats import RunningJobs
-from framework.feature_flags.flag import Flag, drop_flag
-from framework.feature_flags.redis_flags import RedisFlags, set_flag
+from framework.features.deferral.admission import DropFlag
+from framework.features.deferral.skip_tracker import SkipTracker
+from framework.features.flags.flag import Flag, drop_flag
+from framework.features.flags.redis_flags import RedisFlags, set_flag
 from framework.finish.endings import YIELDED_JOBS
-from framework.policies.defer.admission import DropFlag
-from framework.policies.defer.skip_tracker import SkipTracker
 from framework.store.script import SAVE_ITERATION, START_ITERATION
 from framework.telemetry.counters import counters
 from framework.wire import keys

@@ -8,21 +8,21 @@ from redis.exceptions import NoPermissionError
 
 from framework.declare import registry
 from framework.errors import Discard, OverLimit, RetryLater
+from framework.execute.slots import LimitSlots
 from framework.execute.unknown import UnknownClassDelays
-from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
-from framework.feature_flags.redis_flags import RedisFlags, set_flag
+from framework.features.concurrency.admission import DEFERRED_JOBS, ClassLimit
+from framework.features.concurrency.limits import FleetSlots, Limits
+from framework.features.deferral.admission import DeferFlag, DropFlag
+from framework.features.deferral.skip_tracker import SkipTracker
+from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.features.flags.redis_flags import RedisFlags, set_flag
+from framework.features.pause.admission import PausePolicy
+from framework.features.pause.state import PauseState
+from framework.features.pause.strategies import PauseStrategies
 from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
 from framework.finish.outcome import Discarded, RunOutcome, UnknownClass
-from framework.policies.concurrency.admission import DEFERRED_JOBS, ClassLimit
-from framework.policies.concurrency.limits import FleetSlots, Limits
-from framework.policies.concurrency.slots import LimitSlots
-from framework.policies.defer.admission import DeferFlag, DropFlag
-from framework.policies.defer.skip_tracker import SkipTracker
-from framework.policies.pause.admission import PausePolicy
-from framework.policies.pause.state import PauseState
-from framework.policies.pause.strategies import PauseStrategies
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
 from framework.recover.failure_detector import FailureDetector

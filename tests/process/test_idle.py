@@ -12,8 +12,8 @@ import pytest
 from framework.all_settings import load
 from framework.declare import registry
 from framework.execute.job_log import JobLog
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue

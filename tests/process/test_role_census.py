@@ -14,8 +14,8 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BulkPushError
-from framework.feature_flags.flag import Flag, drop_flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.flags.flag import Flag, drop_flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.store import rights
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
@@ -107,15 +107,15 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+client|unblock": ("fetch/blocking.py", "_unblock("),
         "script lead": ("cron/leadership.py", "LEAD("),
         "script restore": ("recover/reaper.py", "RESTORE("),
-        "script release_paused": ("policies/pause/resumer.py", "RELEASE_PAUSED("),
+        "script release_paused": ("features/pause/resumer.py", "RELEASE_PAUSED("),
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),
-        "script start_locked": ("policies/dedup/admission.py", "START_LOCKED("),
+        "script start_locked": ("features/deduplication/admission.py", "START_LOCKED("),
     },
     "operator": {
-        "+hscan": ("feature_flags/redis_flags.py", "hscan("),
+        "+hscan": ("features/flags/redis_flags.py", "hscan("),
         "script change_priority": ("admin/priorities.py", "CHANGE_PRIORITY("),
-        "+watch": ("admin/lock_reader.py", ".transaction("),
-        "+unwatch": ("admin/lock_reader.py", ".transaction("),
+        "+watch": ("features/deduplication/admin.py", ".transaction("),
+        "+unwatch": ("features/deduplication/admin.py", ".transaction("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
         "+ttl": ("shard/batch_reader.py", "ttl("),
         "script batch_change": ("admin/batch_set.py", "BATCH_CHANGE("),
@@ -123,12 +123,12 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+rename": ("store/scripts/workflow_change.lua", "'RENAME'"),
     },
     "read-only": {
-        "+hscan": ("feature_flags/redis_flags.py", "hscan("),
+        "+hscan": ("features/flags/redis_flags.py", "hscan("),
         "+ttl": ("shard/batch_reader.py", "ttl("),
         "+scard": ("shard/batch_reader.py", "scard("),
         "+zcount": ("store/scripts/parts/limiter.lua", "ZCOUNT"),
         "script limiter_read": ("admin/limiter_reader.py", "LIMITER_READ("),
-        "+hget": ("policies/concurrency/limit_state.py", ".hget("),
+        "+hget": ("features/concurrency/limit_state.py", ".hget("),
         "+zrangebyscore": ("features/leases/store.py", "zrangebyscore("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
     },

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from framework.errors import PayloadError
-from framework.feature_flags.flag import decode_flag
+from framework.features.deduplication.push import Deduplicator
+from framework.features.flags.flag import decode_flag
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.policies.dedup.push import Deduplicator
 from framework.process import push_back, record, tasks
 from framework.process.signals import accepted_signals
 from framework.push.size_limiter import SizeLimiter, SizeLimits

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from redis import Redis
 
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag, unset_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag, unset_flag
 from tests.proofs.end_marks import STORES
 from tests.proofs.places import END, WAITING, WORKING, place_of
 from tests.servers.guarded import as_role, with_all_rights

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from redis import Redis
 
+from framework.features.deduplication.push import Deduplicator
+from framework.features.pause.resumer import resume
 from framework.fetch.call import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter
-from framework.policies.dedup.push import Deduplicator
-from framework.policies.pause.resumer import resume
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper, mark_dead

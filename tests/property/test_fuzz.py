@@ -127,7 +127,7 @@ BROKEN = {
     "payload": ("framework.recover.reaper.decode", json.loads),
     "compressed": ("framework.wire.compress._inflated", inflated),
     "frames": ("framework.process.record.loads_object", loads_recursively),
-    "flag": ("framework.feature_flags.flag._number", lambda value: value),
+    "flag": ("framework.features.flags.flag._number", lambda value: value),
     "due": ("framework.schedule.due_job_planner.rewrite", lambda data, payload: json.dumps(payload)[:-1].encode()),
     "query": (
         "framework.route.query.Term.matches",

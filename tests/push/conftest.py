@@ -5,8 +5,8 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BulkPushError
+from framework.features.deduplication.push import Deduplicator
 from framework.middleware.chain import CLIENT, Chain
-from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.route.router import Router

@@ -14,7 +14,7 @@ from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import PushRequest
 from framework.errors import BulkPushError, ExceedLimitError, ShardUnavailableError
-from framework.policies.dedup.push import Deduplicator
+from framework.features.deduplication.push import Deduplicator
 from framework.push.size_limiter import SizeLimits
 from framework.wire import keys
 from framework.wire.json import dumps, loads

@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import UnroutedCallError
+from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
-from framework.policies.dedup.push import Deduplicator
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
 from framework.schedule.cross_shard import TRANSFER_WITHIN_S, TRANSFERRED_GUARD_S, UNAVAILABLE_S, CrossShardTransfer

@@ -8,8 +8,8 @@ import pytest
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
+from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
-from framework.policies.dedup.push import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer

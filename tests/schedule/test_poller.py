@@ -10,8 +10,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
+from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
-from framework.policies.dedup.push import Deduplicator
 from framework.process_clock import process_clock
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router

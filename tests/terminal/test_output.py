@@ -21,9 +21,9 @@ from framework.cli.retired import retired
 from framework.declare import registry
 from framework.devtools.commands.route import route
 from framework.errors import FrameworkError
-from framework.feature_flags.flag import Flag, drop_flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
-from framework.policies.concurrency.limit_state import LimitOverride, set_override
+from framework.features.concurrency.limit_state import LimitOverride, set_override
+from framework.features.flags.flag import Flag, drop_flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.store.rights import ROLES
 from framework.telemetry.visible import MOST, visible, visible_json
 from framework.terminal.errors import reports_errors

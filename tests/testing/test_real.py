@@ -5,7 +5,7 @@ from redis import Redis
 
 from framework import ApplicationWorker
 from framework.all_settings import load
-from framework.feature_flags.flag import Flag
+from framework.features.flags.flag import Flag
 from framework.testing import real
 from framework.wire import keys
 from framework.wiring import client as wiring

@@ -9,7 +9,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest
 from framework.declare.worker import ApplicationWorker
-from framework.policies.dedup.push import Deduplicator
+from framework.features.deduplication.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.settings.model import RoutingRule

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from framework.execute.admission import StagedPolicy
+from framework.execute.slots import LimitSlots
+from framework.features.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
+from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.concurrency.settings import ConcurrencySettings
-from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
-from framework.policies.concurrency.limits import FleetSlots, Limits
-from framework.policies.concurrency.slots import LimitSlots
-from framework.policies.concurrency.sweeper import LimitSweeper
-from framework.policies.concurrency.throttle import Throttle
+from framework.features.concurrency.sweeper import LimitSweeper
+from framework.features.concurrency.throttle import Throttle
 from framework.process.worker_parts import ProcessContext, WorkerPart
 
 

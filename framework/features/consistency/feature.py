@@ -4,6 +4,6 @@ from framework.feature import Feature, Late
 
 CONSISTENCY = Feature(
     name="consistency",
-    problems=Late("framework.policies.consistency.databases:database_problems"),
+    problems=Late("framework.features.consistency.databases:database_problems"),
     worker=Late("framework.features.consistency.worker:worker_part"),
 )

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from framework.execute.admission import StagedPolicy
 from framework.feature import Late
-from framework.policies.consistency.admission import ConsistencyPolicy
-from framework.policies.consistency.databases import databases_of
+from framework.features.consistency.admission import ConsistencyPolicy
+from framework.features.consistency.databases import databases_of
 from framework.process.worker_parts import ProcessContext, WorkerPart
 
 

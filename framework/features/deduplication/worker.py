@@ -2,7 +2,7 @@
 
 from framework.execute.admission import StagedPolicy
 from framework.features.consistency.worker import CONSISTENCY_POLICY
-from framework.policies.dedup.admission import DedupLock, DedupPositions
+from framework.features.deduplication.admission import DedupLock, DedupPositions
 from framework.process.worker_parts import ProcessContext, WorkerPart
 
 

@@ -1,10 +1,10 @@
 """Drop and defer jobs of a worker process by flags, and warn of flags that may be forgotten."""
 
 from framework.execute.admission import StagedPolicy
+from framework.features.deferral.admission import DeferFlag, DropFlag
+from framework.features.deferral.skip_tracker import SkipTracker
 from framework.features.flags.settings import FlagSettings
 from framework.features.flags.worker import WORKER_FLAGS
-from framework.policies.defer.admission import DeferFlag, DropFlag
-from framework.policies.defer.skip_tracker import SkipTracker
 from framework.process.worker_parts import ProcessContext, WorkerPart
 
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.feature_flags.flag import (
+from framework.features.flags.flag import (
     Flag,
     FlagSource,
     LayeredFlags,
@@ -19,9 +19,9 @@ from framework.feature_flags.flag import (
     pause_flag,
     run_flag,
 )
-from framework.feature_flags.openfeature import OpenFeatureFlags
-from framework.feature_flags.redis_flags import RedisFlags, ShardFlags, read_flags_in_force, set_flag, unset_flag
-from framework.feature_flags.refresher import RefreshedFlags
+from framework.features.flags.openfeature import OpenFeatureFlags
+from framework.features.flags.redis_flags import RedisFlags, ShardFlags, read_flags_in_force, set_flag, unset_flag
+from framework.features.flags.refresher import RefreshedFlags
 from framework.features.flags.settings import FlagSettings
 from framework.messages import join_names
 from framework.route.router import MAIN

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from framework.feature import Late
-from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
 from framework.features.flags.process_flags import open_flags, serve_flags
+from framework.features.flags.redis_flags import RedisFlags, ShardFlags
 from framework.features.flags.settings import FlagSettings
 from framework.process.worker_parts import ProcessContext, WorkerPart
 

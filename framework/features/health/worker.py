@@ -6,14 +6,14 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.admission import StagedPolicy
+from framework.features.health.admission import HealthEvents, HealthPolicy
+from framework.features.health.checks import HealthChecker
+from framework.features.health.connection import HealthConnection
+from framework.features.health.indicator import HealthIndicator, registered
+from framework.features.health.postgres import postgres_indicators
+from framework.features.health.prometheus import Prometheus
 from framework.features.health.settings import HealthSettings
-from framework.policies.health.admission import HealthEvents, HealthPolicy
-from framework.policies.health.checks import HealthChecker
-from framework.policies.health.connection import HealthConnection
-from framework.policies.health.indicator import HealthIndicator, registered
-from framework.policies.health.postgres import postgres_indicators
-from framework.policies.health.prometheus import Prometheus
-from framework.policies.health.validation import health_problems
+from framework.features.health.validation import health_problems
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.settings.model import DatabaseSettings
 from framework.telemetry.sentry import Tracker

@@ -4,6 +4,6 @@ from framework.feature import Feature, Late
 
 PAUSE = Feature(
     name="pause",
-    problems=Late("framework.policies.pause.strategies:pause_problems"),
+    problems=Late("framework.features.pause.strategies:pause_problems"),
     worker=Late("framework.features.pause.worker:worker_part"),
 )

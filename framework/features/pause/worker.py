@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from framework.declare import registry
 from framework.execute.admission import StagedPolicy
 from framework.features.flags.worker import WORKER_FLAGS
-from framework.policies.pause import strategies
-from framework.policies.pause.admission import PausePolicy
-from framework.policies.pause.resumer import PauseResumer
-from framework.policies.pause.state import PauseState
-from framework.policies.pause.strategies import PauseStrategies
+from framework.features.pause import strategies
+from framework.features.pause.admission import PausePolicy
+from framework.features.pause.resumer import PauseResumer
+from framework.features.pause.state import PauseState
+from framework.features.pause.strategies import PauseStrategies
 from framework.process.worker_parts import ProcessContext, WorkerPart
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, cast
 from redis import Redis
 
 from framework import ApplicationWorker
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag, unset_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag, unset_flag
 from framework.wire import keys
 from tests.chaos.rounds.account import DYING_S, Account, Run, account, runs_of
 from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, Effect

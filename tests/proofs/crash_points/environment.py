@@ -16,8 +16,8 @@ from redis import Redis
 
 from framework.all_settings import Settings, load
 from framework.cron.entries import collect_entries
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer

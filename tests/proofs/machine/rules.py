@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from redis.exceptions import OutOfMemoryError
 
 from framework.errors import ShardUnavailableError
-from framework.feature_flags.flag import Flag, pause_flag
-from framework.feature_flags.redis_flags import set_flag, unset_flag
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag, unset_flag
 from framework.wire import keys
 from tests.proofs.machine.ending import drain
 from tests.proofs.machine.interleaving import Act, Fate

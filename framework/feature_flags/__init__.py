@@ -1,1 +1,0 @@
-"""Feature flags: what they say, and where they are stored."""

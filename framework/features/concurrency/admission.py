@@ -1,0 +1,210 @@
+"""Admit jobs of limited classes and queues: take a slot, or let the job wait for one."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from framework.declare.declaration import Declaration
+from framework.execute.admission import AdmissionRequest, ClassTerms
+from framework.execute.slots import LimitSlots, SlotResult, release_reservation
+from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
+from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
+from framework.store.script import is_wrong_type
+from framework.telemetry.counters import counters
+from framework.telemetry.logs import logger
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import format_count
+from framework.wire import keys
+from framework.wire.job import BUFFERED_AT
+
+DEFERRED_JOBS = "sidekiq_concurrency_limit_deferred_jobs_total"
+_log_limit = LogRateLimit(60.0)
+
+
+class ClassLimit:
+    """Admit as many jobs of a class as its limit allows, and as many of one scope as its share allows."""
+
+    def __init__(self, slots: LimitSlots, limits: Limits) -> None:
+        self._slots = slots
+        self._limits = limits
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """Return whether the class has a limit, or may get one."""
+        return self._limits.may_limit(declaration)
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """Take a slot for the job; without a free slot, hold it at the limit."""
+        declaration, limits = request.declaration, self._limits
+        answer = request.unit.admission
+        if answer is not None:
+            result = SlotResult.of(answer.state, answer[1:])
+            return _outcome_of(result, request, declaration.wire_name, limits.scope(declaration, request.payload))
+        limit = limits.class_limit(declaration)
+        scope = limits.scope(declaration, request.payload)
+        share = limits.scope_share(declaration, limit)
+        return _admit(self._slots, request, declaration.wire_name, limit, scope, share)
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: the limit or the scope may be a function of the application."""
+        scope = declaration.concurrency_scope
+        return callable(declaration.concurrency_limit) or (scope is not None and callable(scope.by))
+
+    def prepare(self, terms: ClassTerms) -> None:
+        """See ``GroupedPolicy``."""
+        limits, declaration = self._limits, terms.declaration
+        terms.lasting &= not limits.may_change(declaration)
+        if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.class_limit(declaration)):
+            return
+        if declaration.concurrency_scope is not None:
+            terms.scope_of = partial(limits.scope, declaration)
+            terms.share = limits.scope_share(declaration, terms.limit)
+
+
+class CapacityLimit:
+    """Admit as many jobs of a limited capacity worker as may run. A job without a slot is superfluous and ends (GitLab)."""
+
+    def __init__(self, slots: LimitSlots, limits: Limits) -> None:
+        self._slots = slots
+        self._limits = limits
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """Return whether the class is a limited capacity worker."""
+        return declaration.max_running_jobs is not None
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """Take a slot, the reserved one if there is one; without a free slot, discard the job."""
+        name, limit = request.declaration.wire_name, self._limits.capacity(request.declaration)
+        if limit <= 0:
+            release_reservation(request.unit, request.payload, name)
+            return Discarded(f"max_running_jobs is {limit}", "max_running_jobs")
+        if (answer := request.unit.admission) is None:
+            result = _take_slot(self._slots, request, name, limit, may_wait=False)
+        else:
+            result = SlotResult.of(answer.state, answer[1:])
+        if result is None or result.state == "taken":
+            return None
+        if result.state == "fenced":
+            return Lost()
+        return Discarded(
+            f"running or about to run: {result.taken} of {format_count(result.limit, 'job')} (max_running_jobs)",
+            "max_running_jobs",
+        )
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: the limit may be a function of the application."""
+        return callable(declaration.max_running_jobs)
+
+    def prepare(self, terms: ClassTerms) -> None:
+        """See ``GroupedPolicy``."""
+        declaration, terms.may_wait = terms.declaration, False
+        terms.lasting &= not callable(declaration.max_running_jobs)
+        limit = self._limits.capacity(declaration)
+        if limit > 0:
+            _prepare_slot(self._slots, terms, declaration.wire_name, limit)
+        else:
+            terms.alone = True
+
+
+class QueueLimit:
+    """Admit as many jobs of a queue as the setting ``limits`` allows (like sidekiq-limit_fetch, over all processes)."""
+
+    def __init__(self, slots: LimitSlots, limits: Limits) -> None:
+        self._slots = slots
+        self._limits = limits
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """Apply to every class if any queue is limited: any class may have jobs in any queue."""
+        del declaration
+        return self._limits.limits_queues
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """Take a slot of the job's queue; without a free slot, hold the job at the limit."""
+        limit, name = self._limits.queue_limit(request.unit.queue), QUEUE_PREFIX + request.unit.queue
+        if limit is None:
+            return None
+        answer = request.unit.admission
+        if answer is not None:
+            return _outcome_of(SlotResult.of(answer.state, answer[1:]), request, name, "")
+        return _admit(self._slots, request, name, limit)
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: the limit is a number of the settings."""
+        del declaration
+        return False
+
+    def prepare(self, terms: ClassTerms) -> None:
+        """See ``GroupedPolicy``."""
+        limit = self._limits.queue_limit(terms.queue)
+        if limit is not None:
+            _prepare_slot(self._slots, terms, QUEUE_PREFIX + terms.queue, limit)
+
+
+def _prepare_slot(slots: LimitSlots, terms: ClassTerms, name: str, limit: int) -> bool:
+    """Ask for a slot of the limit ``name``; return ``False`` if the jobs ask for another one already."""
+    return terms.ask_slot(keys.limit(name), slots.owner, limit, slots.ttl_s)
+
+
+def _admit(
+    slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, scope: str = "", share: int = 0
+) -> NotAdmitted | None:
+    result = _take_slot(slots, request, name, limit, scope=scope, share=share)
+    return None if result is None else _outcome_of(result, request, name, scope)
+
+
+def _outcome_of(result: SlotResult, request: AdmissionRequest, name: str, scope: str) -> NotAdmitted | None:
+    declaration = request.declaration
+    if result.state == "taken":
+        if BUFFERED_AT in request.payload:
+            _call_hook(request, "on_concurrency_limit_resumed", request.worker.on_concurrency_limit_resumed)
+        return None
+    if result.state == "fenced":
+        return Lost()
+    counters.add(DEFERRED_JOBS, declaration.wire_name)
+    _call_hook(request, "on_concurrency_limit_deferred", request.worker.on_concurrency_limit_deferred)
+    return Held("concurrency_limit", _log_fields(result, name, scope))
+
+
+def _take_slot(
+    slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, **options: Any
+) -> SlotResult | None:
+    """Return the result of the request for a slot; ``None`` if the limit's keys cannot be used, which is logged."""
+    try:
+        return slots.take(request.unit, request.payload, name, limit, **options)
+    except ResponseError as error:
+        if not is_wrong_type(error):
+            raise
+        _log_limit.error(
+            name,
+            "a key of this concurrency limit has the wrong type, so its jobs run without the limit. Check the key with TYPE, then "
+            "delete it",
+            "concurrency_limit.unusable",
+            limit=name,
+            error=error,
+        )
+        return None
+
+
+def _log_fields(result: SlotResult, name: str, scope: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "concurrency_limit": result.limit,
+        "current_concurrency": result.taken,
+        "concurrency_limit_queue_size": result.waiting,
+    }
+    if name.startswith(QUEUE_PREFIX):
+        facts["concurrency_limit_name"] = name
+    if scope:
+        facts["concurrency_scope"] = scope
+    return facts
+
+
+def _call_hook(request: AdmissionRequest, hook: str, call: Callable[[list[Any]], object]) -> None:
+    try:
+        call(list(request.payload["args"]))
+    except BaseException as error:  # noqa: BLE001 - an application's error must not decide about a job
+        logger(jid=request.payload.get("jid")).error(
+            f"{hook} raised an error; the job continues. Correct the hook",
+            event_name="concurrency_limit.hook_failed",
+            error=error,
+        )

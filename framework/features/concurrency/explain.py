@@ -1,0 +1,126 @@
+"""Explain which limits block a job, and which slots it has: the limits policy's reader for ``jobs explain``."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import redis
+
+from framework.command_line import remedy_command
+from framework.execute.blocker import Blocker
+from framework.features.concurrency.limit_state import (
+    LimitState,
+    read_limit_states,
+    read_slot_expiries,
+    read_slot_holders,
+    slots_of_scope,
+)
+from framework.features.concurrency.limits import QUEUE_PREFIX
+from framework.text import decode_escaped, format_duration
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.resources import slot_member
+
+_MAX_HOLDERS = 5
+"""The most slot holders that are named."""
+
+
+class LimitBlockers:
+    """Find the limits of one shard that block a job. ``now`` returns the time of the shard's clock. Raises redis errors.
+
+    ``assumed`` has limits that count instead of those in force.
+    """
+
+    def __init__(
+        self, client: "redis.Redis", now: Callable[[], float], assumed: Mapping[str, int] | None = None
+    ) -> None:
+        self._client = client
+        self._now = now
+        self._assumed = assumed or {}
+
+    def __call__(self, worker: str, queue: str) -> list[Blocker]:
+        """See ``BlockerReader``."""
+        return [blocker for base in (f"{QUEUE_PREFIX}{queue}", worker) for blocker in self._at_limit(base)]
+
+    def of_waiting_job(self, base: str, key: bytes) -> tuple[str, list[Blocker]]:
+        """Return a description of the place ``key``, where a job waits at a limit, and its blockers there."""
+        scope = decode_escaped(key).removeprefix(f"{keys.limit(base)}:waiting:")
+        where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}"
+        return where, self._at_limit(base, is_waiting=True, scope=scope)
+
+    def _at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
+        """Return the blockers at a limit for one more job, or for a job of ``scope`` that waits at it."""
+        limit = self.state(base)
+        if not (limit.is_full or is_waiting):
+            return []
+        if limit.limit is not None and limit.limit < 0:
+            return [
+                Blocker(
+                    "limit_paused",
+                    f"the limit {base} is {limit.limit}: no job runs ({self._limit_origin(limit)})",
+                    self._limit_remedy(limit),
+                )
+            ]
+        held = slots_of_scope(self._client, base, scope) if scope and limit.share else 0
+        if limit.share and held >= limit.share and limit.limit != 0:
+            why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.usage})"
+            why = f"{why}: {self._slot_holders(base, scope)}"
+            return [Blocker("share_reached", why, f"the end of a job of {scope}, whose slot goes to the next")]
+        if not limit.is_full:
+            why = f"the limit {base} has free slots ({limit.usage}) and jobs wait: they are being released now"
+            return [
+                Blocker(
+                    "limit_free",
+                    why,
+                    f"any process, in seconds; at once: {remedy_command('jobs', 'limits', 'sweep', base)}",
+                )
+            ]
+        return [
+            Blocker(
+                "limit_reached",
+                f"the limit {base} is reached ({limit.usage}; {self._limit_origin(limit)}): {self._slot_holders(base)}",
+                self._slot_remedy(limit),
+            )
+        ]
+
+    def state(self, base: str) -> LimitState:
+        """Return the state of a limit, with the assumed limit if there is one."""
+        (limit,) = read_limit_states(self._client, self._now(), [base])
+        return replace(limit, limit=self._assumed[base], source="unset") if base in self._assumed else limit
+
+    def held_slots(self, payload: Payload, identity: str = "") -> list[str]:
+        """Return a text per slot of the job: those that are reserved for it, and those of its run in the process ``identity``."""
+        jid = str(payload.get("jid"))
+        bases = [str(payload.get("class")), f"{QUEUE_PREFIX}{payload.get('queue')}"]
+        members = [slot_member("", jid), *([slot_member(identity, jid)] if identity else [])]
+        return [
+            f"a slot of {base} for {format_duration(expiry - self._now())}"
+            for base, expiry in read_slot_expiries(self._client, bases, members)
+        ]
+
+    def _slot_holders(self, base: str, scope: str = "") -> str:
+        found = read_slot_holders(self._client, base, self._now(), scope)
+        named = [
+            f"{one.jid} in {one.identity or 'no process yet'} ({format_duration(one.left_s)} left)"
+            for one in found[:_MAX_HOLDERS]
+        ]
+        more = f" and {len(found) - _MAX_HOLDERS:,} more" if len(found) > _MAX_HOLDERS else ""
+        return f"held by {', '.join(named)}{more}"
+
+    def _slot_remedy(self, limit: LimitState) -> str:
+        return (
+            f"the end of any of these jobs; the slot of a dead process expires by itself; {self._limit_remedy(limit)}"
+        )
+
+    def _limit_remedy(self, limit: LimitState) -> str:
+        if limit.source == "operators":
+            ends = "" if limit.until is None else f"; by itself in {format_duration(limit.until - self._now())}"
+            return f"{remedy_command('jobs', 'limits', 'clear', limit.name, loads_classes=True)}{ends}"
+        words = ("jobs", "limits", "set", limit.name, "N", "--reason", "...", "--for", "...")
+        return f"more slots: {remedy_command(*words, loads_classes=True)}"
+
+    def _limit_origin(self, limit: LimitState) -> str:
+        if limit.name in self._assumed:
+            return "assumed"
+        if limit.source == "operators" and limit.override is not None:
+            return f"set by {limit.override.by}: {limit.override.reason}"
+        return {"throttled": "throttled", "application": "set by the application"}.get(limit.source, "not set")

@@ -1,0 +1,53 @@
+"""Add WAL positions to the payloads of a push: the consistency policy's step in it."""
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from framework.declare.declaration import Declaration
+from framework.features.consistency import replica_context
+from framework.features.consistency.databases import Databases, weakest_level
+from framework.features.consistency.servers import format_lsn
+from framework.types import Json
+from framework.wire.resources import WAL_POSITIONS
+
+CONSISTENCY_FIELD = "worker_data_consistency"
+PER_DATABASE_FIELD = "worker_data_consistency_per_db"
+SOURCES_FIELD = "wal_location_sources"
+
+PositionFields = Callable[[], Mapping[str, Json]]
+"""Looks up the current positions; returns the fields to add to a payload."""
+
+
+# The insert position, not the end of the written log: with `synchronous_commit = off` a commit may lie behind that.
+class PushPositions:
+    """Prepare the position fields for pushes of a class; ``None`` for a class that reads from no replica."""
+
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    def __call__(self, declaration: Declaration) -> PositionFields | None:
+        """Return the function that looks the positions up. Raises ConfigurationError if the libraries for it are missing."""
+        levels = self._databases.levels(declaration)
+        if not levels:
+            return None
+        fields: dict[str, Json] = {CONSISTENCY_FIELD: weakest_level(levels)}
+        if declaration.data_consistency_overrides:
+            fields[PER_DATABASE_FIELD] = cast("dict[str, Json]", dict(levels))
+        databases = [self._databases[name] for name, level in levels.items() if level != "always"]
+
+        def look_up() -> Mapping[str, Json]:
+            positions: dict[str, Json] = {}
+            sources: dict[str, Json] = {}
+            for name, primary, _ in databases:
+                replica = replica_context.replica_of(name)
+                # Reads so far went to this replica and nothing was written: the job need not see more than the replica shows.
+                server = replica or primary
+                position = server.position()
+                if position is None and replica is not None:
+                    server, position = primary, primary.position()
+                if position is not None:
+                    positions[name] = format_lsn(position)
+                    sources[name] = "replica" if server.is_replica else "primary"
+            return {**fields, WAL_POSITIONS: positions, SOURCES_FIELD: sources} if positions else fields
+
+        return look_up

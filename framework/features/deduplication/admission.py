@@ -1,0 +1,174 @@
+"""Release or renew the lock of a job before its run, and make the run see what its dropped duplicates saw (GitLab guideline)."""
+
+from functools import partial
+from typing import cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from framework.declare.declaration import Declaration
+from framework.declare.policy_options import Deduplicate
+from framework.execute.admission import AdmissionPolicy, AdmissionRequest, ClassTerms
+from framework.features.deduplication.next_run import next_run
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import NotAdmitted
+from framework.payloads.protection import NO_PROTECTION, PayloadProtection
+from framework.store.script import START_LOCKED, is_wrong_type
+from framework.wire.resources import DUPLICATE_WAL_POSITIONS, RESCHEDULED_ONCE, Lock, wal_positions_of
+
+_MAX_POSITION_CHECKS = 2
+"""How often newer positions of duplicates are checked before the lock is released; then the lock is released first."""
+
+
+# until_executing releases the lock after the replica check: if the lock went first, a duplicate dropped in between would be lost.
+class DedupPositions:
+    """Add the newest WAL positions of dropped duplicates to a job, before the replica check.
+
+    It applies only to classes that ``consistency``, the next policy, applies to.
+    """
+
+    def __init__(self, client: "redis.Redis", consistency: AdmissionPolicy) -> None:
+        self._client = client
+        self._consistency = consistency
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """See ``AdmissionPolicy``."""
+        return _has_lock(declaration) and self._consistency.applies_to(declaration)
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """See ``AdmissionPolicy``: every job passes."""
+        lock = _lock_of(request.unit)
+        if lock is not None:
+            fields = self._read_lock(lock.key)
+            if fields.get(b"jid") == lock.owner.encode():
+                _add_positions(request, [part for field, value in fields.items() for part in _position(field, value)])
+        return None
+
+    def _read_lock(self, key: str) -> dict[bytes, bytes]:
+        try:
+            return cast("dict[bytes, bytes]", self._client.hgetall(key))
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            # A key of another type is not a lock, as in every script.
+            return {}
+
+
+class DedupLock:
+    """Release a lock with ``until_executing``, else renew it: the last policy before the run.
+
+    With ``until_expired`` no later step of the started job changes its lock.
+
+    A duplicate that arrived after the positions were read may have seen a later position. Then ``consistency`` decides
+    again, before the lock is released and no duplicate can add a position any more.
+    """
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        consistency: AdmissionPolicy | None = None,
+        protection: PayloadProtection = NO_PROTECTION,
+    ) -> None:
+        self._client = client
+        self._consistency = consistency
+        self._protection = protection
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """See ``AdmissionPolicy``."""
+        return _has_lock(declaration)
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: ``prepare`` runs no code of the application."""
+        del declaration
+        return False
+
+    def prepare(self, terms: ClassTerms) -> None:
+        """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
+        policy = terms.declaration.deduplicate
+        if policy is not None:
+            terms.has_lock, terms.keeps_lock, terms.keeps_period = True, keeps_lock(policy), keeps_period(policy)
+            # A kept lock may ask for one more run.
+            terms.acts_after |= terms.keeps_lock
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """See ``AdmissionPolicy``: every job passes, unless ``consistency`` decides otherwise."""
+        lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
+        if lock is None or policy is None:
+            return None
+        keep_lock = keeps_lock(policy)
+        consistency = self._consistency if self._consistency and self._consistency.applies_to(declaration) else None
+        if request.unit.admission is not None:
+            # The script has started the lock with the job.
+            pass
+        elif consistency is None:
+            self._start_locked(lock, request, unseen="0")
+        else:
+            outcome = self._start_with_positions(lock, request, consistency, keep_lock=keep_lock)
+            if outcome is not None:
+                return outcome
+        if not keep_lock:
+            request.unit.release_lock(lock)
+        elif keeps_period(policy):
+            request.unit.leave_lock()
+        elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
+            assert request.unit.resources is not None, "it has a lock"  # noqa: S101
+            request.unit.resources.next_run = partial(next_run, request.unit, policy, self._protection)
+        return None
+
+    def _start_with_positions(
+        self, lock: Lock, request: AdmissionRequest, consistency: AdmissionPolicy, *, keep_lock: bool
+    ) -> NotAdmitted | None:
+        """Release the lock once the job's replica shows every position noted in it; a renewed lock is checked once."""
+        checks = [] if keep_lock else ["1"] * _MAX_POSITION_CHECKS
+        for unseen in (*checks, "2"):
+            found = self._start_locked(lock, request, unseen=unseen)
+            if not found:
+                return None
+            _add_positions(request, found)
+            outcome = consistency.admit(request)
+            if outcome is not None:
+                return outcome
+        return None
+
+    def _start_locked(self, lock: Lock, request: AdmissionRequest, *, unseen: str) -> list[bytes]:
+        policy, positions = request.declaration.deduplicate, wal_positions_of(request.payload)
+        known = [part for position in positions.items() for part in position] if unseen != "0" else []
+        keep_ms = lock.ttl_ms if keeps_lock(policy) else 0
+        arguments = [lock.owner, lock.worker, keep_ms, unseen, "1" if keeps_period(policy) else "", *known]
+        found: list[bytes] = START_LOCKED(self._client, [lock.key], arguments)
+        return found
+
+
+def _has_lock(declaration: Declaration) -> bool:
+    """Return whether the lock of a job matters at its start: a job whose window is over has no lock that a push reads."""
+    policy = declaration.deduplicate
+    return policy is not None and declaration.deduplicates and not policy.has_window
+
+
+def keeps_lock(policy: Deduplicate | None) -> bool:
+    """Return whether a job keeps its lock while it runs."""
+    return policy is not None and policy.strategy in ("until_executed", "until_expired")
+
+
+def keeps_period(policy: Deduplicate | None) -> bool:
+    """Return whether the lock of a job lasts for a time from its start on, whatever becomes of the job."""
+    return policy is not None and policy.strategy == "until_expired"
+
+
+def _lock_of(unit: UnitOfWork) -> Lock | None:
+    return None if unit.resources is None else unit.resources.lock
+
+
+def _position(field: bytes, value: bytes) -> list[bytes]:
+    name = field.removeprefix(b"wal:")
+    return [] if name == field else [name, value]
+
+
+def _add_positions(request: AdmissionRequest, positions: list[bytes]) -> None:
+    """Add the duplicates' positions, a flat list of database and position, to the job; they stay with it wherever it goes."""
+    decoded = [part.decode(errors="replace") for part in positions]
+    if decoded:
+        own = cast("dict[str, str]", request.payload.get(DUPLICATE_WAL_POSITIONS) or {})
+        newest = {**own, **dict(zip(decoded[::2], decoded[1::2], strict=True))}
+        request.payload[DUPLICATE_WAL_POSITIONS] = newest
+        request.unit.add_fields({DUPLICATE_WAL_POSITIONS: newest})

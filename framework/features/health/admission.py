@@ -1,0 +1,223 @@
+"""Defer jobs of a class while a database that it depends on is overloaded."""
+
+from collections.abc import Collection, Sequence
+from time import monotonic
+from typing import Final
+
+from framework.backoff import backoff_s
+from framework.declare.declaration import Declaration
+from framework.declare.policy_options import DeferOnHealth
+from framework.execute.admission import AdmissionRequest
+from framework.features.health.checks import HealthChecker
+from framework.features.health.indicator import NotAvailable, Signal, Stop, Unknown
+from framework.finish.outcome import Deferred
+from framework.telemetry import logs
+from framework.telemetry.counters import SKIPPED_JOBS, counters
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.sentry import LazyTracker, Tracker
+from framework.typeguards import is_list, is_tuple, short_repr
+from framework.wire.job import deferral_count
+
+REASON: Final = "database_health_check"
+_LOG_INTERVAL_S = 30.0
+_JITTER = 0.1
+
+
+class HealthEvents:
+    """Log health events, each kind at most once in 30 s; report errors of indicators to the error tracker."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = LazyTracker(lambda: tracker)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._unavailable: dict[tuple[str, str], str] = {}
+        self._unknown_tables: set[tuple[str, str]] = set()
+
+    def stop(self, worker: str, jid: str, database: str, indicator: str, signal: Stop, *, runs: bool) -> None:
+        """Log that an indicator stops jobs of a class, or that a job runs because it has been deferred often enough."""
+        event, effect = (
+            ("health.max_deferrals_reached", "run because they have reached max_deferrals")
+            if runs
+            else ("health.stop", "are deferred")
+        )
+        if count := self._count_if_due(event, worker, indicator, database):
+            logs.logger().warning(
+                f"jobs of {worker} {effect}: {signal.reason}",
+                event_name=event,
+                status_checker_type="worker",
+                status_checker_id=jid,
+                job_class_name=worker,
+                count=count,
+                **_log_fields(indicator, database, signal),
+            )
+
+    def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
+        """Log that an indicator could not read the state of a database."""
+        if count := self._count_if_due("health.unknown", indicator, database):
+            logs.logger().warning(
+                f"the health indicator {indicator} cannot read the database {database}, so jobs run: {signal.reason}",
+                event_name="health.unknown",
+                count=count,
+                error=error,
+                **_log_fields(indicator, database, signal),
+            )
+            if error is not None:
+                tags = {"health_status_indicator": indicator, "database": database}
+                self._tracker.capture(
+                    error, tags, "health", on_failure="the error of an indicator could not be reported"
+                )
+
+    def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
+        """Log that an indicator does not apply to a database: once, and again when the reason changes."""
+        if self._unavailable.get((indicator, database)) != signal.reason:
+            self._unavailable[indicator, database] = signal.reason
+            logs.logger().info(
+                f"the health indicator {indicator} does not apply to the database {database}: {signal.reason}",
+                event_name="health.not_available",
+                **_log_fields(indicator, database, signal),
+            )
+
+    def unknown_table(self, database: str, table: str) -> None:
+        """Log, once, that a worker names a table that does not exist."""
+        if (database, table) not in self._unknown_tables and len(self._unknown_tables) < 1_000:
+            self._unknown_tables.add((database, table))
+            logs.logger().warning(
+                f"defer_on_health names the table {table}, which the database {database} does not have. Check schema and name",
+                event_name="health.unknown_table",
+                database=database,
+                table=table,
+            )
+
+    def resolver_failed(self, worker: str, reason: str, error: BaseException | None) -> None:
+        """Log that a class's resolver failed, so that the declared database and tables count."""
+        if count := self._count_if_due("health.resolver_failed", worker):
+            logs.logger().error(
+                f"the resolver of {worker} {reason}; the declared database and tables are used. Correct the resolver",
+                event_name="health.resolver_failed",
+                job_class_name=worker,
+                count=count,
+                error=error,
+            )
+
+    def failed(self, worker: str, error: BaseException) -> None:
+        """Log that the health check itself failed, so that jobs run."""
+        if count := self._count_if_due("health.failed", worker):
+            logs.logger().error(
+                f"the health check of {worker} failed, so its jobs run. Look at the error",
+                event_name="health.failed",
+                job_class_name=worker,
+                count=count,
+                error=error,
+            )
+
+    def _count_if_due(self, *topic: str) -> int:
+        return self._log_limit.hit(" ".join(topic))
+
+
+class HealthPolicy:
+    """Defer jobs while an indicator that their class names says Stop. ``available`` lists the indicators of this process."""
+
+    def __init__(
+        self, checks: HealthChecker, available: Sequence[str], databases: Collection[str], events: HealthEvents
+    ) -> None:
+        self._checks = checks
+        self._available = tuple(available)
+        self._databases = databases
+        self._events = events
+        self._admits_until: dict[str, tuple[Declaration, float]] = {}
+        """By wire name: until when (monotonic seconds) no cached signal stops a job of the class."""
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        """See ``AdmissionPolicy``."""
+        policy = declaration.defer_on_health
+        return policy is not None and bool(self._indicators_of(policy))
+
+    def admits_all(self, declaration: Declaration) -> bool:
+        """See ``RememberedPolicy``."""
+        known = self._admits_until.get(declaration.wire_name)
+        # A reloaded class has a new declaration under its old name.
+        return known is not None and monotonic() < known[1] and known[0] is declaration
+
+    def admit(self, request: AdmissionRequest) -> Deferred | None:
+        """See ``AdmissionPolicy``. Sends nothing to Redis."""
+        policy = request.declaration.defer_on_health
+        try:
+            return self._decide(request, policy) if policy is not None else None
+        except Exception as error:  # noqa: BLE001 - a failed check stops no job
+            self._events.failed(request.declaration.wire_name, error)
+            return None
+
+    def _decide(self, request: AdmissionRequest, policy: DeferOnHealth) -> Deferred | None:
+        database, tables = self._checked_tables(request, policy)
+        names = self._indicators_of(policy)
+        # Read before the signals, so that a signal which is renewed meanwhile is not remembered for longer than it counts.
+        known_until = self._checks.known_until(names, database, tables)
+        signals = self._checks.signals(names, database, tables)
+        for indicator, signal in signals:
+            if isinstance(signal, Stop):
+                return self._on_stop(request, policy, database, indicator, signal)
+        # A resolver may name other tables for the next job. A late signal takes the place of Unknown as soon as it arrives.
+        if policy.resolver is None and not any(isinstance(signal, Unknown) for _, signal in signals):
+            self._admits_until[request.declaration.wire_name] = (request.declaration, known_until)
+        return None
+
+    def _on_stop(
+        self, request: AdmissionRequest, policy: DeferOnHealth, database: str, indicator: str, signal: Stop
+    ) -> Deferred | None:
+        worker, count = request.declaration.wire_name, deferral_count(request.payload, REASON)
+        runs = policy.max_deferrals is not None and count >= policy.max_deferrals
+        self._events.stop(worker, str(request.payload.get("jid", "")), database, indicator, signal, runs=runs)
+        if runs:
+            return None
+        counters.add(SKIPPED_JOBS, worker, action="deferred", reason=REASON)
+        return Deferred(deferral_delay_s(policy, count), REASON, _log_fields(indicator, database, signal))
+
+    def _indicators_of(self, policy: DeferOnHealth) -> tuple[str, ...]:
+        if policy.indicators is None:
+            return self._available
+        return tuple(name for name in policy.indicators if name in self._available)
+
+    def _checked_tables(self, request: AdmissionRequest, policy: DeferOnHealth) -> tuple[str, tuple[str, ...]]:
+        """Return the database and tables to check: the resolver's result for these arguments, else the declared ones."""
+        declared = policy.database, policy.tables
+        if policy.resolver is None:
+            return declared
+        error: BaseException | None = None
+        try:
+            found: object = policy.resolver(tuple(request.payload["args"]))
+            reason = self._invalid_result(found)
+        except Exception as raised:  # noqa: BLE001 - the application's own code
+            found, reason, error = None, "raised", raised
+        if reason is None and is_tuple(found):
+            return found[0], tuple(found[1])
+        self._events.resolver_failed(request.declaration.wire_name, reason or "", error)
+        return declared
+
+    def _invalid_result(self, found: object) -> str | None:
+        """Return why this is not a valid (database, tables), or ``None``."""
+        if not is_tuple(found) or len(found) != 2:
+            return f"returned {short_repr(found)}, which is not (database, tables)"
+        database, tables = found
+        if type(database) is not str or not (is_tuple(tables) or is_list(tables)):
+            return f"returned {short_repr(found)}, which is not (database, tables)"
+        if not all(type(table) is str and table for table in tables):
+            return f"returned {short_repr(tables)}, which are not names of tables"
+        if self._databases and database not in self._databases:
+            return f"returned the database {short_repr(database)}, which the setting databases does not have"
+        return None
+
+
+def deferral_delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
+    """Return the delay of a job after so many deferrals: GitLab's doubling, capped, minus up to a tenth at random."""
+    # GitLab's exponent: the first two delays are equal. The random part only shortens, so `max_delay` is the maximum.
+    deferrals = max(1, deferrals_before)
+    return backoff_s(deferrals, policy.delay.total_seconds(), policy.max_delay.total_seconds(), jitter=_JITTER)
+
+
+def _log_fields(indicator: str, database: str, signal: Signal) -> dict[str, str]:
+    """Return the fields of GitLab's database_health_status log."""
+    return {
+        "health_status_indicator": indicator,
+        "indicator_signal": signal.name,
+        "signal_reason": signal.reason,
+        "database": database,
+    }

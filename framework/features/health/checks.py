@@ -1,0 +1,199 @@
+"""Run health checks in threads, one per indicator and database, and cache their signals."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, cast
+
+from framework.features.health.connection import HealthConnection
+from framework.features.health.indicator import (
+    HealthIndicator,
+    HealthQuery,
+    NotAvailable,
+    Question,
+    Rows,
+    Signal,
+    Unknown,
+)
+from framework.supervised_threads import SupervisedThread
+from framework.typeguards import short_repr
+from framework.wire.error_text import error_class, error_message
+
+_MAX_CACHED = 1_000
+_MAX_MESSAGE = 300
+
+
+class CheckEvents(Protocol):
+    """Receive what is logged besides the signals."""
+
+    def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
+        """An indicator could not read the state of the database."""
+
+    def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
+        """An indicator does not apply to this database."""
+
+
+class _CheckKey(NamedTuple):
+    indicator: str
+    database: str
+    tables: tuple[str, ...]
+
+
+class _CachedSignal(NamedTuple):
+    signal: Signal
+    valid_until: float
+
+
+class _PendingCheck(NamedTuple):
+    signal: "Future[Signal]"
+    deadline: float
+
+
+# Health checks fail open: a Prometheus that is down must not stop all background work.
+class HealthChecker:
+    """Check ``databases`` by ``indicators``. A signal counts for ``cache_s``. A check that takes longer than
+    ``timeout_s`` is not awaited, but its signal counts when it arrives.
+
+    The threads are daemons: a check that hangs does not delay the exit of the process.
+    """
+
+    def __init__(
+        self,
+        indicators: Mapping[str, HealthIndicator],
+        databases: Mapping[str, HealthConnection],
+        events: CheckEvents,
+        *,
+        cache_s: float,
+        timeout_s: float,
+        idle_s: float = 60.0,
+    ) -> None:
+        self._indicators = indicators
+        self._databases = databases
+        self._events = events
+        self._cache_s = cache_s
+        self._timeout_s = timeout_s
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._signals: dict[_CheckKey, _CachedSignal] = {}
+        self._pending: dict[_CheckKey, _PendingCheck] = {}
+        self._threads: dict[tuple[str, str], _CheckThread] = {}
+
+    def signals(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> list[tuple[str, Signal]]:
+        """Return the signal of each indicator for the tables, within ``timeout_s``. Raises no errors. The checks run in
+        parallel.
+        """
+        check_keys = [_CheckKey(name, database, tables) for name in names]
+        checks = [self._cached(check_key) or self._start_check(check_key) for check_key in check_keys]
+        return [
+            (
+                check_key.indicator,
+                self._wait_for_signal(check_key, one) if isinstance(one, _PendingCheck) else one.signal,
+            )
+            for check_key, one in zip(check_keys, checks, strict=True)
+        ]
+
+    def known_until(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> float:
+        """Return until when (monotonic seconds) ``signals`` returns what it has cached; 0.0 if a signal is not cached."""
+        found = [self._cached(_CheckKey(name, database, tables)) for name in names]
+        return min((0.0 if one is None else one.valid_until for one in found), default=0.0)
+
+    def _cached(self, key: _CheckKey) -> _CachedSignal | None:
+        found = self._signals.get(key)
+        return found if found is not None and time.monotonic() < found.valid_until else None
+
+    def _start_check(self, key: _CheckKey) -> _PendingCheck | _CachedSignal:
+        with self._lock:
+            pending = self._pending.get(key)
+            if pending is not None:
+                return pending
+            # Looked up again under the lock: another thread may have finished the same check meanwhile.
+            known = self._cached(key)
+            if known is not None:
+                return known
+            name = (key.indicator, key.database)
+            thread = self._threads.get(name)
+            if thread is None:
+                thread = self._threads[name] = _CheckThread(key, self._idle_s, self._databases.get(key.database))
+            check = self._pending[key] = _PendingCheck(Future(), time.monotonic() + self._timeout_s)
+        thread.submit(lambda: self._run_check(key, check.signal))
+        return check
+
+    def _wait_for_signal(self, key: _CheckKey, check: _PendingCheck) -> Signal:
+        try:
+            return check.signal.result(max(0.0, check.deadline - time.monotonic()))
+        except TimeoutError:
+            signal = Unknown(f"it did not respond within {self._timeout_s:g} s")
+        with self._lock:
+            if self._pending.get(key) is not check:
+                # The check responded at the last moment.
+                return check.signal.result()
+            self._store_signal(key, signal)
+        self._events.unknown(key.indicator, key.database, signal, TimeoutError(signal.reason))
+        return signal
+
+    def _run_check(self, key: _CheckKey, result: "Future[Signal]") -> None:
+        signal = self._evaluate(key)
+        with self._lock:
+            self._store_signal(key, signal)
+            del self._pending[key]
+            result.set_result(signal)
+
+    def _evaluate(self, key: _CheckKey) -> Signal:
+        name, database, tables = key
+        try:
+            question = Question(database, tables, self._timeout_s, self._query_of(database))
+            found = cast("object", self._indicators[name].evaluate(question))
+            signal = (
+                found
+                if isinstance(found, Signal)
+                else Unknown(f"it returned {short_repr(found)}, which is not a signal")
+            )
+            if isinstance(signal, Unknown):
+                self._events.unknown(name, database, signal, None)
+            elif isinstance(signal, NotAvailable):
+                self._events.not_available(name, database, signal)
+        except BaseException as error:  # noqa: BLE001 - no error of an application's indicator, or of a database, may stop work
+            signal = Unknown(f"{error_class(error)}: {error_message(error, _MAX_MESSAGE)}")
+            self._events.unknown(name, database, signal, error)
+        return signal
+
+    def _query_of(self, database: str) -> HealthQuery:
+        def refuse(statement: str, parameters: Mapping[str, Any] | None = None) -> Rows:
+            del statement, parameters
+            raise LookupError(f"the setting databases has no {database}")
+
+        found = self._databases.get(database)
+        return found.query if found is not None else refuse
+
+    def _store_signal(self, key: _CheckKey, signal: Signal) -> None:
+        """Cache a signal; the caller holds the lock."""
+        now = time.monotonic()
+        # A resolver may name any tables.
+        if len(self._signals) >= _MAX_CACHED:
+            self._signals = {one: answer for one, answer in self._signals.items() if answer.valid_until > now}
+        if len(self._signals) >= _MAX_CACHED:
+            self._signals = {}
+        self._signals[key] = _CachedSignal(signal, now + self._cache_s)
+
+
+class _CheckThread:
+    """Run the checks of one indicator for one database, one after the other, in a thread."""
+
+    def __init__(self, key: _CheckKey, idle_s: float, database: HealthConnection | None) -> None:
+        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle_s = idle_s
+        self._database = database
+        self.submit = self._tasks.put
+        SupervisedThread(f"health-{key.indicator}", self._run).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                task = self._tasks.get(timeout=self._idle_s)
+            except Empty:
+                if self._database is not None:
+                    self._database.close_idle(self._idle_s)
+                task = self._tasks.get()
+            task()

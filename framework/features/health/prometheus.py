@@ -1,0 +1,155 @@
+"""Query Prometheus, and stop jobs while the value is beyond a threshold."""
+
+import base64
+import io
+import json
+import math
+import socket
+import ssl
+import time
+from http.client import HTTPException, HTTPResponse
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from framework.features.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
+from framework.features.health.settings import PrometheusIndicatorSettings
+from framework.typeguards import is_list, is_mapping
+from framework.wire.error_text import error_class, error_message
+
+_MAX_BYTES = 1 << 20
+_CHUNK = 1 << 16
+_MAX_EXCERPT = 100
+
+
+class Prometheus:
+    """Stop while a value of the query is beyond the threshold.
+
+    A query without a result, or with a result that is no number, gives Unknown: missing data must not look like health.
+    """
+
+    def __init__(self, url: str, settings: PrometheusIndicatorSettings) -> None:
+        self._url = url
+        self._settings = settings
+
+    def evaluate(self, question: Question) -> Signal:
+        """See the class."""
+        wanted = self._settings
+        if wanted.database not in (None, question.database):
+            return NotAvailable(f"it measures the database {wanted.database}")
+        try:
+            reply = _get(f"{self._url}/api/v1/query?query={quote(wanted.query, safe='')}", question.timeout_s)
+        except (OSError, HTTPException) as error:
+            return Unknown(f"Prometheus does not respond: {error_class(error)}: {error_message(error, _MAX_EXCERPT)}")
+        if reply.status != 200:
+            return Unknown(f"Prometheus responds with status {reply.status}: {_excerpt(reply.body)}")
+        values = _values(reply.body)
+        if not values:
+            return Unknown(
+                "the query returns no number"
+                if values is not None
+                else f"the response is not Prometheus's: {_excerpt(reply.body)}"
+            )
+        return self._compare(values)
+
+    def _compare(self, values: list[float]) -> Signal:
+        wanted = self._settings
+        if wanted.above is not None:
+            worst, threshold, word, beyond = max(values), wanted.above, "above", max(values) > wanted.above
+        else:
+            worst, threshold = min(values), cast("float", wanted.below)
+            word, beyond = "below", worst < threshold
+        return (
+            Stop(f"{worst:g} is {word} {threshold:g}") if beyond else Normal(f"{worst:g} is not {word} {threshold:g}")
+        )
+
+
+class _Reply(NamedTuple):
+    status: int
+    body: bytes
+
+
+class _ReceivedSocket:
+    """Received bytes in the form of a socket, for ``http.client``."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+def _get(url: str, timeout_s: float) -> _Reply:
+    """Send a GET request with one deadline for all of it; the standard library's client has one per read."""
+    deadline = time.monotonic() + timeout_s
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.hostname or ""
+    lines = [
+        # A response of HTTP/1.0 ends with its connection.
+        f"GET {parts.path}?{parts.query} HTTP/1.0",
+        f"Host: {parts.netloc.rpartition('@')[2]}",
+        "Accept: application/json",
+        "Connection: close",
+    ]
+    if parts.username is not None:
+        secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        lines.append(f"Authorization: Basic {base64.b64encode(secret).decode()}")
+    with socket.create_connection((host, port), _remaining(deadline)) as plain:
+        plain.settimeout(_remaining(deadline))
+        if parts.scheme == "https":
+            with ssl.create_default_context().wrap_socket(plain, server_hostname=host) as secure:
+                received = _exchange(secure, "\r\n".join([*lines, "", ""]).encode(), deadline)
+        else:
+            received = _exchange(plain, "\r\n".join([*lines, "", ""]).encode(), deadline)
+    response = HTTPResponse(cast("Any", _ReceivedSocket(received)))
+    response.begin()
+    return _Reply(response.status, response.read())
+
+
+def _exchange(connection: socket.socket, request: bytes, deadline: float) -> bytes:
+    connection.sendall(request)
+    received = bytearray()
+    while chunk := connection.recv(_CHUNK):
+        received += chunk
+        if len(received) > _MAX_BYTES:
+            raise HTTPException(f"more than {_MAX_BYTES} bytes")
+        connection.settimeout(_remaining(deadline))
+    return bytes(received)
+
+
+def _remaining(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _values(body: bytes) -> list[float] | None:
+    """Return the numbers of a result, scalar or instant vector, without NaN; ``None`` for a malformed result."""
+    try:
+        answer: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    data = answer.get("data") if is_mapping(answer) else None
+    if not is_mapping(data):
+        return None
+    result = data.get("result")
+    if data.get("resultType") == "scalar":
+        samples = [result]
+    elif data.get("resultType") == "vector" and is_list(result):
+        samples = [series.get("value") if is_mapping(series) else None for series in result]
+    else:
+        return None
+    numbers = [_number(sample[1]) for sample in samples if is_list(sample) and len(sample) == 2]
+    return [number for number in numbers if not math.isnan(number)]
+
+
+def _number(text: object) -> float:
+    try:
+        return float(text) if isinstance(text, str) else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _excerpt(body: bytes) -> str:
+    return body[:_MAX_EXCERPT].decode(errors="replace").strip()

@@ -1,1 +1,0 @@
-"""Drop or defer jobs by feature flags of operators."""

@@ -1,1 +1,0 @@
-"""Hold the jobs of paused classes, and return them to their queues in order when the pause ends."""

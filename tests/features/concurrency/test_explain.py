@@ -1,0 +1,40 @@
+"""Check the lines of `jobs explain` about a job's slots."""
+
+import pytest
+
+from framework.features.concurrency.explain import LimitBlockers
+from framework.features.concurrency.limit_state import read_slot_expiries
+from framework.wire import keys
+from framework.wire.resources import slot_member
+
+NOW = 1_700_000_000.0
+JOB = {"class": "W", "jid": "j", "queue": "default"}
+
+
+@pytest.fixture
+def blockers(granted):
+    return LimitBlockers(granted, lambda: NOW)
+
+
+def take_slot(redis, base, identity, left_s):
+    redis.zadd(keys.limit(base) + ":running", {slot_member(identity, "j"): NOW + left_s})
+
+
+def test_held_slots_tells_reserved_slots_of_class_and_queue(blockers, redis):
+    take_slot(redis, "W", "", 30)
+    take_slot(redis, "queue/default", "", 60)
+    assert blockers.held_slots(JOB) == ["a slot of W for 30 s", "a slot of queue/default for 1 min"]
+
+
+def test_held_slots_of_a_run_needs_its_process(blockers, redis):
+    take_slot(redis, "W", "host:1", 30)
+    assert blockers.held_slots(JOB) == []
+    assert blockers.held_slots(JOB, "host:1") == ["a slot of W for 30 s"]
+
+
+def test_read_slot_expiries_takes_the_last_and_skips_other_types(granted, redis):
+    take_slot(redis, "W", "", 30)
+    take_slot(redis, "W", "host:1", 90)
+    redis.set(keys.limit("Odd") + ":running", "text")
+    members = [slot_member("", "j"), slot_member("host:1", "j")]
+    assert read_slot_expiries(granted, ["Odd", "None", "W"], members) == [("W", NOW + 90)]
