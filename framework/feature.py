@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -60,6 +60,16 @@ class Rights:
     """Commands outside of scripts, in lower case."""
 
 
+class LateCommand(NamedTuple):
+    """A command of ``application-worker``. The help of its group loads no command."""
+
+    name: str
+    help: str
+    """Its line in the help of the group."""
+    command: "Late[Any]"
+    """``click.Command``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feature:
     """The parts of one feature that the core calls. Every field but the name may be left out."""
@@ -72,6 +82,10 @@ class Feature:
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
     problems: "Late[Any] | None" = None
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: what is wrong with the settings or the classes of the workers."""
+    commands: tuple[LateCommand, ...] = ()
+    """Commands of their own: ``application-worker NAME``."""
+    job_commands: tuple[LateCommand, ...] = ()
+    """Commands below ``application-worker jobs``."""
 
 
 _ALL: "Late[tuple[Feature, ...]]" = Late("framework.features.order:FEATURES")

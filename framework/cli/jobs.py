@@ -1,35 +1,146 @@
 """``jobs``: push jobs, show them, say why they do not run, and act on them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
-import click
-
-from framework.cli.jobs_actions import COMMANDS as ACTIONS
-from framework.cli.jobs_cancel import cancel
-from framework.cli.jobs_counters import counters
-from framework.cli.jobs_deferred import deferred
-from framework.cli.jobs_enqueue import enqueue
-from framework.cli.jobs_explain import explain
-from framework.cli.jobs_flags import COMMANDS as FLAGS
-from framework.cli.jobs_held import held
-from framework.cli.jobs_leases import leases
-from framework.cli.jobs_limits import limits
-from framework.cli.jobs_list import list_jobs
-from framework.cli.jobs_locks import locks
-from framework.cli.jobs_pause import COMMANDS as PAUSES
-from framework.cli.jobs_priority import set_priority
-from framework.cli.jobs_processes import COMMANDS as PROCESSES
-from framework.cli.jobs_profile import profile
-from framework.cli.jobs_queues import COMMANDS as QUEUES
-from framework.cli.jobs_show import show
-from framework.cli.jobs_stats import stats
-from framework.cli.jobs_story import story
-from framework.cli.workflow_commands import workflow
+from framework.feature import Late, LateCommand, features
 from framework.terminal.groups import SectionedGroup
+
+_OF_NO_FEATURE = (
+    LateCommand(
+        "enqueue",
+        "Push one job of CLASS with the arguments JSON_ARGS, a JSON array, and print its id.",
+        Late("framework.cli.jobs_enqueue:enqueue"),
+    ),
+    LateCommand("stats", "Show the counters and sizes of each shard.", Late("framework.cli.jobs_stats:stats")),
+    LateCommand(
+        "queues",
+        "Show every queue, or each QUEUE: its jobs, its latency, its pause, its processes.",
+        Late("framework.cli.jobs_queues:queues"),
+    ),
+    LateCommand(
+        "pause-queue",
+        "Let no process fetch jobs from QUEUE; they wait there, and pushes go on.",
+        Late("framework.cli.jobs_queues:pause_queue_"),
+    ),
+    LateCommand("unpause-queue", "End the pause of QUEUE.", Late("framework.cli.jobs_queues:unpause_queue_")),
+    LateCommand(
+        "clear", "Drop the jobs that are in QUEUE now, without running them.", Late("framework.cli.jobs_queues:clear")
+    ),
+    LateCommand(
+        "processes",
+        "Show the running processes of this framework and of Sidekiq, or their running jobs.",
+        Late("framework.cli.jobs_processes:processes"),
+    ),
+    LateCommand(
+        "quiet",
+        "Ask each PROCESS to fetch no more jobs; running jobs go on.",
+        Late("framework.cli.jobs_processes:quiet"),
+    ),
+    LateCommand(
+        "stop",
+        "Ask each PROCESS to stop: running jobs have its timeout, then they go back to their queues.",
+        Late("framework.cli.jobs_processes:stop"),
+    ),
+    LateCommand(
+        "dump", "Ask each PROCESS to log the stacks of its threads.", Late("framework.cli.jobs_processes:dump")
+    ),
+    LateCommand(
+        "ping",
+        "Say whether processes are running, by their heartbeats: all, or each PROCESS.",
+        Late("framework.cli.jobs_processes:ping"),
+    ),
+    LateCommand(
+        "list",
+        "List the jobs of PLACE: queue:NAME, scheduled, retry, dead, interrupted or held.",
+        Late("framework.cli.jobs_list:list_jobs"),
+    ),
+    LateCommand(
+        "show",
+        "Show the job JID: its place, class, arguments, error with backtrace, and every other field.",
+        Late("framework.cli.jobs_show:show"),
+    ),
+    LateCommand(
+        "story",
+        "Show the event of the recorded job JID, and its messages with their times.",
+        Late("framework.cli.jobs_story:story"),
+    ),
+    LateCommand(
+        "workflow",
+        "Show a workflow as a graph in Mermaid's language, with the states of its steps.",
+        Late("framework.cli.workflow_commands:workflow"),
+    ),
+    LateCommand(
+        "retry", "Retry dead or failed jobs: move them to their queues now.", Late("framework.cli.jobs_actions:retry")
+    ),
+    LateCommand("kill", "Kill jobs that wait: move them to the dead set.", Late("framework.cli.jobs_actions:kill")),
+    LateCommand("delete", "Delete jobs of a set: they never run.", Late("framework.cli.jobs_actions:delete")),
+    LateCommand(
+        "requeue", "Move interrupted jobs to their queues for one more run.", Late("framework.cli.jobs_actions:requeue")
+    ),
+    LateCommand(
+        "cancel",
+        "Cancel jobs, wherever they are: end those that wait, and ask running ones to end.",
+        Late("framework.cli.jobs_cancel:cancel"),
+    ),
+    LateCommand(
+        "set-priority",
+        "Give jobs that wait another priority: in a queue, in the schedule set, or for a retry.",
+        Late("framework.cli.jobs_priority:set_priority"),
+    ),
+    LateCommand(
+        "explain",
+        "Explain why the job JID does not run, or why the class WORKER makes no progress.",
+        Late("framework.cli.jobs_explain:explain"),
+    ),
+    LateCommand(
+        "held",
+        "Show and drop the jobs that a limit or a pause holds outside of their queues.",
+        Late("framework.cli.jobs_held:held"),
+    ),
+    LateCommand("limits", "Show, set and clear concurrency limits.", Late("framework.cli.jobs_limits:limits")),
+    LateCommand("locks", "Show and delete the locks of deduplicated jobs.", Late("framework.cli.jobs_locks:locks")),
+    LateCommand(
+        "leases",
+        "Show and end the exclusive leases of the application, which code takes with framework.lease.",
+        Late("framework.cli.jobs_leases:leases"),
+    ),
+    LateCommand(
+        "pause",
+        "Hold the jobs of CLASS when they are fetched, until the pause ends.",
+        Late("framework.cli.jobs_pause:pause"),
+    ),
+    LateCommand("paused", "Show the paused queues and classes.", Late("framework.cli.jobs_pause:paused")),
+    LateCommand(
+        "resume",
+        "End the pause of CLASS and return its held jobs to their queues.",
+        Late("framework.cli.jobs_pause:resume_"),
+    ),
+    LateCommand(
+        "deferred",
+        "Show the jobs that a policy deferred, and make them due.",
+        Late("framework.cli.jobs_deferred:deferred"),
+    ),
+    LateCommand("drop", "Drop jobs of CLASS when they are fetched.", Late("framework.cli.jobs_flags:drop")),
+    LateCommand("defer", "Defer jobs of CLASS when they are fetched.", Late("framework.cli.jobs_flags:defer")),
+    LateCommand(
+        "flags", "Show and clear the flags that operators set on classes.", Late("framework.cli.jobs_flags:flags")
+    ),
+    LateCommand(
+        "counters",
+        "Print the counters and gauges of the policies in Prometheus' text format.",
+        Late("framework.cli.jobs_counters:counters"),
+    ),
+    LateCommand(
+        "profile",
+        "Write the profile of the job JID as a page of HTML; without JID, list the kept profiles.",
+        Late("framework.cli.jobs_profile:profile"),
+    ),
+)
 
 
 class JobsGroup(SectionedGroup):
-    """The commands by what an operator wants to do."""
+    """The commands by what an operator wants to do, also those of features."""
 
     sections: Mapping[str, Sequence[str]] = {
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
@@ -41,13 +152,8 @@ class JobsGroup(SectionedGroup):
     }
 
 
-@click.group("jobs", cls=JobsGroup, context_settings={"help_option_names": ["-h", "--help"]})
-def jobs() -> None:
-    """Push jobs; show queues, processes and jobs, explain why jobs do not run, and act on them."""
-
-
-for command in (
-    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, workflow, *ACTIONS, cancel, set_priority),
-    *(explain, held, limits, locks, leases, *PAUSES, deferred, *FLAGS, counters, profile),
-):
-    jobs.add_command(command)
+jobs = JobsGroup(
+    "jobs",
+    chain(_OF_NO_FEATURE, *(one.job_commands for one in features())),
+    "Push jobs; show queues, processes and jobs, explain why jobs do not run, and act on them.",
+)

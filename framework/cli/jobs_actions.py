@@ -253,38 +253,36 @@ def _result_fields(name: str, one: ShardResult) -> dict[str, Any]:
     return {"shard": name, **{field: getattr(one, field) for field in counts}}
 
 
-COMMANDS: tuple[click.Command, ...] = (
-    _make_command(
-        RETRY,
-        """Retry dead or failed jobs: move them to their queues now.
+retry = _make_command(
+    RETRY,
+    """Retry dead or failed jobs: move them to their queues now.
 
-        The run does not use up one of their retries. Name jobs by their ids, or select them by options, of which all must
-        match: then the command shows their number and asks.
+    The run does not use up one of their retries. Name jobs by their ids, or select them by options, of which all must
+    match: then the command shows their number and asks.
 
-        Status 1: an id is unknown, no job there has the class of --class, a job stays as it is, the time limit ended, or a
-        shard does not answer.
-        """,
-    ),
-    _make_command(
-        KILL,
-        """Kill jobs that wait: move them to the dead set.
+    Status 1: an id is unknown, no job there has the class of --class, a job stays as it is, the time limit ended, or a
+    shard does not answer.
+    """,
+)
+kill = _make_command(
+    KILL,
+    """Kill jobs that wait: move them to the dead set.
 
-        If the dead set is full, its oldest jobs are removed. No death handler is called. Selection and status are those
-        of retry.
-        """,
-    ),
-    _make_command(
-        DELETE,
-        """Delete jobs of a set: they never run.
+    If the dead set is full, its oldest jobs are removed. No death handler is called. Selection and status are those
+    of retry.
+    """,
+)
+delete = _make_command(
+    DELETE,
+    """Delete jobs of a set: they never run.
 
-        Their locks are released. Selection and status are those of retry; options need --in.
-        """,
-    ),
-    _make_command(
-        REQUEUE,
-        """Move interrupted jobs to their queues for one more run.
+    Their locks are released. Selection and status are those of retry; options need --in.
+    """,
+)
+requeue = _make_command(
+    REQUEUE,
+    """Move interrupted jobs to their queues for one more run.
 
-        With --in, jobs of another set, before they are due. Selection and status are those of retry.
-        """,
-    ),
+    With --in, jobs of another set, before they are due. Selection and status are those of retry.
+    """,
 )

@@ -156,6 +156,3 @@ def show(*, names: Sequence[str], as_json: bool) -> None:
     defers the others; drop_jobs_CLASS drops them; pause_jobs_CLASS holds them.
     """
     print_flags(names, is_class_flag, as_json=as_json)
-
-
-COMMANDS: tuple[click.Command, ...] = (drop, defer, flags)

@@ -146,6 +146,3 @@ def _pause_row(shard: str, now: float, one: PauseSummary) -> Sequence[str]:
         format_age(now, one.since),
         one.reason or "-",
     )
-
-
-COMMANDS: tuple[click.Command, ...] = (pause, paused, resume_)

@@ -228,6 +228,3 @@ def _ping_row(shard: str, now: float, running: Sequence[WorkerProcess]) -> Seque
     last = max((one.beat for one in running if one.beat is not None), default=None)
     quiet_count = sum(one.is_quiet for one in running)
     return shard, str(len(running)), str(quiet_count), str(sum(one.busy for one in running)), format_age(now, last)
-
-
-COMMANDS: tuple[click.Command, ...] = (processes, quiet, stop, dump, ping)

@@ -154,6 +154,3 @@ def _act_on(on: ShardCommand, queue: str, step: Callable[[Shard], T]) -> Iterato
         known: Collection[str] = {name for _, names in on.each(known_queues) for name in names}
         raise UnknownNameError(unknown_queue_message(queue, set(known)))
     return ((shard, result) for shard, (result,) in found)
-
-
-COMMANDS: tuple[click.Command, ...] = (queues, pause_queue_, unpause_queue_, clear)

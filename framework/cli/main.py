@@ -1,76 +1,80 @@
 """``application-worker``: every command of the framework under one name."""
 
+from itertools import chain
+
 import click
 
-from framework.terminal.lazy import LazyCommand, LazyGroup
+from framework.feature import Late, LateCommand, features
+from framework.terminal.groups import LateGroup
 from framework.version import VERSION
 
-_COMMANDS_PACKAGE = "framework.cli"
-_DEVTOOLS = "framework.devtools.commands"
-
-COMMANDS = {
-    "worker": LazyCommand(f"{_COMMANDS_PACKAGE}.worker", "worker", "Run one worker process until TERM or INT."),
-    "cluster": LazyCommand(f"{_COMMANDS_PACKAGE}.cluster", "cluster", "Run a supervisor and its worker processes."),
-    "generate-queues": LazyCommand(
-        f"{_DEVTOOLS}.generate_queues",
-        "generate_queues",
+_OF_NO_FEATURE = (
+    LateCommand("worker", "Run one worker process until TERM or INT.", Late("framework.cli.worker:worker")),
+    LateCommand("cluster", "Run a supervisor and its worker processes.", Late("framework.cli.cluster:cluster")),
+    LateCommand(
+        "generate-queues",
         "Write the generated files: all workers, and their queues.",
+        Late("framework.devtools.commands.generate_queues:generate_queues"),
     ),
-    "route": LazyCommand(f"{_DEVTOOLS}.route", "route", "Show queue, shard and rule of workers, and check the rules."),
-    "attributes": LazyCommand(
-        f"{_DEVTOOLS}.attributes", "attributes", "List what a worker class may declare, or explain attributes."
+    LateCommand(
+        "route",
+        "Show queue, shard and rule of workers, and check the rules.",
+        Late("framework.devtools.commands.route:route"),
     ),
-    "lint-workers": LazyCommand(
-        f"{_DEVTOOLS}.lint_workers",
-        "lint_workers",
+    LateCommand(
+        "attributes",
+        "List what a worker class may declare, or explain attributes.",
+        Late("framework.devtools.commands.attributes:attributes"),
+    ),
+    LateCommand(
+        "lint-workers",
         "Find faults in the source of workers, without importing it.",
+        Late("framework.devtools.commands.lint_workers:lint_workers"),
     ),
-    "check-compat": LazyCommand(
-        f"{_DEVTOOLS}.check_compat",
-        "check_compat",
+    LateCommand(
+        "check-compat",
         "Check whether a deploy would break jobs of the last release.",
+        Late("framework.devtools.commands.check_compat:check_compat"),
     ),
-    "retired": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.retired", "retired", "Count the jobs that are left of retired classes."
+    LateCommand("retired", "Count the jobs that are left of retired classes.", Late("framework.cli.retired:retired")),
+    LateCommand(
+        "migrate-jobs",
+        "Move waiting jobs to other queues of their shard.",
+        Late("framework.cli.migrate_jobs:migrate_jobs"),
     ),
-    "migrate-jobs": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.migrate_jobs", "migrate_jobs", "Move waiting jobs to other queues of their shard."
+    LateCommand("jobs", "Show jobs that do not run, explain why, and release them.", Late("framework.cli.jobs:jobs")),
+    LateCommand("top", "Show queues, processes and jobs, live, in a terminal.", Late("framework.cli.top.command:top")),
+    LateCommand("flags", "List, set and clear the application's feature flags.", Late("framework.cli.flags:flags")),
+    LateCommand("limiters", "Show rate limiters, and resize or reset them.", Late("framework.cli.limiters:limiters")),
+    LateCommand(
+        "batches", "List batches of jobs, show one, cancel or delete it.", Late("framework.cli.batch_commands:batches")
     ),
-    "jobs": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.jobs", "jobs", "Show jobs that do not run, explain why, and release them."
+    LateCommand(
+        "workflows", "List workflows, cancel or delete one.", Late("framework.cli.workflow_commands:workflows")
     ),
-    "top": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.top.command", "top", "Show queues, processes and jobs, live, in a terminal."
+    LateCommand("cron", "Show the schedule, and change its entries.", Late("framework.cli.cron:cron")),
+    LateCommand(
+        "tasks", "Show tasks, cancel and retry them, and make their tables.", Late("framework.cli.task_commands:tasks")
     ),
-    "flags": LazyCommand(f"{_COMMANDS_PACKAGE}.flags", "flags", "List, set and clear the application's feature flags."),
-    "limiters": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.limiters", "limiters", "Show rate limiters, and resize or reset them."
+    LateCommand(
+        "ledger", "Find recorded jobs that Redis has lost, and enqueue them again.", Late("framework.cli.ledger:ledger")
     ),
-    "batches": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.batch_commands", "batches", "List batches of jobs, show one, cancel or delete it."
+    LateCommand(
+        "pushes", "Show and replay the pushes that are kept while Redis is down.", Late("framework.cli.pushes:pushes")
     ),
-    "workflows": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.workflow_commands", "workflows", "List workflows, cancel or delete one."
+    LateCommand(
+        "encryption",
+        "Make keys for encrypted arguments, and show the jobs of each.",
+        Late("framework.cli.encryption:encryption"),
     ),
-    "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
-    "tasks": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.task_commands", "tasks", "Show tasks, cancel and retry them, and make their tables."
-    ),
-    "ledger": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.ledger", "ledger", "Find recorded jobs that Redis has lost, and enqueue them again."
-    ),
-    "pushes": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."
-    ),
-    "encryption": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.encryption", "encryption", "Make keys for encrypted arguments, and show the jobs of each."
-    ),
-    "payloads": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.payloads", "payloads", "Show and sweep the store of large arguments."
-    ),
-    "store": LazyCommand(f"{_COMMANDS_PACKAGE}.store", "store", "Start, stop or show the development stores."),
-    "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least Redis rights of a role."),
-}
+    LateCommand("payloads", "Show and sweep the store of large arguments.", Late("framework.cli.payloads:payloads")),
+    LateCommand("store", "Start, stop or show the development stores.", Late("framework.cli.store:store")),
+    LateCommand("acl", "Print the least Redis rights of a role.", Late("framework.cli.acl:acl")),
+)
 
-main = LazyGroup("application-worker", COMMANDS, "Run worker processes and manage their jobs.")
+main = LateGroup(
+    "application-worker",
+    chain(_OF_NO_FEATURE, *(one.commands for one in features())),
+    "Run worker processes and manage their jobs.",
+)
 click.version_option(VERSION, prog_name="application-worker")(main)

@@ -1,9 +1,11 @@
-"""Groups of commands: help that lists whole sentences, and hints for unknown commands."""
+"""Groups of commands: loaded when they are used, help that lists whole sentences, and hints for unknown commands."""
 
-from collections.abc import Mapping, Sequence
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
+from framework.feature import LateCommand
 from framework.messages import did_you_mean
 
 _NO_LENGTH_LIMIT = 10_000
@@ -28,18 +30,53 @@ class CommandGroup(click.Group):
             formatter.write_dl(rows)
 
 
-class SectionedGroup(CommandGroup):
+class LateCommands(UserDict[str, click.Command]):
+    """The commands of a click group by name; each is loaded at its first lookup."""
+
+    def __init__(self, entries: Iterable[LateCommand]) -> None:
+        super().__init__()
+        self.entries: Mapping[str, LateCommand] = {one.name: one for one in entries}
+
+    def __missing__(self, name: str) -> click.Command:
+        self.data[name] = self.entries[name].command.load()
+        return self.data[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries or name in self.data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.entries, **self.data})
+
+    def __len__(self) -> int:
+        return len({**self.entries, **self.data})
+
+
+class LateGroup(click.Group):
+    """A group whose help and usage errors load no command."""
+
+    def __init__(self, name: str, entries: Iterable[LateCommand], help_: str) -> None:
+        commands = LateCommands(entries)
+        super().__init__(name, commands, help=help_, context_settings={"help_option_names": ["-h", "--help"]})
+        self.entries = commands.entries
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their lines."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.entries[name].help) for name in self.list_commands(ctx)])
+
+
+class SectionedGroup(CommandGroup, LateGroup):
     """A group of many commands, whose help lists them in sections. A command without a section is listed last."""
 
     sections: Mapping[str, Sequence[str]] = {}
-    """The names of commands by the title of their section."""
+    """The names of commands by the title of their section. A name without a command is left out."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """List each command with the whole first sentence of its help, below the title of its section."""
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their lines, below the titles of the sections."""
         listed = {name for names in self.sections.values() for name in names}
-        others = [name for name in sorted(self.commands) if name not in listed]
+        others = [name for name in self.list_commands(ctx) if name not in listed]
         for title, names in {**self.sections, "Others": others}.items():
-            rows = [(name, self.commands[name].get_short_help_str(_NO_LENGTH_LIMIT)) for name in names]
+            rows = [(name, self.entries[name].help) for name in names if name in self.entries]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from framework.cli.main import COMMANDS
+from framework.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-INSTALLED = frozenset(COMMANDS)
+INSTALLED = frozenset(main.entries)
 LAUNCHERS = {name.replace("-", "_") for name in INSTALLED}
 OF_CHECKOUT = frozenset({"architecture", "bench", "chaos", "demo", "docs", "prove", "setup", "test"})
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import click
 from click.testing import CliRunner
 
-from framework.cli.main import COMMANDS as MAIN
 from framework.cli.main import main
 from framework.terminal.groups import SectionedGroup
 from tests.tables import each_row
@@ -81,7 +80,7 @@ def test_group_help_has_whole_sentences(name: str) -> None:
     group = COMMANDS[name]
     assert isinstance(group, click.Group)
     words = " ".join(page(name).split())
-    lines = [one.help for one in MAIN.values()] if group is main else []
+    lines = [one.help for one in main.entries.values()] if group is main else []
     for line in lines or [child.get_short_help_str(10_000) for child in group.commands.values()]:
         assert line.endswith(".")
         assert line in words

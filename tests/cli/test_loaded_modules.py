@@ -5,7 +5,8 @@ import signal
 import pytest
 
 import framework
-from framework.cli.main import COMMANDS, main
+from framework.cli.jobs import jobs
+from framework.cli.main import main
 from tests.harness import Site
 
 SHOWING = """
@@ -96,10 +97,13 @@ def test_worker_without_settings_loads_no_optional_module(cold_site: Site) -> No
     assert not found_in(loaded, FOREIGN | PROGRAMS | {"framework.cluster"})
 
 
-def test_table_of_commands_names_existing_commands() -> None:
+def test_tables_of_commands_name_existing_commands() -> None:
     """The table is text, so check that each line has the name of a command and a sentence."""
-    assert {name: main.commands[name].name for name in main.commands} == {name: name for name in COMMANDS}
-    assert [entry.help for entry in COMMANDS.values() if not entry.help.endswith(".") or len(entry.help) > 70] == []
+    assert {name: main.commands[name].name for name in main.commands} == {name: name for name in main.entries}
+    assert [one.help for one in main.entries.values() if not one.help.endswith(".") or len(one.help) > 70] == []
+    assert {name: jobs.commands[name].name for name in jobs.commands} == {name: name for name in jobs.entries}
+    first_sentences = {name: command.get_short_help_str(10_000) for name, command in jobs.commands.items()}
+    assert {name: one.help for name, one in jobs.entries.items()} == first_sentences
 
 
 def test_import_loads_nothing_before_it_is_needed(cold_site: Site) -> None:
