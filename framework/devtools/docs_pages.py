@@ -24,8 +24,6 @@ _MARKER = re.compile(
 )
 _SHARED_BY = 3
 """An option of so many commands with the same text is explained once."""
-_BASE_IMPORT = re.compile(r"((?<=\n)\n(?=.*\n\n))?^from workers\.base import TeamWorker\n", re.MULTILINE)
-"""The import that examples share, with the blank line before it if no other import follows."""
 
 
 class PageError(Exception):
@@ -47,14 +45,14 @@ def generated_parts() -> Mapping[str, Mapping[str, str]]:
     """Return every generated text, by the two names in its opening marker.
 
     ``attributes``: each, and the ``rules`` between them. ``commands``: each, each group, and the options that they ``share``.
-    ``lint``: the list of ``codes``, and the codes ``explained``. ``names``: a table for each other library.
+    ``lint``: the list of ``codes``, and the codes ``explained``. ``names``: those of each other library.
     """
     rules = "\n".join(f"- `{rule}`: {rule.reason}. {rule.remedy}" for rule in CONSTRAINTS)
     return {
         "attributes": {**{name: _attribute_text(name) for name in ATTRIBUTES}, "rules": rules},
         "commands": {**_command_texts(), "shared": _shared_table()},
         "lint": {"codes": _code_lists(), "explained": _code_sections()},
-        "names": {system.lower(): _name_table(system) for system in SYSTEMS},
+        "names": {system.lower(): _name_list(system) for system in SYSTEMS},
     }
 
 
@@ -141,38 +139,19 @@ def _shared_table() -> str:
 
 
 def _command_text(name: str, command: click.Command) -> str:
+    """Return the purpose of a command and the names of its options, which ``--help`` explains."""
     pieces = [one for one in command.collect_usage_pieces(click.Context(command)) if one != command.options_metavar]
-    shared = [one for one in _options(command) if (_words(one), one.help or "") in _shared()]
-    words = [f"`{one.opts[0]}`{' (required)' if one.required else ''}" for one in shared]
-    own = [f"  - {_words(one)}: {one.help}{_default(one)}" for one in _options(command) if one not in shared]
+    words = [f"`{one.opts[0]}`{' (required)' if one.required else ''}" for one in _options(command)]
     line = f"- **`{' '.join([name, *pieces])}`**: {command.get_short_help_str(10_000)}"
-    return "\n".join([f"{line} With {', '.join(words)}." if words else line, *own])
+    return f"{line} Options: {', '.join(words)}." if words else line
 
 
-def _default(option: click.Option) -> str:
-    if option.required:
-        return " Required."
-    if isinstance(option.show_default, str):
-        return f" Default: {option.show_default}."
-    if not option.show_default:
-        return ""
-    return (
-        f" Default: `{option.default:g}`."
-        if isinstance(option.default, int | float)
-        else f" Default: `{option.default}`."
-    )
-
-
-def _name_table(system: str) -> str:
-    """Return the names of a library. Names with the same answer share a row."""
+def _name_list(system: str) -> str:
+    """Return the names of a library. Names with the same answer share a line, which is linked to the guide."""
     answers: dict[tuple[str, str], list[str]] = {}
     for one in rows_of(system):
         answers.setdefault((one.text(), one.page), []).extend(shown_name(one))
-    lines = [f"| {system} | Here | Guide |", "|---|---|---|"]
-    for (text, page), names in answers.items():
-        guide = page.removeprefix("guides/").removesuffix(".md").replace("_", " ")
-        lines.append(f"| {', '.join(names)} | {text} | [{guide}](../{page}) |")
-    return "\n".join(lines)
+    return "\n".join(f"- [{', '.join(names)}](../{page}): {text}" for (text, page), names in answers.items())
 
 
 def shown_name(one: ForeignName) -> list[str]:
@@ -191,14 +170,4 @@ def _code_lists() -> str:
 
 
 def _code_sections() -> str:
-    return "\n\n".join(
-        f"### {code}\n\n{rule.summary} {rule.why}\n\nFix: {rule.fix}.\n\n"
-        f"Bad:\n\n{_code_block(rule.bad, f'{code}/bad.py')}\n\nGood:\n\n{_code_block(rule.good, f'{code}/good.py')}"
-        for code, rule in RULES.items()
-    )
-
-
-def _code_block(code: str, file: str) -> str:
-    # The page names this import once, above the examples.
-    shown = _BASE_IMPORT.sub("", code).strip()
-    return f"```python file=examples/{file.lower()}\n{shown}\n```"
+    return "\n\n".join(f"### {code}\n\n{rule.summary} {rule.why} Fix: {rule.fix}." for code, rule in RULES.items())
