@@ -170,4 +170,4 @@ def _code_lists() -> str:
 
 
 def _code_sections() -> str:
-    return "\n\n".join(f"### {code}\n\n{rule.summary} {rule.why} Fix: {rule.fix}." for code, rule in RULES.items())
+    return "\n\n".join(f"### {code}\n\n{rule.summary} Fix: {rule.fix}." for code, rule in RULES.items())
