@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -29,14 +27,6 @@ def test_hooks_are_the_steps_of_the_test_command():
     hooks = {hook["name"]: hook["entry"] for hook in repository["hooks"]}
     assert list(hooks) == list(steps_of_the_test_command())
     assert hooks == {name: f'python3 scripts/test --step "{name}"' for name in hooks}
-
-
-def test_step_of_an_unknown_name_ends_with_the_known_ones():
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "test"), "--step", "nothing"],
-        capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    assert (done.returncode, "steps: collect, ruff check" in done.stderr) == (2, True)
 
 
 def test_workflows_run_the_commands_of_developers():
