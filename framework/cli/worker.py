@@ -21,6 +21,7 @@ from framework.process.own_queues import CapsuleOptions, OwnQueues, without_caps
 from framework.process.reload import FileChanges, Reloader, WatchedFolder
 from framework.process.signals import SignalQueue
 from framework.process.supervisor_link import bind_to_supervisor
+from framework.process.worker_options import WorkerOptions
 from framework.route.loading import load_workers
 from framework.route.router import MAIN, Router
 from framework.settings.base import ENV_PREFIX
@@ -41,7 +42,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo
 from framework.wiring.client import connect
-from framework.wiring.worker_process import WorkerOptions, run_worker
+from framework.wiring.worker_process import run_worker
 
 _FILE_SETTINGS = ("limits", "process_limits", "blocking_queues")
 """Settings that the file of ``-C`` may have too."""

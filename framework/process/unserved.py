@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import redis
 from redis.exceptions import RedisError
@@ -32,10 +32,10 @@ from framework.wire import keys
 REPEAT_S = 3600.0
 """The period at which a warning that still holds is repeated."""
 
-PROCESS_DEADLINE_S = 2.0
+_PROCESS_DEADLINE_S = 2.0
 """The deadline of each read in a worker process."""
 
-PRODUCER_DEADLINE_S = 1.0
+_PRODUCER_DEADLINE_S = 1.0
 """The deadline of each read at a producer's boot, for which the application waits."""
 
 _MAX_NAMES = 5
@@ -43,31 +43,22 @@ _MOST_FIELDS = 50
 _MOST_OPTIONS = 20
 
 
-class UnservedCallbacks(NamedTuple):
-    """Called with the queues that no process serves, and with those that a process serves again."""
-
-    on_unserved: Callable[[frozenset[QueueLocation]], None]
-    on_served: Callable[[frozenset[QueueLocation]], None]
-
-
 # Two checks, because many processes may start at the same time.
 class UnservedWatch:
     """Warn of a queue that two checks in a row found unserved, and report when it is served. Use it from one thread.
 
-    ``find`` returns the queues that are unserved now; it is ``None`` where this process serves all of them.
+    A process that serves all queues itself never looks.
     """
 
     def __init__(
         self,
-        find: Callable[[], frozenset[QueueLocation]] | None,
-        callbacks: UnservedCallbacks,
+        queues: "UnservedQueues",
         *,
         in_group: bool = False,
         timings: Timings = STANDARD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._find = find
-        self._callbacks = callbacks
+        self._queues = queues
         self._clock = clock
         self._timings = timings
         self._first_s = timings.first_unserved_check_in_group_s if in_group else timings.first_unserved_check_s
@@ -80,11 +71,11 @@ class UnservedWatch:
     def step(self) -> float:
         """Check the queues, except in the first call, and return the seconds until the next call."""
         self._checks += 1
-        if self._find is None:
+        if not self._queues.places:
             return self._timings.served_check_period_s
         if self._checks == 0:
             return self._first_s
-        missing = self._find()
+        missing = self._queues.find()
         self._notify(missing & self._previous, missing)
         self._previous = missing
         if not missing:
@@ -94,11 +85,11 @@ class UnservedWatch:
     def _notify(self, confirmed: frozenset[QueueLocation], missing: frozenset[QueueLocation]) -> None:
         served = self._warned - missing
         if served:
-            self._callbacks.on_served(served)
+            self._queues.log_served(served)
         self._warned -= served
         now = self._clock()
         if confirmed - self._warned or (confirmed and now - self._warned_at >= REPEAT_S):
-            self._callbacks.on_unserved(confirmed)
+            self._queues.log_unserved(confirmed)
             self._warned, self._warned_at = self._warned | confirmed, now
 
 
@@ -109,34 +100,45 @@ class UnservedQueues:
     application runs it.
     """
 
-    def __init__(self, settings: CoreSettings, router: Router) -> None:
+    def __init__(
+        self,
+        settings: CoreSettings,
+        router: Router,
+        shards: Mapping[str, Shard],
+        role: str,
+        deadline_s: float,
+        *,
+        served: Collection[QueueLocation] = (),
+    ) -> None:
+        """Look for all queues but those that are ``served`` for certain, by clients of this role. Opens no socket."""
         self._settings = settings
         classes = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
         own = [one for one in classes if not any(fnmatchcase(one.wire_name, text) for text in settings.foreign_classes)]
         self._targets = locations_of(router, own)
         self._former = former_queues(settings, router, own)
+        self.places = frozenset((*self._targets, *self._former)).difference(served)
+        """The queues that receive jobs of these classes, or did in an earlier release, and that have to be looked for."""
+        self._clients = {
+            name: shards[name].open_client(role, read_timeout_s=deadline_s)
+            for name in {place.shard for place in self.places}
+        }
 
-    @property
-    def locations(self) -> frozenset[QueueLocation]:
-        """Every queue that receives jobs of these classes, or did in an earlier release, with its shard."""
-        return frozenset((*self._targets, *self._former))
-
-    def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[QueueLocation]) -> frozenset[QueueLocation]:
-        """Return those of ``places`` that no running process serves; none of a shard that does not answer.
+    def find(self) -> frozenset[QueueLocation]:
+        """Return the queues that no running process serves; none of a shard that does not answer.
 
         All connections are closed afterwards.
         """
         found: set[QueueLocation] = set()
-        for shard in sorted({place.shard for place in places}):
-            names = {place.queue for place in places if place.shard == shard}
+        for shard, client in sorted(self._clients.items()):
+            names = {place.queue for place in self.places if place.shard == shard}
             try:
-                unserved = {QueueLocation(name, shard) for name in unserved_queues(clients[shard], names)}
-                found.update(unserved - _empty(clients[shard], unserved & self._former.keys()))
+                unserved = {QueueLocation(name, shard) for name in unserved_queues(client, names)}
+                found.update(unserved - _empty(client, unserved & self._former.keys()))
             # Nothing is known; pushes and the other threads report a shard that does not answer.
             except (RedisError, OSError):
                 pass
             finally:
-                clients[shard].connection_pool.disconnect()
+                client.connection_pool.disconnect()
         return frozenset(found)
 
     def log_unserved(self, places: Iterable[QueueLocation]) -> None:
@@ -210,14 +212,24 @@ class UnservedQueues:
         return f", or update {self._settings.config_file_label('queues.yml')} with `{command('generate-queues')}`"
 
 
+def open_watch(
+    settings: CoreSettings,
+    router: Router,
+    shards: Mapping[str, Shard],
+    served: Collection[QueueLocation],
+    timings: Timings,
+    *,
+    in_group: bool,
+) -> UnservedWatch:
+    """Return the watch for queues that this process does not serve. Opens no socket."""
+    queues = UnservedQueues(settings, router, shards, "unserved", _PROCESS_DEADLINE_S, served=served)
+    return UnservedWatch(queues, in_group=in_group, timings=timings)
+
+
 def warn_unserved(settings: CoreSettings, router: Router, shards: Mapping[str, Shard]) -> None:
     """Warn once of the queues of loaded classes that no process serves; skip a shard that does not answer."""
-    unserved = UnservedQueues(settings, router)
-    clients = {
-        name: shards[name].open_client("boot", read_timeout_s=PRODUCER_DEADLINE_S)
-        for name in {place.shard for place in unserved.locations}
-    }
-    unserved.log_unserved(unserved.find(clients, unserved.locations))
+    unserved = UnservedQueues(settings, router, shards, "boot", _PRODUCER_DEADLINE_S)
+    unserved.log_unserved(unserved.find())
 
 
 def _empty(client: "redis.Redis", places: Iterable[QueueLocation]) -> set[QueueLocation]:

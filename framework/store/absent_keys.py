@@ -33,6 +33,11 @@ class AbsentKeys:
         self.round_trip_s = 0.0
         """The duration of the last check."""
 
+    def watch(self, *names: str) -> None:
+        """Check these keys too. Call it while the process is built, before any thread uses this object."""
+        self._names |= set(names)
+        self._to_read.update(names)
+
     def check(self, client: "redis.Redis") -> bool:
         """Ask for the keys that were missing; return whether any exists now. Raises redis errors, except refusals."""
         with self._lock:

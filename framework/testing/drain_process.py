@@ -13,13 +13,14 @@ from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
+from framework.process.worker_options import WorkerOptions
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.testing.no_process import silent_log
 from framework.wire import keys
 from framework.wire.sub_queues import parent_of
-from framework.wiring.worker_process import WorkerOptions, build_worker
+from framework.wiring.worker_process import build_worker
 
 _POLL_INTERVAL_S = 0.01
 _CHECK_PERIOD_S = 0.005

@@ -20,6 +20,7 @@ from framework.process.own_queues import CapsuleOptions, check_capsules, without
 from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
+from framework.process.worker_options import WorkerOptions, check_options
 from framework.route.loading import checked_router, load_workers
 from framework.route.router import MAIN, Router
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
@@ -29,7 +30,7 @@ from framework.supervised_threads import SupervisedThread, report_to
 from framework.telemetry import logs
 from framework.telemetry.library_log import LibraryLog
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
-from framework.wiring.worker_process import WorkerOptions, build_worker, check_options
+from framework.wiring.worker_process import build_worker
 
 CONCURRENCY = 2
 """The jobs that run at a time by default (Sidekiq's): they share the interpreter with the application."""

@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
@@ -13,7 +12,6 @@ from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
 from framework.cron.scheduler import CronScheduler
-from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
 from framework.execute.isolation.runs import IsolatedRuns
@@ -33,7 +31,6 @@ from framework.process.boot_warnings import (
 )
 from framework.process.capsules import Capsules
 from framework.process.components import ProcessComponents
-from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.health_address import HealthAddress
 from framework.process.heartbeat import ProcessLease
@@ -41,11 +38,9 @@ from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.own_queues import (
-    CapsuleOptions,
     CapsulePlan,
     OwnQueues,
     known_queues,
-    plan_capsules,
     warn_own_queues,
 )
 from framework.process.record import ProcessRecord, default_tag
@@ -53,7 +48,8 @@ from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.shared_state import SharedState
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
-from framework.process.unserved import PROCESS_DEADLINE_S, UnservedCallbacks, UnservedQueues, UnservedWatch
+from framework.process.unserved import open_watch
+from framework.process.worker_options import WorkerOptions, check_options
 from framework.process.worker_parts import ProcessContext, WorkerParts
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
@@ -64,7 +60,7 @@ from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
 from framework.shard.shard import Shard
-from framework.shard.shards import Shards, open_shards
+from framework.shard.shards import open_shards
 from framework.store.absent_keys import AbsentKeys
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
@@ -91,46 +87,6 @@ from framework.wiring.fair_queues import fair_queues, refuse_shared_fair_queues
 from framework.wiring.payload_sweep import open_payload_upkeep
 from framework.wiring.payloads import open_decoder, open_protection
 from framework.wiring.schedule import open_poller
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """The options of one process."""
-
-    shard: str
-    queues: tuple[tuple[str, int], ...]
-    slots: int
-    timeout_s: float
-    no_namespaces: bool = False
-    """Whether names are queues only, and no namespaces."""
-    tag: str | None = None
-    labels: tuple[str, ...] = ()
-    queues_from: str = "-q"
-    """The source of the queues: an option, a file, the environment, or the loaded classes."""
-    newer_queues: tuple[str, ...] = ()
-    """The queues that the generated file lacks."""
-    isolates: bool = True
-    """Whether isolated jobs run in processes of their own."""
-    health: HealthAddress | None = None
-    """The address of the health checks, ``None`` for none. The child of a supervisor has none: the supervisor answers."""
-    capsules: tuple[CapsuleOptions, ...] = ()
-    """The further capsules. Without ``queues`` the process has only these."""
-
-    @property
-    def total_slots(self) -> int:
-        """The slots of all capsules."""
-        return (self.slots if self.queues else 0) + sum(one.slots for one in self.capsules)
-
-    @property
-    def all_queues(self) -> list[str]:
-        """The queues and namespaces of all capsules, as they were given."""
-        return [name for queues in (self.queues, *(one.queues for one in self.capsules)) for name, _ in queues]
-
-    def plan(self, router: Router) -> list[CapsulePlan]:
-        """Return the capsules with the queues that their namespaces stand for."""
-        known = known_queues(router)
-        return plan_capsules(self.queues, self.slots, self.capsules, known, no_namespaces=self.no_namespaces)
-
 
 _FLUSH_S = 1.0
 """The time that a stopping process has for the last events of its jobs. A supervisor kills it 2 s after the deadline."""
@@ -195,19 +151,6 @@ def run_worker(
     os._exit(status)
 
 
-def check_options(options: WorkerOptions, settings: Settings) -> None:
-    """Raise ConfigurationError when the limit of open files is too low for these capsules, or when a queue's limit is ambiguous."""
-    seen: set[str] = set()
-    for queues in (options.queues, *(one.queues for one in options.capsules)):
-        names = {name for name, _ in queues}
-        for name in sorted(names & seen & settings.process_limits.keys()):
-            problem = f"{name}: more than one capsule serves this queue, so a limit per process cannot hold: give it to one capsule"
-            raise ConfigurationError([ConfigurationProblem("this process", "process_limits", problem)])
-        seen |= names
-    counts = [len(queues) for queues in (options.queues, *(one.queues for one in options.capsules)) if queues]
-    check_worker(options.total_slots, counts, len(settings.shards))
-
-
 def build_worker(
     settings: Settings,
     router: Router,
@@ -243,6 +186,7 @@ def build_worker(
     capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, map(parts.chain, owners))))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
+    served = [QueueLocation(name, shard.name) for plan in plans for name in plan.order.names]
     record = _record(options, plans, upkeep, identity, runs, absent, waits)
     return ProcessComponents(
         identity=identity,
@@ -265,7 +209,7 @@ def build_worker(
         timeout_s=options.timeout_s,
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
-        unserved=_unserved_watch(settings, router, options, record.queues, watched, in_group=supervisor is not None),
+        unserved=open_watch(settings, router, watched, served, waits, in_group=supervisor is not None),
         timings=waits,
         connections=(fetching, upkeep, beating, pool, polled, watched, shard),
     )
@@ -299,26 +243,10 @@ def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
     return events
 
 
-def _unserved_watch(
-    settings: Settings, router: Router, options: WorkerOptions, served: Sequence[str], shards: Shards, *, in_group: bool
-) -> UnservedWatch:
-    """Return the watch for queues that this process does not serve. Opens no socket."""
-    unserved = UnservedQueues(settings, router)
-    wanted = unserved.locations - {QueueLocation(name, options.shard) for name in served}
-    clients = {
-        name: shards[name].open_client("unserved", read_timeout_s=PROCESS_DEADLINE_S)
-        for name in {place.shard for place in wanted}
-    }
-    find = partial(unserved.find, clients, wanted)
-    callbacks = UnservedCallbacks(unserved.log_unserved, unserved.log_served)
-    return UnservedWatch(find if wanted else None, callbacks, in_group=in_group, timings=timings.current())
-
-
 def _absent_keys(settings: Settings, identity: str, owners: Sequence[str], waits: Timings) -> AbsentKeys:
-    """Return the keys that a process without work, policies in use or operators' orders does not find."""
+    """Return the keys that a process without work or operators' orders does not find. Features add theirs."""
     names = (
-        *(keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY),
-        *(keys.TASK_EVENTS, keys.BATCH_EVENTS),
+        *(keys.CANCELLED, keys.PAUSED, keys.RETRY, keys.TASK_EVENTS, keys.BATCH_EVENTS),
         *(keys.cron_entries(settings.cron.application), keys.signals(identity)),
     )
     # The record task checks them; an answer must last until the next check has been made.

@@ -17,12 +17,13 @@ from framework.features.flags.redis_flags import set_flag
 from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
+from framework.process.worker_options import WorkerOptions
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs
 from framework.wire import keys
-from framework.wiring.worker_process import WorkerOptions, build_worker
+from framework.wiring.worker_process import build_worker
 from tests.harness import IDENTITY, encoded
 from tests.proofs.machine.worker import close_components
 

@@ -4,7 +4,7 @@ import pytest
 
 from framework.process import record
 from framework.process.record import unserved_queues
-from framework.process.unserved import UnservedCallbacks, UnservedWatch
+from framework.process.unserved import UnservedWatch
 from framework.route.topology import QueueLocation
 from framework.timings import STANDARD
 from tests.harness import register_process
@@ -83,10 +83,11 @@ class WatchBench:
         self.now = 1_000.0
         self.looks = 0
         self.lost, self.found = [], []
-        callbacks = UnservedCallbacks(self.lost.append, self.found.append)
-        self.watch = UnservedWatch(self.look, callbacks, in_group=in_group, clock=lambda: self.now)
+        self.places = {MAIL, HELLO}
+        self.log_unserved, self.log_served = self.lost.append, self.found.append
+        self.watch = UnservedWatch(self, in_group=in_group, clock=lambda: self.now)
 
-    def look(self):
+    def find(self):
         self.looks += 1
         return self.missing
 
@@ -155,6 +156,7 @@ def test_unserved_watch_warns_when_last_process_ends():
 
 
 def test_unserved_watch_without_queues_reads_nothing():
-    reports = []
-    watch = UnservedWatch(None, UnservedCallbacks(reports.append, reports.append))
-    assert [watch.step() for _ in range(3)] == [STANDARD.served_check_period_s] * 3
+    bench = WatchBench()
+    bench.places = ()
+    assert [bench.step() for _ in range(3)] == [STANDARD.served_check_period_s] * 3
+    assert bench.looks == 0

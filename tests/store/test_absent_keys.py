@@ -103,3 +103,15 @@ def test_absent_keys_refused_check_lets_readers_read(absent, redis):
     assert may_exist(absent) == list(NAMES)
     absent.check(redis)
     assert may_exist(absent) == []
+
+
+def test_absent_keys_watches_more_keys_while_built(redis):
+    keys = AbsentKeys(NAMES, 6.0)
+    keys.watch("later")
+    assert keys.may_exist("later")
+    keys.note("later", found=False)
+    assert not keys.check(redis)
+    assert not keys.may_exist("later")
+    redis.set("later", 1)
+    assert keys.check(redis)
+    assert keys.may_exist("later")

@@ -10,6 +10,7 @@ from framework.features.concurrency.settings import ConcurrencySettings
 from framework.features.concurrency.sweeper import LimitSweeper
 from framework.features.concurrency.throttle import Throttle
 from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.wire import keys
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
@@ -26,6 +27,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
             StagedPolicy("class_slot", CapacityLimit(slots, limits)),
         )
 
+    process.absent.watch(keys.LIMITS, keys.LIMITS_WAITING)
     sweeper = LimitSweeper(upkeep, limits, process.invalidate, process.absent)
     # Throttling before the sweep, which assigns the slots that throttling has freed.
     return WorkerPart(of_capsule=of_capsule, periodic=(Throttle(upkeep, limits).adjust, sweeper.sweep))

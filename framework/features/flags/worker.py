@@ -7,6 +7,7 @@ from framework.features.flags.process_flags import open_flags, serve_flags
 from framework.features.flags.redis_flags import RedisFlags, ShardFlags
 from framework.features.flags.settings import FlagSettings
 from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.wire import keys
 
 
 class WorkerFlags:
@@ -14,6 +15,7 @@ class WorkerFlags:
 
     def __init__(self, process: ProcessContext) -> None:
         self._process = process
+        process.absent.watch(keys.FLAGS)
         self.stored = RedisFlags(process.upkeep, process.shard.name, process.absent)
         self.all = open_flags(FlagSettings.of(process.settings), self.stored)
 

@@ -11,6 +11,7 @@ from framework.features.pause.resumer import PauseResumer
 from framework.features.pause.state import PauseState
 from framework.features.pause.strategies import PauseStrategies
 from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.wire import keys
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
@@ -27,6 +28,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     def of_capsule(owner: str) -> Sequence[StagedPolicy]:
         return (StagedPolicy("hold", PausePolicy(client, owner, pauses)),)
 
+    process.absent.watch(keys.PAUSED_CLASSES)
     resumer = PauseResumer(process.upkeep, pauses, process.absent)
     return WorkerPart(of_capsule=of_capsule, refresh=polled.poll, periodic=(resumer.resume_ended,))
 

@@ -18,6 +18,7 @@ from framework.process import redis_at_boot
 from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
+from framework.process.worker_options import WorkerOptions
 from framework.route.loading import open_router
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wiring import worker_process
@@ -49,9 +50,7 @@ class SteppedWorker:
         self._environment = environment
         self._shard = environment.shard(shard)
         self._later_s = 0.0
-        service = worker_process.WorkerOptions(
-            shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0
-        )
+        service = WorkerOptions(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
         log = JobLog(environment.log, jobs=True)
         self.parts = worker_process.build_worker(
             environment.settings,

@@ -17,6 +17,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import redis_at_boot
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
+from framework.process.worker_options import WorkerOptions
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
@@ -134,7 +135,7 @@ class Worker(Owner):
         """Threads of the framework that ended by an error of their own."""
         self.signals = _Signals()
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
-        service = worker_process.WorkerOptions(shard, tuple((name, 0) for name in SERVED), SLOTS, 1e9)
+        service = WorkerOptions(shard, tuple((name, 0) for name in SERVED), SLOTS, 1e9)
         self.parts = worker_process.build_worker(
             settings, open_router(settings), service, self._shard, identity, log, supervisor=None
         )
