@@ -13,14 +13,10 @@ from framework.lazy_names import load_name, public_names
 from framework.tasks import access as task_access
 
 if TYPE_CHECKING:
+    from framework.application_worker import ApplicationWorker
+    from framework.by_name import aenqueue, enqueue
     from framework.cancellation import acancel, cancel
-    from framework.declare.background import background
-    from framework.declare.by_name import aenqueue, enqueue
-    from framework.declare.cron_worker import CronWorker
-    from framework.declare.iterable import IterableWorker
-    from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-    from framework.declare.worker import ApplicationWorker
     from framework.errors import (
         BusinessError,
         ConfigurationError,
@@ -32,7 +28,11 @@ if TYPE_CHECKING:
         RetryError,
         RetryLater,
     )
+    from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
+    from framework.features.cron.cron_worker import CronWorker
+    from framework.features.iteration.iterable import IterableWorker
     from framework.features.leases.reenqueuer import ReenqueuerWorker
+    from framework.function_jobs import background
     from framework.results import aresult, result
     from framework.wire.job import Job
     from framework.wiring.client import boot
@@ -67,22 +67,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ApplicationWorker": "framework.declare.worker",
+    "ApplicationWorker": "framework.application_worker",
     "ConcurrencyScope": "framework.declare.policy_options",
-    "CronWorker": "framework.declare.cron_worker",
+    "CronWorker": "framework.features.cron.cron_worker",
     "Deduplicate": "framework.declare.policy_options",
     "DeferOnHealth": "framework.declare.policy_options",
-    "IterableWorker": "framework.declare.iterable",
+    "IterableWorker": "framework.features.iteration.iterable",
     "Job": "framework.wire.job",
-    "LimitedCapacityWorker": "framework.declare.limited_capacity",
     "ReenqueuerWorker": "framework.features.leases.reenqueuer",
+    "LimitedCapacityWorker": "framework.features.concurrency.limited_capacity",
     "acancel": "framework.cancellation",
-    "aenqueue": "framework.declare.by_name",
+    "aenqueue": "framework.by_name",
     "aresult": "framework.results",
-    "background": "framework.declare.background",
+    "background": "framework.function_jobs",
     "boot": "framework.wiring.client",
     "cancel": "framework.cancellation",
-    "enqueue": "framework.declare.by_name",
+    "enqueue": "framework.by_name",
     "result": "framework.results",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack, cast
 
-from framework.declare.by_name import as_list, check_name, foreign_setter
-from framework.declare.options import Moment, PushOptions, check_options, due_at
-from framework.declare.setter import Setter
+from framework.application_worker import PushOptions, Setter
+from framework.by_name import as_list, check_name, foreign_setter
+from framework.declare.options import Moment, check_options, due_at
 from framework.errors import ArgumentsError
 from framework.process_clock import process_clock
 from framework.typeguards import short_repr

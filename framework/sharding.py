@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import redis
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import port
-from framework.declare.background import BackgroundFunction
-from framework.declare.worker import ApplicationWorker
+from framework.function_jobs import BackgroundFunction
 from framework.shard.routing_validator import RoutedScope, allow_unrouted
 from framework.wiring.client import process_client
 

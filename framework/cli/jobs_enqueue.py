@@ -10,9 +10,9 @@ from redis.exceptions import RedisError
 
 from framework import active_job
 from framework.all_settings import load
+from framework.application_worker import PushOptions
+from framework.by_name import enqueue as push_by_name
 from framework.declare import registry
-from framework.declare.by_name import enqueue as push_by_name
-from framework.declare.options import PushOptions
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.record import unserved_queues

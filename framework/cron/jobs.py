@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from framework.cron.entries import CronEntry
-from framework.declare.cron_worker import CRON_CALLER
 from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.push.client import Client
 from framework.push.prepared_job import PreparedJob
 from framework.telemetry import context
-from framework.wire.cron_fields import CRON
+from framework.wire.cron_fields import CRON, CRON_CALLER
 
 OVERLAP_STATE_S = 86_400
 """For an entry that skips overlapping ticks: how long the state of its last job is kept without a change. After that the job

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from framework.declare.calls import ResultCalls
 from framework.declare.options import Moment
 from framework.declare.request import JobRequest, P, Performs
 from framework.declare.setter import setter_of
@@ -13,7 +12,7 @@ from framework.types import Jid, Json
 T = TypeVar("T")
 
 
-class AwaitablePushes(ResultCalls):
+class AwaitablePushes:
     """Push from a coroutine. Each method pushes as its twin without ``a``, in a thread, while the event loop goes on.
 
     The arguments must not change until the push has ended. When the waiting task is cancelled, the push may have been made.

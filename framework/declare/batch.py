@@ -13,7 +13,7 @@ from framework.declare import batch_client, port
 from framework.declare.batch_port import BatchFacts, BatchStatus, JobCollector
 from framework.declare.calls import kept_values
 from framework.declare.request import P, Performs
-from framework.declare.setter import Setter, setter_of
+from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue, queue
 from framework.errors import BatchError
 from framework.text import format_count
@@ -81,7 +81,7 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch({self.bid!r})"
 
-    def on_complete(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+    def on_complete(self, callback: type[Performs[P]] | CoreSetter[P], *args: P.args, **kwargs: P.kwargs) -> None:
         """Enqueue a job of this class when every job of the batch has run, successfully or not.
 
         ``callback`` is a worker class, or ``Worker.set(...)``. The errors are those of ``perform_async``.
@@ -92,15 +92,15 @@ class Batch:
         """
         self._on("complete", callback, *args, **kwargs)
 
-    def on_success(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+    def on_success(self, callback: type[Performs[P]] | CoreSetter[P], *args: P.args, **kwargs: P.kwargs) -> None:
         """Enqueue a job of this class when all jobs of the batch have succeeded; never after ``cancel``. As ``on_complete``."""
         self._on("success", callback, *args, **kwargs)
 
-    def on_death(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+    def on_death(self, callback: type[Performs[P]] | CoreSetter[P], *args: P.args, **kwargs: P.kwargs) -> None:
         """Enqueue a job of this class when the first job of the batch dies. Otherwise as ``on_complete``."""
         self._on("death", callback, *args, **kwargs)
 
-    def on_finished(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+    def on_finished(self, callback: type[Performs[P]] | CoreSetter[P], *args: P.args, **kwargs: P.kwargs) -> None:
         """Enqueue a job of this class when every job of the batch has ended: succeeded, died or removed. As ``on_complete``."""
         self._on("finished", callback, *args, **kwargs)
 
@@ -206,11 +206,11 @@ class Batch:
     def _on(
         self,
         event: BatchEventName,
-        callback: type[Performs[P]] | Setter[P],
+        callback: type[Performs[P]] | CoreSetter[P],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        setter = cast("Setter[P]", _check_callback(event, callback))
+        setter = cast("CoreSetter[P]", _check_callback(event, callback))
         batches, facts = port.current().batches, self._facts
         built = batches.build_callback(facts, event, setter.request(*args, **kwargs))
         if built is None:
@@ -324,9 +324,9 @@ def _check_autoflush(count: object) -> int:
     return count
 
 
-def _check_callback(event: str, callback: object) -> Setter[Any]:
-    if isinstance(callback, Setter):
-        return cast("Setter[Any]", callback)
+def _check_callback(event: str, callback: object) -> CoreSetter[Any]:
+    if isinstance(callback, CoreSetter):
+        return cast("CoreSetter[Any]", callback)
     if is_class(callback) and hasattr(callback, "_aw_setter"):
         return setter_of(callback)
     raise TypeError(f"on_{event}({short_repr(callback)}): give a worker class, or Worker.set(...)")

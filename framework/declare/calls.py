@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 from framework.declare import awaited_push, misuse, port, validators
 from framework.declare.batch_port import KeptResult
@@ -149,6 +149,24 @@ class ResultCalls:
     async def acall(cls: type[Returns[P, Any]], *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
         """Push as ``call``, while the event loop goes on; ``await`` the returned object for the result."""
         return await apush_call(_declaration_of(cls), NO_OPTIONS, args, kwargs)
+
+
+class SetterCalls(Generic[P]):
+    """The calls of ``Worker.set(...)``."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _declaration: Declaration
+        _options: Mapping[str, Any]
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push the job; ``result()`` of the returned object waits for what ``perform`` returns."""
+        return push_call(self._declaration, self._options, args, kwargs)
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push as ``call``, while the event loop goes on."""
+        return await apush_call(self._declaration, self._options, args, kwargs)
 
 
 def push_call(

@@ -1,6 +1,6 @@
 """Options that travel with a job: an attribute of its class, an option of ``set``, and a field of its payload.
 
-The framework's own options are ``track`` and ``priority``; ``declare_option.py`` adds those of the application.
+The framework's own options are ``track`` and ``priority``; ``declare_option`` adds those of the application.
 """
 
 import math

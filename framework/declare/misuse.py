@@ -22,7 +22,11 @@ running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignor
 """The event loop of this thread, or None. get_running_loop raises instead, which costs a push a microsecond."""
 
 _PUSH_MODULES = frozenset(
-    f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "limited_capacity", "by_name", "calls")
+    f"framework.{name}"
+    for name in (
+        *("declare.misuse", "declare.setter", "declare.worker", "declare.calls", "by_name"),
+        "features.concurrency.limited_capacity",
+    )
 )
 """The modules between an application's push and the check whether the push is awaited."""
 

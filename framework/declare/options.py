@@ -3,19 +3,19 @@
 import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, TypeAlias, TypedDict, cast, get_type_hints
 
 from framework.declare import foreign_names, validators
 from framework.declare.attribute import is_attribute
-from framework.declare.job_option import OPTIONS, PRIORITIES, TRACKED
-from framework.declare.request import BulkPacing, DueTime, JobRequest, JobTimes, RandomSpread
+from framework.declare.job_option import OPTIONS
+from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import ArgumentsError
 from framework.messages import did_you_mean
 from framework.text import with_article
 from framework.typeguards import short_repr
-from framework.types import Json, Priority
+from framework.types import Json
 
 MIN_EPOCH_S = 1_000_000_000
 """Numbers below are seconds from now, numbers from here on are epoch seconds (Sidekiq)."""
@@ -25,50 +25,6 @@ MIN_SPREAD_S = 5.0
 
 Moment: TypeAlias = datetime | timedelta | float
 """When a job is due: an aware datetime, a delay, or a number (see ``MIN_EPOCH_S``)."""
-
-
-class PushOptions(TypedDict, total=False):
-    """The options of ``set``. An option with the name of an attribute replaces the attribute for this push only."""
-
-    queue: str
-    """The queue of the job, whatever the routing rules say."""
-    shard: str
-    """The shard of this one job, its retries too, whatever the rules say when it is due."""
-    retry: bool | int
-    """How often the job is retried after a failure; ``0`` moves it to the dead set, ``False`` deletes it."""
-    retry_for: timedelta | float
-    """Retry until this time after the first failure, instead of a number of retries."""
-    retry_queue: str
-    """The queue for the retries of the job."""
-    dead: bool
-    """``False``: after its last retry the job is deleted instead of moved to the dead set."""
-    backtrace: bool | int
-    """Keep the traceback of a failure in the payload: all lines, or so many innermost lines."""
-    tags: tuple[str, ...] | list[str]
-    """Labels of the job for log lines and filters. Routing rules match those of the class."""
-    status_expiration: timedelta | float
-    """How long the state of the job is kept after its last change (``framework.status``)."""
-    expires_in: timedelta | float
-    """The most time between the push, or the due time, and the start of the job."""
-    timeout: timedelta | float
-    """The maximum time of one run."""
-    track: bool
-    """Whether the life of the job is recorded in the database of tasks."""
-    priority: Priority
-    """The level of the job in its queue, for a class with ``priority``."""
-    on_death: Any
-    """The class of a job that is enqueued when this one dies: its ``perform`` gets the id of this job. ``Worker.set(...)`` adds
-    options, ``Worker.arguments(...)`` gives other arguments. For single pushes."""
-    on_success: Any
-    """The same, when this job has succeeded."""
-    profile: bool
-    """Profile the runs of the job (``framework.admin.profile``)."""
-    result_ttl: timedelta | float
-    """For how long the result of a ``call`` is kept: an hour by default."""
-    context: Mapping[str, Json]
-    """Facts for the ``meta.*`` fields of the job and its log lines."""
-    sync: bool
-    """Run the job here and now instead of pushing it (Sidekiq)."""
 
 
 _CONTEXT_ALLOWED = "a mapping of names to JSON values"
@@ -89,35 +45,42 @@ def check_context(value: object) -> dict[str, Json]:
     return facts
 
 
-def _check_link(value: Any) -> Any:
-    # A setter imports this module, so it is known by what it has.
-    if isinstance(value, JobRequest) or hasattr(value, "_aw_setter") or hasattr(value, "request"):
-        return cast("Any", value)
-    raise InvalidValue(_LINK.allowed)
+class CoreOptions(TypedDict, total=False):
+    """The options of ``set``, each with the validator of its values. An option of an attribute's name replaces it for this push."""
+
+    queue: Annotated[str, validators.queue]
+    """The queue of the job, whatever the routing rules say."""
+    shard: Annotated[str, validators.shard]
+    """The shard of this one job, its retries too, whatever the rules say when it is due."""
+    retry: Annotated[bool | int, validators.boolean_or_count(0)]
+    """How often the job is retried after a failure; ``0`` moves it to the dead set, ``False`` deletes it."""
+    retry_for: Annotated[timedelta | float, validators.duration]
+    """Retry until this time after the first failure, instead of a number of retries."""
+    retry_queue: Annotated[str, validators.queue]
+    """The queue for the retries of the job."""
+    dead: Annotated[bool, validators.boolean]
+    """``False``: after its last retry the job is deleted instead of moved to the dead set."""
+    backtrace: Annotated[bool | int, validators.boolean_or_count(1)]
+    """Keep the traceback of a failure in the payload: all lines, or so many innermost lines."""
+    tags: Annotated[tuple[str, ...] | list[str], validators.tags_of_push]
+    """Labels of the job for log lines and filters. Routing rules match those of the class."""
+    expires_in: Annotated[timedelta | float, validators.duration]
+    """The most time between the push, or the due time, and the start of the job."""
+    timeout: Annotated[timedelta | float, validators.duration]
+    """The maximum time of one run."""
+    context: Annotated[Mapping[str, Json], Validator(_CONTEXT_ALLOWED, check_context)]
+    """Facts for the ``meta.*`` fields of the job and its log lines."""
+    sync: Annotated[bool, validators.boolean]
+    """Run the job here and now instead of pushing it (Sidekiq)."""
 
 
-_LINK = Validator("a worker class, Worker.set(...) or Worker.arguments(...)", _check_link)
-_VALIDATORS: Mapping[str, Validator] = {
-    "queue": validators.queue,
-    "shard": validators.shard,
-    "retry": validators.boolean_or_count(0),
-    "retry_for": validators.duration,
-    "retry_queue": validators.queue,
-    "dead": validators.boolean,
-    "backtrace": validators.boolean_or_count(1),
-    "tags": validators.tags_of_push,
-    "status_expiration": validators.duration,
-    "expires_in": validators.duration,
-    "timeout": validators.duration,
-    "track": TRACKED.validator,
-    "priority": PRIORITIES.validator,
-    "on_death": _LINK,
-    "on_success": _LINK,
-    "profile": validators.boolean,
-    "result_ttl": validators.duration,
-    "context": Validator(_CONTEXT_ALLOWED, check_context),
-    "sync": validators.boolean,
-}
+_VALIDATORS: dict[str, Validator] = {}
+
+
+def add_options(options: type[Any]) -> None:
+    """Let ``set`` take the options that a TypedDict annotates: each with its type and its validator."""
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        _VALIDATORS[name] = hint.__metadata__[0]
 
 
 def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,17 +4,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, Never, TypeVar, Unpack, cast
+from typing import Any, Generic, Never, Self, TypeVar, cast
 
 from framework.declare import awaited_push, port
 from framework.declare.bulk_stream import BulkStream
-from framework.declare.calls import JobCall, apush_call, push_call
 from framework.declare.declaration import Declaration
 from framework.declare.linked_push import LINKS, push_linked
 from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
 from framework.declare.options import (
     Moment,
-    PushOptions,
     bulk_schedule,
     check_context,
     check_options,
@@ -23,7 +21,6 @@ from framework.declare.options import (
     times_schedule,
 )
 from framework.declare.request import (
-    NO_OPTIONS,
     BulkPacing,
     BulkRequest,
     DueTime,
@@ -45,7 +42,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Setter(Generic[P]):
+class CoreSetter(Generic[P]):
     """Push jobs of one worker class with options."""
 
     __slots__ = ("_declaration", "_options", "_worker")
@@ -65,14 +62,10 @@ class Setter(Generic[P]):
         """The options, normalised."""
         return self._options
 
-    def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
-        """Return a setter with these options in addition; the last value of an option counts.
-
-        Raises:
-            ArgumentsError: an option is unknown or invalid.
-        """
+    def _with(self, options: Mapping[str, Any]) -> Self:
+        """Return a setter with these options in addition. Raises ArgumentsError."""
         checked = check_options(self._declaration.qualified_name, options)
-        return Setter(self._worker, self._declaration, {**self._options, **checked})
+        return type(self)(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Push the job; return its id, or None when it was dropped.
@@ -263,14 +256,6 @@ class Setter(Generic[P]):
         )
         return await self._in_thread(push, is_bulk=True)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
-        """Push the job; ``result()`` of the returned object waits for what ``perform`` returns."""
-        return push_call(self._declaration, self._options, args, kwargs)
-
-    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
-        """Push as ``call``, while the event loop goes on."""
-        return await apush_call(self._declaration, self._options, args, kwargs)
-
     def request(self, *args: P.args, **kwargs: P.kwargs) -> PushRequest:
         """Return the request of one push, checked like a call of ``perform``, without pushing.
 
@@ -397,14 +382,15 @@ class Setter(Generic[P]):
             raise ArgumentsError(self._declaration.qualified_name, reason)
 
 
-add_foreign_methods(Setter, "method")
+add_foreign_methods(CoreSetter, "method")
 
 
-def setter_of(worker: type[Performs[P]]) -> Setter[P]:
+def setter_of(worker: type[Performs[P]]) -> CoreSetter[P]:
     """Return the setter without options of a worker class. Raises DeclarationError for an abstract class."""
     cls: Any = worker
-    made: Setter[P] | None = cls._aw_setter
-    return Setter(worker, cls.declaration(), NO_OPTIONS) if made is None else made
+    made: CoreSetter[P] | None = cls._aw_setter
+    # An abstract class has no declaration either, and says so.
+    return cls.declaration() if made is None else made
 
 
 def _callback_request(callback: Any, jid: Jid) -> PushRequest:
@@ -412,13 +398,15 @@ def _callback_request(callback: Any, jid: Jid) -> PushRequest:
     if isinstance(callback, JobRequest):
         given = cast("JobRequest[Any]", callback)
         return PushRequest(given.declaration, given.args)
-    setter: Setter[Any] = cast("Setter[Any]", callback) if isinstance(callback, Setter) else setter_of(callback)
+    setter: CoreSetter[Any] = (
+        cast("CoreSetter[Any]", callback) if isinstance(callback, CoreSetter) else setter_of(callback)
+    )
     return setter.request(jid)
 
 
-def declaration_of(worker: type[Any] | Setter[...]) -> Declaration:
+def declaration_of(worker: type[Any] | CoreSetter[...]) -> Declaration:
     """Return the declaration of a worker class, of ``Worker.set(...)``, or of a function that is registered as a job."""
-    found: Declaration = worker.declaration if isinstance(worker, Setter) else worker.declaration()
+    found: Declaration = worker.declaration if isinstance(worker, CoreSetter) else worker.declaration()
     return found
 
 

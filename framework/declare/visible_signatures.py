@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from framework.declare.misuse import unwrap
 
 _PERFORM_ARGUMENTS = "P.args"
+_OURS = "framework."
 
 
 class _PushMethod(NamedTuple):
@@ -39,7 +40,7 @@ def show_signatures(cls: type[Any], method: str) -> None:
 
 def _push_methods(bases: tuple[type[Any], ...]) -> Iterator[tuple[str, _PushMethod]]:
     for base in bases:
-        if base.__module__.startswith("framework.declare."):
+        if base.__module__.startswith(_OURS):
             yield from _own_push_methods(cast("Hashable", base))
 
 
@@ -69,7 +70,7 @@ def _override(cls: type[Any], name: str, push: _PushMethod) -> Any:
         found = vars(one).get(name)
         if found is not None and not _is_copy(found, push):
             return found
-        if found is not None and one.__module__.startswith("framework.declare."):
+        if found is not None and one.__module__.startswith(_OURS):
             return None
     return None
 

@@ -1,8 +1,8 @@
-"""Define ``ApplicationWorker``, the base class of all workers."""
+"""Define ``CoreWorker``: what every worker class has, whatever features there are (see ``application_worker.py``)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, cast
 
 from framework.declare import check, misuse, port, registry
 from framework.declare.attribute import Attribute, is_group, merged
@@ -12,26 +12,11 @@ from framework.declare.batch import Batch, BatchEvent, batch_of, event_of
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, JobStory, PlainLogger
-from framework.declare.options import Moment, PushOptions, check_options
+from framework.declare.options import Moment
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
-from framework.declare.setter import Setter, setter_of
+from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.visible_signatures import show_signatures
 from framework.errors import DeclarationError
-from framework.features.concurrency.attributes import ConcurrencyAttributes
-from framework.features.consistency.attributes import ConsistencyAttributes
-from framework.features.cron.attributes import CronAttributes
-from framework.features.deduplication.attributes import DeduplicationAttributes
-from framework.features.encryption.attributes import EncryptionAttributes
-from framework.features.fairness.attributes import FairnessAttributes
-from framework.features.health.attributes import HealthAttributes
-from framework.features.isolation.attributes import IsolationAttributes
-from framework.features.iteration.attributes import IterationAttributes
-from framework.features.leases.attributes import LeaseAttributes
-from framework.features.limiters.attributes import LimiterAttributes
-from framework.features.pause.attributes import PauseAttributes
-from framework.features.results.attributes import ResultAttributes
-from framework.features.status.attributes import StatusAttributes
-from framework.features.tasks.attributes import TaskAttributes
 from framework.typeguards import qualified_name
 from framework.types import (
     Jid,
@@ -70,7 +55,9 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
     _aw_attributes: ClassVar[dict[str, Attribute]]
     """The attributes of that base by their names, with those that the application declares."""
     _aw_declaration: ClassVar[Declaration | None] = None
-    _aw_setter: ClassVar[Setter[Any] | None] = None
+    _aw_setter_type: ClassVar[type[CoreSetter[Any]]] = CoreSetter
+    """The class of ``set(...)``, with the calls of features."""
+    _aw_setter: ClassVar[CoreSetter[Any] | None] = None
     _aw_job: Payload | None = None
     _aw_run: JobContext | None = None
     _aw_cancellation: CancellationState | None = None
@@ -98,7 +85,7 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
             misuse.install_perform_descriptor(cls)
             return
         cls._aw_declaration = check.build_declaration(faults, cls, attributes)
-        cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
+        cls._aw_setter = cls._aw_setter_type(cls, cls._aw_declaration, NO_OPTIONS)
         if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not CoreWorker:
             # A function of the class is a method of the instance. Other classes have none, and their jobs pay nothing.
             cls._aw_on_success = cast("Any", CoreWorker._aw_call_on_success)  # pyright: ignore[reportAttributeAccessIssue]
@@ -257,7 +244,7 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
         """
         # Not setter_of() at once: that is a call, and every push comes through here.
         worker: Any = cls
-        setter: Setter[P] = worker._aw_setter or setter_of(cls)
+        setter: CoreSetter[P] = worker._aw_setter or setter_of(cls)
         return setter.perform_async(*args, **kwargs)
 
     @classmethod
@@ -365,17 +352,6 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
         """Run the job in this process, through both middleware chains. Its exception reaches the caller."""
         setter_of(cls).perform_inline(*args, **kwargs)
 
-    @classmethod
-    def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
-        """Return an object with the same push methods and these options.
-
-        Raises:
-            ArgumentsError: an option is unknown or invalid.
-        """
-        declaration = cast("type[CoreWorker]", cls).declaration()
-        checked = check_options(declaration.qualified_name, options)
-        return Setter(cls, declaration, checked)
-
 
 def _compose(base: type[CoreWorker]) -> None:
     """Make a class the base of worker classes: collect the attributes of the core, then those of its groups in their order."""
@@ -386,35 +362,3 @@ def _compose(base: type[CoreWorker]) -> None:
 
 misuse.install_retry_attribute(CoreAttributes)
 misuse.add_foreign_methods(CoreWorker, "method", "self")
-
-
-class ApplicationWorker(
-    IsolationAttributes,
-    EncryptionAttributes,
-    StatusAttributes,
-    ResultAttributes,
-    TaskAttributes,
-    DeduplicationAttributes,
-    ConcurrencyAttributes,
-    FairnessAttributes,
-    LimiterAttributes,
-    CronAttributes,
-    IterationAttributes,
-    LeaseAttributes,
-    HealthAttributes,
-    PauseAttributes,
-    ConsistencyAttributes,
-    CoreWorker,
-):
-    """Declare one kind of job by a subclass with attributes and a method ``perform`` (GitLab's ApplicationWorker).
-
-    Attributes are plain values in the class body, inherited along the MRO. Each job has its own instance, made without arguments.
-    ``class Base(ApplicationWorker, abstract=True)`` shares attributes and has no jobs.
-
-    Raises:
-        DeclarationError: creating the class found an invalid attribute or an invalid ``perform``.
-    """
-
-
-ATTRIBUTES = ApplicationWorker._aw_attributes  # pyright: ignore[reportPrivateUsage]
-"""Every attribute of a worker class by its name, with the declared options of the application. A class with any other is refused."""

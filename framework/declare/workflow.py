@@ -13,7 +13,7 @@ from framework.declare.batch import EXPIRES_IN, check_expiry, check_text
 from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
 from framework.declare.request import P
-from framework.declare.setter import Setter, setter_of
+from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue
 from framework.declare.workflow_functions import path_of
@@ -23,7 +23,7 @@ from framework.messages import did_you_mean
 from framework.typeguards import is_class, short_repr
 from framework.wire.workflow_fields import StepCondition, is_step_name, is_workflow_id
 
-StepWorker: TypeAlias = type[Any] | Setter[...] | str
+StepWorker: TypeAlias = type[Any] | CoreSetter[...] | str
 """A worker class, ``Worker.set(...)``, or the name of a class on the wire."""
 
 
@@ -235,7 +235,7 @@ class Workflow:
                     f"step {step.name!r}: {secret} declares encrypt, and results are not encrypted: let the job store its own"
                 )
 
-    def _setter(self, step: _Step, worker: StepWorker) -> Setter[Any]:
+    def _setter(self, step: _Step, worker: StepWorker) -> CoreSetter[Any]:
         if isinstance(worker, str):
             found = registry.find(worker)
             if found is None:
@@ -246,11 +246,11 @@ class Workflow:
             worker = found
         if is_class(worker) and hasattr(worker, "_aw_setter"):
             worker = setter_of(worker)
-        if not isinstance(worker, Setter):
+        if not isinstance(worker, CoreSetter):
             raise self._error(
                 f"step {step.name!r}: {short_repr(worker)} is no worker class, Worker.set(...) or name of a class"
             )
-        setter: Setter[Any] = worker
+        setter: CoreSetter[Any] = worker
         if setter.options.get("sync"):
             raise self._error(f"step {step.name!r}: set(sync=True) runs jobs here; leave out sync")
         return setter

@@ -2,8 +2,8 @@
 
 from typing import cast
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
-from framework.declare.worker import ApplicationWorker
 from framework.wire.workflow_fields import WORKFLOW_STEP, WorkflowEvent
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
 
+from framework.application_worker import ATTRIBUTES
 from framework.declare import validators
 from framework.declare.declaration import NOT_OWNED
 from framework.declare.policy_options import DeduplicateStrategy
-from framework.declare.worker import ATTRIBUTES
 
 JSON_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

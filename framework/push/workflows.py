@@ -12,7 +12,7 @@ from framework.declare.bulk import bind_all
 from framework.declare.calls import kept_values
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.declare.setter import Setter
+from framework.declare.setter import CoreSetter
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.workflow_functions import function_of
 from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
@@ -308,7 +308,7 @@ class Workflows:
         return WorkflowDefinition(tuple(_step(workflow.name, one) for one in workflow.steps))
 
     @staticmethod
-    def _advancer(shard: str, queue: str) -> Setter[[str, str, str]]:
+    def _advancer(shard: str, queue: str) -> CoreSetter[[str, str, str]]:
         return WorkflowStepWorker.set(queue=queue, shard=shard)
 
 
@@ -351,10 +351,10 @@ def _stored_argument(value: Any) -> list[Json]:
     return [value.step, "all" if value.all_jobs else "one"] if isinstance(value, StepResult) else [value]
 
 
-def _setter_of(workflow_id: str, jobs: StepJobs) -> Setter[Any]:
+def _setter_of(workflow_id: str, jobs: StepJobs) -> CoreSetter[Any]:
     worker: Any = registry.find(jobs.worker)
     if worker is None:
         raise WorkflowError(
             workflow_id, f"no class {jobs.worker!r} is loaded in this process. Deploy it again, or cancel the workflow"
         )
-    return cast("Setter[Any]", worker.set(**jobs.options))
+    return cast("CoreSetter[Any]", worker.set(**jobs.options))

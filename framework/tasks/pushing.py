@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from framework.application_worker import PushOptions, Setter
 from framework.declare.declaration import Declaration
-from framework.declare.options import PushOptions
-from framework.declare.setter import Setter, declaration_of
+from framework.declare.setter import declaration_of
 from framework.features.tasks.settings import TaskSettings
 from framework.push.recording import TASK_FIELDS
 from framework.tasks import access as task_access

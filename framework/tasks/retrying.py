@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import RowMapping
 
 from framework.admin.shard_job_set import ShardJobSet
+from framework.application_worker import PushOptions
 from framework.declare import registry
-from framework.declare.options import PushOptions
 from framework.errors import EventsTakenError, TaskRetryError
 from framework.features.tasks.settings import TaskSettings
 from framework.push.transactions import skipping_transaction_check

@@ -11,9 +11,9 @@ from typing import Any, Self, Unpack
 
 from sqlalchemy import Connection, RowMapping, insert, update
 
+from framework.application_worker import PushOptions, Setter
 from framework.async_twin import async_twin
-from framework.declare.options import PushOptions
-from framework.declare.setter import Setter, declaration_of
+from framework.declare.setter import declaration_of
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
 from framework.messages import did_you_mean

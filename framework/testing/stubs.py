@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
+from framework.application_worker import ApplicationWorker
 from framework.declare.declaration import Declaration
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ModeError
 from framework.features.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
 from framework.features.consistency.servers import DatabaseServer

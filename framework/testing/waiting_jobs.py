@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias
 
+from framework.application_worker import ApplicationWorker, Setter
 from framework.declare.declaration import Declaration
-from framework.declare.setter import Setter, declaration_of
-from framework.declare.worker import ApplicationWorker
+from framework.declare.setter import declaration_of
 from framework.testing.fake_clock import epoch_seconds
 from framework.testing.json_values import same_json
 from framework.typeguards import short_repr

@@ -11,6 +11,9 @@ from framework.wire.job import timestamp
 CRON = "cron"
 """Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
 
+CRON_CALLER = "Cronjob"
+"""The caller in the context of a job that a schedule pushes (GitLab)."""
+
 
 class CronTick(NamedTuple):
     """The entry of the schedule that pushed a job, and the tick in epoch seconds; ``None`` for a job between ticks."""

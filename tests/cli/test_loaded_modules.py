@@ -48,7 +48,7 @@ CLIENT = {"redis", "yaml", "isal", "framework.wiring", "framework.push", "framew
 
 LIGHT = FOREIGN | LOGS | PROCESS | PROGRAMS
 TOOL = LIGHT - {"framework.devtools"}
-BARE = LIGHT | CLIENT | {"pydantic", "framework.declare.worker", "framework.terminal.output"}
+BARE = LIGHT | CLIENT | {"pydantic", "framework.application_worker", "framework.terminal.output"}
 CASES = {
     "--help": BARE,
     "--version": BARE,
@@ -110,7 +110,7 @@ def test_import_loads_nothing_before_it_is_needed(cold_site: Site) -> None:
     code = "import sys, framework; print(*sys.modules); framework.ApplicationWorker; print(*sys.modules)"
     package, worker = cold_site.run("-c", code).stdout.splitlines()
     assert not found_in(package, BARE)
-    assert "framework.declare.worker" in worker.split()
+    assert "framework.application_worker" in worker.split()
     assert not found_in(worker, LIGHT | CLIENT)
 
 

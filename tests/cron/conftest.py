@@ -9,7 +9,7 @@ from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.cron_expression import CronExpression
 from framework.declare import registry
-from framework.declare.cron_worker import CronWorker
+from framework.features.cron.cron_worker import CronWorker
 from framework.features.deduplication.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 import pytest
 
 from framework import ApplicationWorker
+from framework.application_worker import ATTRIBUTES
 from framework.declare import registry, validators
 from framework.declare.attribute import attribute, attribute_group
 from framework.declare.check import attributes_of
-from framework.declare.worker import ATTRIBUTES
 from framework.errors import DeclarationError
 
 

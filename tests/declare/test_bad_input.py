@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import registry
 from framework.declare.check import HOOKS
 from framework.declare.constraints import CONSTRAINTS
-from framework.declare.iterable import IterableWorker
-from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
+from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
+from framework.features.iteration.iterable import IterableWorker
 from framework.typeguards import short_repr
 from tests.tables import each_row
 

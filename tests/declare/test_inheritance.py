@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import DeclarationError
 from framework.limiter import bucket
 from tests.tables import each_row

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from framework.declare import declare_option as declaring
+from framework import job_options as declaring
+from framework.application_worker import ApplicationWorker
+from framework.by_name import enqueue
 from framework.declare import queue_facts
-from framework.declare.by_name import enqueue
 from framework.declare.job_option import TRACKED
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.job_options import declare_option
 from framework.testing import fake

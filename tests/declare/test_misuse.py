@@ -8,10 +8,10 @@ from unittest import mock
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare.foreign_names import NAMES
-from framework.declare.limited_capacity import LimitedCapacityWorker
-from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
+from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
 from tests.declare.conftest import Recorder
 from tests.tables import each_row
 

@@ -3,10 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import queue_facts
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
-from framework.declare.worker import ApplicationWorker
 
 
 def declare(name: str, **body: Any) -> Declaration:

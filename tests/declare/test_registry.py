@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
 
 
@@ -59,7 +59,7 @@ def test_registry_isolation_ends_with_its_block():
 
 
 WORKER = """
-from framework.declare.worker import ApplicationWorker
+from framework.application_worker import ApplicationWorker
 
 
 class {name}(ApplicationWorker):

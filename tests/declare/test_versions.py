@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from tests.tables import each_row
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import port, registry
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_schedule, due_at, times_schedule
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import BulkPacing, DueTime, JobTimes
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 from framework.limiter import unlimited
 from tests.harness import forked

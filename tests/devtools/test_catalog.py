@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.declare.worker import ApplicationWorker
 from framework.devtools import catalog
 
 

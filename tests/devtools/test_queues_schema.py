@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import queue_facts, registry
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.devtools import catalog
 from framework.devtools.queues_schema import all_queues_schema
 from framework.settings.yaml_file import read_yaml

@@ -1,6 +1,6 @@
 """An iterable class for tests: it notes its items and hooks, and acts at an item as the test says."""
 
-from framework.declare.iterable import IterableWorker
+from framework.features.iteration.iterable import IterableWorker
 
 
 def iterable(count, act=lambda self, item: None, **attributes):

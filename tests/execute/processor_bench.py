@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 
-from framework.declare.worker import ApplicationWorker
+from framework.application_worker import ApplicationWorker
 from framework.execute.admission import AdmissionChain
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder

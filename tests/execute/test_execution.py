@@ -8,8 +8,8 @@ from contextvars import copy_context
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry, signature
-from framework.declare.worker import ApplicationWorker
 from framework.errors import (
     ArgumentsMismatchError,
     BatchCancelledError,

@@ -15,8 +15,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import Discard, RetryLater, Shutdown
 from framework.finish.outcome import Deferred, Discarded, Held
 from framework.process.events import ProcessEvents

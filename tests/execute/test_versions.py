@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsMismatchError, NewerVersionError, UnknownWorkerError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Executor

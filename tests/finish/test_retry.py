@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError
 from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry, RetryPolicy
 from framework.process_clock import process_clock

@@ -5,8 +5,8 @@ import time
 import pytest
 from redis.exceptions import ResponseError
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, NewerVersionError, PayloadError, UnknownWorkerError
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (

@@ -27,8 +27,8 @@ if not settings.configured:
     )
     django.setup()
 
-from framework.declare.limited_capacity import LimitedCapacityWorker  # noqa: E402
 from framework.errors import UnknownTaskError  # noqa: E402
+from framework.features.concurrency.limited_capacity import LimitedCapacityWorker  # noqa: E402
 from framework.integrations.django import commit_hooks, tasks  # noqa: E402
 from framework.integrations.django.configuration_check import check_configuration  # noqa: E402
 from framework.integrations.django.connections import CloseConnections  # noqa: E402

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.migrate.plan import KEEP, FixedTarget, MigrationPlan, RoutedTarget
 from framework.route.router import Router
 from framework.settings.model import RoutingRule

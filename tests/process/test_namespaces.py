@@ -2,8 +2,8 @@
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.process.own_queues import expand_queues, known_queues
 from framework.route.router import Router
 from framework.settings.model import RoutingRule

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import BulkPushError
 from framework.features.flags.flag import Flag, drop_flag, pause_flag
 from framework.features.flags.redis_flags import set_flag

@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-from framework.declare.worker import ApplicationWorker
+from framework.application_worker import ApplicationWorker
 from framework.errors import PayloadError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Executor

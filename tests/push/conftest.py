@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import BulkPushError
 from framework.features.deduplication.push import Deduplicator
 from framework.middleware.chain import CLIENT, Chain

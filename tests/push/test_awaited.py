@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from framework.declare import port
-from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.errors import ArgumentsError, ShardUnavailableError
+from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
 from framework.shard import circuit_breaker
 from framework.shard.circuit_breaker import SLOW_FAILURE_S
 from framework.shard.shard import Shard

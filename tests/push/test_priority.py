@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from framework.declare.by_name import enqueue
+from framework.by_name import enqueue
 from framework.errors import ArgumentsError, DeclarationError
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork

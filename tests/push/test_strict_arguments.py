@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.execute.inline import run_inline
 from framework.push.strict_arguments import LOG_INTERVAL_S, StrictArgumentsCheck

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.errors import PushInTransactionError
+from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
 from framework.process_clock import process_clock
 from framework.push import transactions
 from framework.push.transactions import TransactionCheck, add_source, skipping_transaction_check

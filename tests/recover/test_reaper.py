@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
-from framework.declare.worker import ApplicationWorker
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper, mark_dead

@@ -2,8 +2,8 @@ import pytest
 
 from framework import ConfigurationError
 from framework.all_settings import load
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationProblem
 from framework.feature import Feature, Late
 from framework.route import loading

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.declare.worker import ApplicationWorker
 from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, serves, unserved_queues
 from framework.settings.model import RoutingRule

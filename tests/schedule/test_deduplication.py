@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
-from framework.declare.worker import ApplicationWorker
 from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
 from framework.push.size_limiter import SizeLimiter, SizeLimits

@@ -1,7 +1,7 @@
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, PayloadError
 from framework.route.router import Router
 from framework.schedule.destination import DestinationResolver

@@ -8,8 +8,8 @@ import time
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
 from framework.process_clock import process_clock

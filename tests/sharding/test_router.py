@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 
 from framework.all_settings import load
+from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError, UnknownShardError, UnroutedCallError
 from framework.sharding import ShardRouter, allow_unrouted, router
 from framework.wiring.client import ProcessClient, override

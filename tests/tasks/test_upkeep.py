@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from framework.all_settings import load
-from framework.declare.worker import ApplicationWorker
+from framework.application_worker import ApplicationWorker
 from framework.tasks import ledger
 from framework.tasks.access import LazyRecorder
 from framework.tasks.apply import apply_changes

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, PayloadError, RetryError
 from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents

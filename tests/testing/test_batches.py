@@ -9,7 +9,7 @@ import framework
 import framework.status
 from framework import ApplicationWorker, BusinessError, Deduplicate, Discard, RetryLater, testing
 from framework.batches import Batch, BatchCancelledError, BatchError
-from framework.declare.iterable import IterableWorker
+from framework.features.iteration.iterable import IterableWorker
 from framework.testing import FakeClock
 from tests.execute.iterable_jobs import iterable
 from tests.push.conftest import worker

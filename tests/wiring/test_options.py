@@ -8,8 +8,8 @@ import pytest
 
 from framework import middleware, status
 from framework.all_settings import load
+from framework.application_worker import PushOptions
 from framework.declare import registry
-from framework.declare.options import PushOptions
 from framework.errors import ArgumentsError, Discard
 from framework.middleware.chain import CLIENT, Chain
 from framework.telemetry import context

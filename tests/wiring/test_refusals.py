@@ -5,10 +5,10 @@ import subprocess
 import pytest
 
 from framework import ConfigurationError
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest
-from framework.declare.worker import ApplicationWorker
 from framework.features.deduplication.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router

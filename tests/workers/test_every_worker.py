@@ -14,8 +14,8 @@ import yaml
 
 from demo.receiver import Receiver, receiving
 from framework import ApplicationWorker, BusinessError
+from framework.application_worker import ATTRIBUTES
 from framework.declare import registry
-from framework.declare.worker import ATTRIBUTES
 from framework.testing import assert_idempotent, is_json
 from tests.tables import each_row
 from tests.workers.conftest import ROOT, Installation

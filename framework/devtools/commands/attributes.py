@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from framework import worker_attributes
+from framework.application_worker import ATTRIBUTES
 from framework.command_line import command, with_local_commands
-from framework.declare import registry, worker_attributes
+from framework.declare import registry
 from framework.declare.attribute import GROUPS
-from framework.declare.worker import ATTRIBUTES
 from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
 from framework.devtools.keyword_types import keyword_types
 from framework.errors import FrameworkError

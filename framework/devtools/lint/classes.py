@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from framework.declare.cron_worker import CronWorker
+from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare.names import wire_name
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.devtools.lint.module import Function, Module
 from framework.devtools.lint.workspace import FRAMEWORK, UNKNOWN, Workspace
+from framework.features.cron.cron_worker import CronWorker
 
 CRON_NAMESPACE = "cronjob"
 """The namespace of workers that a schedule pushes (GitLab's CronjobQueue)."""

@@ -9,10 +9,10 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, ClassVar, Never
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import check, validators
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.validators import InvalidValue, validate_value
-from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, RetryLater
 from framework.features.leases.holder import LeaseHolder
 from framework.features.leases.lease import LEASE_TIMEOUT, HeldLease, Lease

@@ -22,12 +22,11 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
+from framework.application_worker import ATTRIBUTES, ApplicationWorker, Setter
 from framework.declare import port
 from framework.declare.calls import kept_options, stored_end
 from framework.declare.request import PushRequest
-from framework.declare.setter import Setter
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError, PushError, UnknownTaskError
 from framework.types import QUEUE_NAME, JobState, Json, Priority
 from framework.wire.job import count_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from framework.all_settings import load
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.limited_capacity import LimitedCapacityWorker
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
+from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
 from framework.process.signals import SWEEP
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override

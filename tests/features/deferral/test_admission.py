@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.features.deferral import skip_tracker
 from framework.features.deferral.admission import DeferFlag, DropFlag

@@ -5,9 +5,9 @@ from time import monotonic
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
-from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionRequest
 from framework.features.health.admission import HealthEvents, HealthPolicy, deferral_delay_s
 from framework.features.health.checks import HealthChecker

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from framework.all_settings import load
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
-from framework.declare.worker import ApplicationWorker
 from framework.features.health import indicator
 from framework.features.health.validation import health_problems
 from framework.health import Normal, register

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from framework.all_settings import load
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
 from framework.features.health import indicator
 from framework.features.health.worker import open_health_policy

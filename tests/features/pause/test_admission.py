@@ -3,8 +3,8 @@
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionRequest
 from framework.features.flags.flag import Flag, LayeredFlags, pause_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag, unset_flag

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from framework.all_settings import load
+from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
 from framework.extensions import NamedExtensions
 from framework.features.pause import strategies

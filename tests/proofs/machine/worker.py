@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from framework.all_settings import Settings, load
+from framework.application_worker import ApplicationWorker
 from framework.declare.policy_options import Deduplicate
-from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, Discard, RetryLater
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog

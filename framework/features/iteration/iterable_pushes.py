@@ -6,9 +6,8 @@ At run time the class is empty: the methods are those of ``ApplicationWorker``.
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Unpack
 
-from framework.declare.options import PushOptions
+from framework.application_worker import PushOptions, Setter
 from framework.declare.request import JobRequest
-from framework.declare.setter import Setter
 from framework.types import Jid
 
 P = ParamSpec("P")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from framework.declare.cron_worker import CronWorker
-from framework.declare.worker import ApplicationWorker
+from framework.application_worker import ApplicationWorker
 from framework.errors import DeclarationError
+from framework.features.cron.cron_worker import CronWorker
 from framework.push.normalize import inherited_context
 from framework.telemetry import context
 

@@ -5,13 +5,12 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Unpack, cast
 
+from framework.application_worker import ATTRIBUTES, ApplicationWorker, PushOptions, Setter
 from framework.declare import registry, validators
 from framework.declare.declaration import NOT_OWNED, Declaration
-from framework.declare.options import Moment, PushOptions, check_options
-from framework.declare.setter import Setter
+from framework.declare.options import Moment, check_options
 from framework.declare.signature import JobSignature, build_signature
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError
 from framework.messages import did_you_mean
 from framework.text import with_article

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from framework import ApplicationWorker, DeclarationError, Discard, background
-from framework.declare import background as registering
+from framework import function_jobs as registering
+from framework.application_worker import ATTRIBUTES
 from framework.declare import registry
-from framework.declare.background import BackgroundFunction, WorkerAttributes
 from framework.declare.names import class_name_of
-from framework.declare.worker import ATTRIBUTES
 from framework.errors import ArgumentsError, NoSuchMethodError
+from framework.function_jobs import BackgroundFunction, WorkerAttributes
 from tests.tables import each_row
 
 

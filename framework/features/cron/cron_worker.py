@@ -3,10 +3,7 @@
 from datetime import timedelta
 from typing import ClassVar
 
-from framework.declare.worker import ApplicationWorker
-
-CRON_CALLER = "Cronjob"
-"""The caller in the context of a job that a schedule pushes (GitLab)."""
+from framework.application_worker import ApplicationWorker
 
 
 class CronWorker(ApplicationWorker, abstract=True):

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from framework.declare.cron_worker import CronWorker
-from framework.declare.iterable import IterableWorker
-from framework.declare.worker import ATTRIBUTES, ApplicationWorker
+from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
+from framework.features.cron.cron_worker import CronWorker
+from framework.features.iteration.iterable import IterableWorker
 from tests.tables import each_row
 
 

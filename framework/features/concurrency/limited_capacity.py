@@ -6,12 +6,12 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, ClassVar, Never, ParamSpec, Protocol, cast
 
+from framework.application_worker import ApplicationWorker
 from framework.declare import awaited_push, check, misuse, port
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.declare.signature import check_self_parameter
-from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name, short_repr
 from framework.types import Jid

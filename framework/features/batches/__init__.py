@@ -1,0 +1,1 @@
+"""Group jobs, and push other jobs when they have ended."""

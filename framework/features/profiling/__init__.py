@@ -1,0 +1,1 @@
+"""Profile the runs of jobs."""
