@@ -16,13 +16,15 @@ from tests.tables import each_row
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("R4", "F1")
-def test_drain_at_tiny_switch_interval_runs_every_job(short_path):
+def test_drain_at_tiny_switch_interval_runs_every_job(short_path, record_property):
     argv = [sys.executable, str(ROOT / "scripts" / "prove"), "drain", "--jobs", "30000", "--kills"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every promise held." in done.stdout
     found = json.loads((short_path / "prove" / "drain" / "report.json").read_text())
+    for name in ("jobs", "seed"):
+        record_property(name, found.get(name))
     assert (found["component.died"], found["lost"], found["accepted"]) == (0, 0, 30_000)
     assert found["switch interval"] == 1e-6
 

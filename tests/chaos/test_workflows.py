@@ -63,13 +63,16 @@ class Faults:
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "I1")
-def test_steps_start_once_under_kills_of_processes_and_redis(scene, measured):
+def test_steps_start_once_under_kills_of_processes_and_redis(scene, measured, record_property):
     scene.module("workflow_jobs")
     started = scene.site.run("-c", START, REDIS_URL=scene.url)
     assert started.returncode == 0, started.stderr
     ids = started.stdout.split()
     assert len(ids) == WORKFLOWS
-    faults = Faults(scene, seed=os.environ.get("SEED", "1"))
+    seed = os.environ.get("SEED", "1")
+    record_property("workflows", WORKFLOWS)
+    record_property("seed", seed)
+    faults = Faults(scene, seed=seed)
 
     def statuses():
         try:
