@@ -71,6 +71,22 @@ class LateCommand(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hold:
+    """What waits for the end of some jobs, and is told of it in the step that ends a job."""
+
+    name: str
+    """Its name in what a job holds; the function ``release_NAME`` of ``part`` gets the arguments that the waiter makes."""
+    field: str
+    """The payload field of these jobs. A job without it pays nothing."""
+    part: str
+    """The part of scripts with its function: ``"results/answer"``."""
+    waiter: Late[Any]
+    """``Waiter`` (``wire/waiters.py``)."""
+    keeps_state_s: int = 0
+    """For how long the state of such a job lives at least, after each change before its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Feature:
     """The parts of one feature that the core calls. Every field but the name may be left out."""
 
@@ -78,6 +94,8 @@ class Feature:
     """The name of its folder below ``framework/features``."""
     rights: Mapping[RoleName, Rights] = field(default_factory=dict[RoleName, Rights])
     """Who may use its keys and scripts."""
+    holds: tuple[Hold, ...] = ()
+    """What waits for the end of its jobs."""
     worker: "Late[Any] | None" = None
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
     problems: "Late[Any] | None" = None

@@ -12,8 +12,8 @@ from framework.declare import registry
 from framework.store.script import FINISH
 from framework.testing import fake, inline
 from framework.wire import keys
-from framework.wire.batch_fields import AwaitedJob
 from framework.wire.resources import JobResources
+from framework.wire.waiters import awaited_job_of
 from framework.wire.workflow_fields import step_bid
 from framework.wiring.client import ProcessClient, override
 from framework.workflows import Workflow, WorkflowRun, computed, computes_arguments, result_of, results_of
@@ -117,7 +117,9 @@ def test_results_are_bounded_and_those_that_miss_are_said(process):
     answer = '{"value":"' + "x" * 250_000 + '"}'
     for place, jid in enumerate(jids):
         process.rpush("working", jid)
-        held = JobResources(awaited=AwaitedJob(batch.bid, jid, answer=answer, place=place))
+        held = JobResources(
+            awaited=awaited_job_of({"bid": batch.bid, "jid": jid, "aw_kept": place})._replace(answer=answer)
+        )
         FINISH(process, ["working"], [jid, held.on_end()])
     with pytest.raises(errors.BatchError, match="more than 16 MiB"):
         batch.results()

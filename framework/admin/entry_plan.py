@@ -9,7 +9,6 @@ from framework.finish.endings import CANCELLED_JOBS
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BatchEnd, awaited_job_of
 from framework.wire.job import (
     BUFFERED_AT,
     DEFERRED,
@@ -26,6 +25,7 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import StatusCommand, tracked_job
 from framework.wire.sub_queues import arrival_queue
+from framework.wire.waiters import JobEnd, awaited_job_of
 
 JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
 """A sorted set of jobs, by the name that commands and the API give it."""
@@ -153,9 +153,9 @@ def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAc
     )
 
 
-def _on_end(payload: Payload, state: JobState | None, batch_end: BatchEnd) -> str:
+def _on_end(payload: Payload, state: JobState | None, end_word: JobEnd) -> str:
     held, tracked = _held_by(payload), tracked_job(payload)
-    held.batch_end = batch_end
+    held.end_word = end_word
     status = tracked.command(state) if tracked is not None and state is not None else None
     return held.on_end(status) if held.lock is not None or held.awaited is not None or status is not None else ""
 
@@ -163,7 +163,7 @@ def _on_end(payload: Payload, state: JobState | None, batch_end: BatchEnd) -> st
 def _on_requeue(payload: Payload) -> str:
     held, status = _held_by(payload), _status_of(payload, "queued", 0.0)
     # A job of the dead set may succeed now: its batch no longer counts it as dead.
-    held.batch_end = "revived"
+    held.end_word = "revived"
     if held.lock is None and status is None and held.awaited is None:
         return ""
     return held.on_requeue(status, counted=True)
@@ -183,4 +183,4 @@ def _held_by(payload: Payload) -> JobResources:
     """Return the resources that the job may hold: its lock, and its place in a batch. No job of a sorted set has a slot."""
     worker: Any = registry.find(str(payload.get("class")))
     lock = lock_of(payload, None if worker is None else worker.declaration().lock_ttl_s)
-    return JobResources(lock, awaited=awaited_job_of(payload), batch_end="")
+    return JobResources(lock, awaited=awaited_job_of(payload), end_word="")

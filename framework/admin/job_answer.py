@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from framework.payloads.stored_state import UNSIGNED_STATE, result_place
 from framework.shard.profile_store import JobProfile, read_profile
 from framework.wire import keys
-from framework.wire.result_fields import CallEnd, read_answer
+from framework.wire.answers import CallEnd, read_answer
 
 
 @dataclass(frozen=True, slots=True)

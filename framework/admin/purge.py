@@ -21,10 +21,10 @@ from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
-from framework.wire.batch_fields import awaited_job_of
 from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
+from framework.wire.waiters import awaited_job_of
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: 
     for one in found:
         payload = one.payload
         held, track = (
-            JobResources(lock_of(payload), awaited=awaited_job_of(payload), batch_end="removed"),
+            JobResources(lock_of(payload), awaited=awaited_job_of(payload), end_word="removed"),
             tracked_job(payload),
         )
         resources = "" if held.lock is None and held.awaited is None else held.on_end()

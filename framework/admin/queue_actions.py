@@ -14,11 +14,11 @@ from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import awaited_job_of
 from framework.wire.json import loads_object
 from framework.wire.resources import JobResources, lock_of, reservations
 from framework.wire.status_key import tracked_job
 from framework.wire.sub_queues import parent_of
+from framework.wire.waiters import awaited_job_of
 
 OnDropped: TypeAlias = Callable[[int], None]
 """Receives the number of dropped jobs so far, after each step."""
@@ -98,7 +98,7 @@ def _holds(payload: Payload, data: bytes, queue: str, limits: Collection[str]) -
     """Return the resources of a waiting job, as the argument of the script: its lock, slots reserved for it, its status."""
     names = [name for name in (str(payload.get("class")), f"queue/{parent_of(queue)}") if keys.limit(name) in limits]
     awaited = awaited_job_of(payload)
-    resources = JobResources(lock_of(payload), reservations(payload, data, names), awaited=awaited, batch_end="removed")
+    resources = JobResources(lock_of(payload), reservations(payload, data, names), awaited=awaited, end_word="removed")
     track = tracked_job(payload)
     if resources.lock is None and not resources.slots and track is None and awaited is None:
         return ""

@@ -28,7 +28,8 @@ from framework.errors import (
 )
 from framework.typeguards import short_repr
 from framework.types import Jid
-from framework.wire.result_fields import MAX_TTL_S, RESULT, CallEnd, read_answer, result_request, state_ttl_s
+from framework.wire.answers import CallEnd, read_answer
+from framework.wire.result_fields import MAX_TTL_S, RESULT, result_request, state_ttl_s
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -25,8 +25,8 @@ from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.answers import note_answer
 from framework.finish.outcome import SUCCEEDED, Cancelled, Discarded, Failed, Interrupted, Lost, Retired, RunOutcome
-from framework.finish.results import note_result
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -34,10 +34,8 @@ from framework.recover.suspects import SUSPECT_FIELD, SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
-from framework.wire.batch_fields import BID
-from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, TRACK, count_of
-from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
-from framework.wire.result_fields import RESULT
+from framework.wire.job import DEATH_COUNT, EXPIRES_IN, TRACK, count_of
+from framework.wire.resources import resource_fields, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
@@ -134,6 +132,7 @@ class Executor:
         self._timeouts = Timeouts()
         self.isolated = isolated
         self._capsule = capsule
+        self._resource_fields = resource_fields()
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
         self._suspect_runner = suspect_runner
@@ -175,7 +174,7 @@ class Executor:
             if run.worker is not None:
                 # As ``declaration()``, without its call: a registered class is not abstract.
                 run.declaration = run.worker._aw_declaration
-            if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload) and (
+            if not payload.keys().isdisjoint(self._resource_fields) and (
                 prepared is None or prepared.admission is None
             ):
                 ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
@@ -383,7 +382,7 @@ class Executor:
         if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
             run.outcome = outcome_of_stop(instance)
         if run.unit.resources is not None and run.outcome is SUCCEEDED:
-            note_result(run.unit.resources, instance)
+            note_answer(run.unit.resources, instance)
         if run.started_log is None and run.outcome is SUCCEEDED:
             # No end line is written.
             return

@@ -29,22 +29,20 @@ from framework.store.script import ADMIT
 from framework.text import decode_escaped
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BID
 from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, EXPIRES_IN, timestamp
 from framework.wire.json import dumps
 from framework.wire.resources import (
     HELD_LOCK_S,
-    IDEMPOTENCY_KEY,
     JobResources,
     Lock,
     Slot,
     make_slot,
     milliseconds,
+    resource_fields,
     resources_of,
     slot_id,
 )
-from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 from framework.wire.sub_queues import start_queue
 
@@ -83,6 +81,7 @@ class GroupAdmission:
         self._decoding = decoding
         self._admission = admission
         self._status_writer = status_writer
+        self._resource_fields = resource_fields()
 
     def admit(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> None:
         """Ask for a job that is about to start, which every local policy admits, and for buffered jobs that start next.
@@ -134,7 +133,7 @@ class GroupAdmission:
         tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
         if tracked is None and not policies.remote:
             return None
-        if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload:
+        if not payload.keys().isdisjoint(self._resource_fields):
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
         if policies.local and not _admitted_locally(unit, payload, declaration, policies):
             return None

@@ -5,6 +5,7 @@ says why it stands where it stands, if it matters.
 """
 
 from framework.feature import Feature
+from framework.features.batches.feature import BATCHES
 from framework.features.concurrency.feature import CONCURRENCY
 from framework.features.consistency.feature import CONSISTENCY
 from framework.features.cron.feature import CRON
@@ -15,6 +16,7 @@ from framework.features.flags.feature import FLAGS
 from framework.features.health.feature import HEALTH
 from framework.features.leases.feature import LEASES
 from framework.features.pause.feature import PAUSE
+from framework.features.results.feature import RESULTS
 
 FEATURES: tuple[Feature, ...] = (
     # Before what defers: a held job costs nothing, and a deferred one comes back repeatedly.
@@ -32,4 +34,7 @@ FEATURES: tuple[Feature, ...] = (
     CRON,
     ENCRYPTION,
     LEASES,
+    # The caller of a job is told before its batch: a callback of the batch finds the answer.
+    RESULTS,
+    BATCHES,
 )

@@ -1,4 +1,4 @@
-"""The table of endings: outcome -> log status, state, script, counters, batch.
+"""The table of endings: outcome -> log status, state, script, counters, waiters.
 
 One row per ending, because an outcome may end in several ways: a failure is retried, killed or deleted.
 ``tests/finish/test_endings.py`` runs a real job to each row and compares what was written.
@@ -27,7 +27,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
 from framework.types import JobState, Outcome
-from framework.wire.batch_fields import BatchEnd
+from framework.wire.waiters import JobEnd
 
 Line: TypeAlias = Literal["end", "single", "event", "none"]
 """The log line: ``JobLog.end``, ``JobLog.log_not_started``, an event of the process, or no line."""
@@ -37,7 +37,7 @@ CountedBy: TypeAlias = Literal["script", "record", "no"]
 
 
 class Ending(NamedTuple):
-    """The log status, state, script, counters and batch of one ending."""
+    """The log status, state, script, counters and word of one ending."""
 
     outcome: Outcome | None
     """``None``: the job is lost to another process, which ends it."""
@@ -55,8 +55,8 @@ class Ending(NamedTuple):
     """Whether ``stat:failed`` counts it. A ``BusinessError`` has another counter."""
     counter: str = ""
     """The counter in ``aw:counters``, which the policy adds to, or the processor for an early end; empty for none."""
-    batch: BatchEnd = ""
-    """Its effect on the batch of the job (``parts/batch.lua``); empty if the job is still pending."""
+    told: JobEnd = ""
+    """What is told to what waits for the end of the job (``Hold``); empty if the job is still pending."""
 
 
 NO_KEY = "missing_key"
@@ -86,18 +86,16 @@ OVER_LIMIT_JOBS = "sidekiq_jobs_over_limit_total"
 """Runs that a rate limiter did not admit, whatever its policy: the job is scheduled again, is dropped, or fails."""
 _LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
 
-SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script", batch="done")
-RETRIED = Ending(
-    Outcome.FAILED, "retried", "end", "fail", "retrying", "schedule", "record", failed=True, batch="failed"
-)
-KILLED = Ending(Outcome.FAILED, "killed", "end", "fail", "failed", "kill", "record", failed=True, batch="dead")
-DELETED = Ending(Outcome.FAILED, "deleted", "end", "fail", "failed", "fetch", "script", failed=True, batch="dead")
+SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script", told="done")
+RETRIED = Ending(Outcome.FAILED, "retried", "end", "fail", "retrying", "schedule", "record", failed=True, told="failed")
+KILLED = Ending(Outcome.FAILED, "killed", "end", "fail", "failed", "kill", "record", failed=True, told="dead")
+DELETED = Ending(Outcome.FAILED, "deleted", "end", "fail", "failed", "fetch", "script", failed=True, told="dead")
 SNOOZED = Ending(Outcome.SNOOZED, "by the job", "end", "snoozed", "queued", "schedule", "record")
 SNOOZED_BY_LIMITER = Ending(
     Outcome.SNOOZED, "by a limiter", "end", "snoozed", "queued", "schedule", "record", counter=OVER_LIMIT_JOBS
 )
 YIELDED = Ending(Outcome.YIELDED, "", "end", "yielded", "queued", "yield_job", "record", counter=YIELDED_JOBS)
-DISCARDED = Ending(Outcome.DISCARDED, "by the job", "end", "dropped", "discarded", "fetch", "script", batch="done")
+DISCARDED = Ending(Outcome.DISCARDED, "by the job", "end", "dropped", "discarded", "fetch", "script", told="done")
 DROPPED_BY_FLAG = Ending(
     Outcome.DISCARDED,
     "by the drop flag",
@@ -107,13 +105,13 @@ DROPPED_BY_FLAG = Ending(
     "fetch",
     "script",
     counter=_SKIPPED,
-    batch="removed",
+    told="removed",
 )
 DROPPED_BY_CAPACITY = Ending(
-    Outcome.DISCARDED, "by max_running_jobs", "single", "dropped", "discarded", "fetch", "script", batch="done"
+    Outcome.DISCARDED, "by max_running_jobs", "single", "dropped", "discarded", "fetch", "script", told="done"
 )
 EXPIRED = Ending(
-    Outcome.EXPIRED, "", "single", "expired", "expired", "fetch", "script", counter=EXPIRED_JOBS, batch="done"
+    Outcome.EXPIRED, "", "single", "expired", "expired", "fetch", "script", counter=EXPIRED_JOBS, told="done"
 )
 CANCELLED = Ending(
     Outcome.CANCELLED,
@@ -124,7 +122,7 @@ CANCELLED = Ending(
     "fetch",
     "script",
     counter=CANCELLED_JOBS,
-    batch="removed",
+    told="removed",
 )
 CANCELLED_RUN = Ending(
     Outcome.CANCELLED,
@@ -135,11 +133,11 @@ CANCELLED_RUN = Ending(
     "fetch",
     "script",
     counter=CANCELLED_JOBS,
-    batch="removed",
+    told="removed",
 )
-RETIRED = Ending(Outcome.RETIRED, "", "end", "dropped", "discarded", "drop_retired", "record", batch="removed")
+RETIRED = Ending(Outcome.RETIRED, "", "end", "dropped", "discarded", "drop_retired", "record", told="removed")
 # The end line is written only if the payload was decoded, so with compressed arguments that cannot be read.
-MALFORMED = Ending(Outcome.MALFORMED, "", "end", "fail", "failed", "kill", "no", batch="dead")
+MALFORMED = Ending(Outcome.MALFORMED, "", "end", "fail", "failed", "kill", "no", told="dead")
 DEFERRED = Ending(Outcome.DEFERRED, "by a policy", "single", "deferred", "queued", "schedule", "no", counter=_SKIPPED)
 DEFERRED_REFUSED = Ending(Outcome.DEFERRED, "Redis refuses a policy", "single", "deferred", "queued", "schedule", "no")
 DEFERRED_NO_KEY = Ending(
@@ -155,14 +153,14 @@ HELD_BY_LIMIT = Ending(Outcome.HELD, "by a limit", "single", "concurrency_limit"
 HELD_BY_PAUSE = Ending(Outcome.HELD, "by a pause", "single", "paused", None, "hold_paused", "no")
 RETURNED = Ending(Outcome.INTERRUPTED, "returned to its queue", "event", "interrupted", None, "interrupt", "no")
 INTERRUPTED_TOO_OFTEN = Ending(
-    Outcome.INTERRUPTED, "too often", "event", "quarantined", "failed", "interrupt", "no", batch="dead"
+    Outcome.INTERRUPTED, "too often", "event", "quarantined", "failed", "interrupt", "no", told="dead"
 )
 RECOVERED = Ending(Outcome.INTERRUPTED, "by a death", "event", "recovered", None, "reclaim", "no")
 QUARANTINED = Ending(
-    Outcome.INTERRUPTED, "by too many deaths", "event", "quarantined", "failed", "reclaim", "no", batch="dead"
+    Outcome.INTERRUPTED, "by too many deaths", "event", "quarantined", "failed", "reclaim", "no", told="dead"
 )
 CLASS_NOT_FOUND = Ending(
-    Outcome.INTERRUPTED, "unknown class for too long", "event", "quarantined", "failed", "kill", "no", batch="dead"
+    Outcome.INTERRUPTED, "unknown class for too long", "event", "quarantined", "failed", "kill", "no", told="dead"
 )
 # The job had run: its own line and counters were written before the acknowledgement was fenced; the owner writes its state.
 LOST_AT_END = Ending(None, "lost at the end of a run", "event", "fenced", None, "fetch", "no")

@@ -9,6 +9,7 @@ import redis
 from redis import exceptions
 
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.answers import note_end, sign_answer
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
 from framework.finish.handlers import Handlers
@@ -29,7 +30,6 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
-from framework.finish.results import note_end, sign_answer
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.finish.yielded_payload import yielded_payload

@@ -31,13 +31,13 @@ from framework.telemetry import logs
 from framework.text import format_count
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import awaited_job_of
 from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode
 from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS
 from framework.wire.status_key import tracked_job
 from framework.wire.sub_queues import return_queue
+from framework.wire.waiters import awaited_job_of
 
 # Replies of interrupt.lua; above _GIVEN_UP: how many jobs were trimmed.
 _REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2
@@ -241,7 +241,7 @@ def _interrupt_call(identity: str, interruption: _Interruption) -> tuple[list[st
     # Read once: the thread of the job may release them meanwhile.
     held = unit.resources or JobResources()
     held = JobResources(held.lock, held.slots, awaited=awaited_job_of(interruption.payload))
-    held.batch_end = INTERRUPTED_TOO_OFTEN.batch
+    held.end_word = INTERRUPTED_TOO_OFTEN.told
     held.counter = quarantine_counter(interruption.payload.get("class"), "stop")
     status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
     return [*places, keys.INTERRUPTED], [*arguments, held.on_dead(), *INTERRUPTED_SET_LIMITS.arguments, *status]

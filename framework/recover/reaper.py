@@ -24,7 +24,6 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import AwaitedJob, awaited_job_of
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
 from framework.wire.job import DEATH_COUNT, Job, count_of, decode
 from framework.wire.json import loads_object
@@ -35,6 +34,7 @@ from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
 from framework.wire.sub_queues import return_queue
+from framework.wire.waiters import AwaitedJob, awaited_job_of
 
 # Jobs per inspection: a page of payloads is decoded in memory at once.
 _PAGE = 50
@@ -291,7 +291,7 @@ def _resources_of(owner: str, disposition: "_Disposition") -> JobResources:
     member = slot_member(owner, slot_id(payload, disposition.fetched))
     slots = [Slot(keys.limit(name), member) for name in sorted(names)]
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
-    return JobResources(lock, slots, awaited=disposition.awaited, batch_end="dead", counter=disposition.counter)
+    return JobResources(lock, slots, awaited=disposition.awaited, end_word="dead", counter=disposition.counter)
 
 
 def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:

@@ -24,7 +24,6 @@ from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import AwaitedJob, BatchEnd, awaited_job_of
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
 from framework.wire.job import DEFERRED, TRANSFER, decode, fix_expiry, wire_timestamp
 from framework.wire.json import dumps, loads_object
@@ -35,6 +34,7 @@ from framework.wire.protected import OFFLOADED, READ, is_encrypted
 from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Lock, lock_of
 from framework.wire.status_key import tracked_job
 from framework.wire.sub_queues import arrival_queue
+from framework.wire.waiters import AwaitedJob, JobEnd, awaited_job_of
 
 
 class _MemoryBudgetExhaustedError(BaseException):
@@ -217,13 +217,13 @@ def _resources_of(member: bytes) -> str:
     except PayloadError:
         payload = loads_object(member)
     counter = quarantine_counter(payload.get("class"), "malformed")
-    held = JobResources(lock_of(payload, None), awaited=awaited_job_of(payload), batch_end="dead", counter=counter)
+    held = JobResources(lock_of(payload, None), awaited=awaited_job_of(payload), end_word="dead", counter=counter)
     return held.on_end()
 
 
-def _on_end(lock: Lock | None, awaited: AwaitedJob | None, batch_end: BatchEnd) -> str:
+def _on_end(lock: Lock | None, awaited: AwaitedJob | None, end_word: JobEnd) -> str:
     """Return the script argument that releases the resources of a job that ends."""
-    return "" if lock is None and awaited is None else JobResources(lock, awaited=awaited, batch_end=batch_end).on_end()
+    return "" if lock is None and awaited is None else JobResources(lock, awaited=awaited, end_word=end_word).on_end()
 
 
 def _encode(member: bytes, payload: Payload) -> bytes:

@@ -26,7 +26,8 @@ from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.types import Jid, JobState
 from framework.wire import keys
-from framework.wire.result_fields import end_answer, kept_at
+from framework.wire.answers import end_answer
+from framework.wire.batch_fields import kept_at
 from framework.wire.status_key import most_advanced
 
 _SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
@@ -40,7 +41,7 @@ _IDLE_WAITS = 5
 """After so many waits without any waiting call the thread ends."""
 
 
-class Waiter(Protocol):
+class PendingCall(Protocol):
     """The methods of the client that the store uses."""
 
     def shard(self, request: PushRequest) -> Shard:
@@ -56,7 +57,7 @@ class Waiter(Protocol):
 class ResultStore:
     """Implement ``ResultPort`` on the shards of the process. Opens no socket before the first wait; safe from any thread."""
 
-    def __init__(self, client: Waiter, signatures: StateSignatures = UNSIGNED_STATE) -> None:
+    def __init__(self, client: PendingCall, signatures: StateSignatures = UNSIGNED_STATE) -> None:
         self._client = client
         self._signatures = signatures
         self._reset()

@@ -9,6 +9,8 @@ from typing import Any, cast
 import redis
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
+from framework.feature import features
+
 
 class Script:
     """A Lua file; its header names keys, arguments, return value, cost and the effect of a crash.
@@ -86,12 +88,31 @@ class Script:
 
 @cache
 def _part(name: str) -> bytes:
-    return _text(name, "parts")
+    return _waiters() if name == _WAITERS else _text(name, "parts")
+
+
+def _waiters() -> bytes:
+    """Return the parts of all features that wait for the end of jobs, and the function that tells those of one job.
+
+    The text is what a person would write, so a call costs no more, and the digest is the same as long as the files and the order are.
+    The list of rights reads the source: it finds ``release_NAME(``, and would not find a table of functions.
+    """
+    holds = [hold for one in features() for hold in one.holds]
+    parts = b"".join(_part(name) for name in dict.fromkeys(hold.part for hold in holds))
+    told = "".join(
+        f"""  if held.{hold.name} then
+    local told, why = pcall(function() release_{hold.name}(unpack(held.{hold.name})) end)
+    if not told then failed = type(why) == 'table' and why.err or tostring(why) end
+  end
+"""
+        for hold in holds
+    )
+    return parts + f"local function tell_waiters(held)\n  local failed\n{told}  return failed\nend\n\n".encode()
 
 
 def _text(name: str, subfolder: str) -> bytes:
     feature, _, file = name.rpartition("/")
-    folder = ("features", feature, "scripts") if feature else ("store", "scripts", subfolder)
+    folder = ("features", feature, "scripts", subfolder) if feature else ("store", "scripts", subfolder)
     return files("framework").joinpath(*filter(None, folder), f"{file}.lua").read_bytes()
 
 
@@ -116,7 +137,8 @@ def is_wrong_type(error: ResponseError) -> bool:
 _TURNS = "turns"
 # Jobs that go back to their queues, or are handed slots, may go to sub-queues.
 _SLOT_PARTS = ("time", _TURNS, "lock", "lock_ticket", "slots")
-_RELEASE_PARTS = (*_SLOT_PARTS, "batch", "release")
+_WAITERS, _RECORDED = "waiters", "recorded"
+_RELEASE_PARTS = (*_SLOT_PARTS, _RECORDED, _WAITERS, "release")
 _LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 
 ADMIT = Script("admit", *_RELEASE_PARTS, "request_slot", "positions", "start_lock")
@@ -142,25 +164,27 @@ START_LOCKED = Script("start_locked", "time", "lock", "positions", "start_lock")
 INSPECT_DEAD = Script("inspect_dead", "time")
 RENEW_CHILDREN = Script("renew_children", "time")
 FETCH = Script("fetch", *_RELEASE_PARTS, "count")
-PUSH_UP_TO = Script("push_up_to", "time", "slots", "batch")
+PUSH_UP_TO = Script("push_up_to", "time", "slots", _RECORDED)
 UNREGISTER = Script("unregister", "time")
 INTERRUPT = Script("interrupt", *_RELEASE_PARTS, "trim")
 RECEIVE_TRANSFER = Script("receive_transfer", *_LOCK_PARTS, _TURNS)
 MIGRATE = Script("migrate", _TURNS)
 HOLD_PAUSED = Script("hold_paused", *_RELEASE_PARTS)
 SCHEDULE = Script("schedule", *_RELEASE_PARTS)
-ENQUEUE_DUE = Script("enqueue_due", *_LOCK_PARTS, _TURNS, "lock_ticket", "slots", "batch", "release", "trim")
+ENQUEUE_DUE = Script(
+    "enqueue_due", *_LOCK_PARTS, _TURNS, "lock_ticket", "slots", _RECORDED, _WAITERS, "release", "trim"
+)
 NOTE_PUSHED = Script("note_pushed")
-BATCH_PUSH = Script("batch_push", *_LOCK_PARTS, "batch", _TURNS)
-BATCH_CHANGE = Script("batch_change", "time", "batch")
-WORKFLOW_CHANGE = Script("workflow_change", "time", "batch")
-WORKFLOW_ADVANCE = Script("workflow_advance", "time", "batch")
+BATCH_PUSH = Script("batch_push", *_LOCK_PARTS, _RECORDED, "batches/batch", _TURNS)
+BATCH_CHANGE = Script("batch_change", "time", _RECORDED, "batches/batch")
+WORKFLOW_CHANGE = Script("workflow_change", "time", _RECORDED, "batches/batch")
+WORKFLOW_ADVANCE = Script("workflow_advance", "time", _RECORDED, "batches/batch")
 LEAD = Script("lead")
 LIMITER_TAKE = Script("limiter_take", "time", "limiter")
 LIMITER_LOCK = Script("limiter_lock", "time", "limiter")
 LIMITER_UNLOCK = Script("limiter_unlock")
 LIMITER_READ = Script("limiter_read", "time", "limiter")
-CRON_PUSH = Script("cron_push", *_LOCK_PARTS, "batch", _TURNS)
+CRON_PUSH = Script("cron_push", *_LOCK_PARTS, _RECORDED, _TURNS)
 RECLAIM = Script("reclaim", *_RELEASE_PARTS, "trim")
 RENEW_SLOTS = Script("renew_slots", *_SLOT_PARTS)
 REPLACE = Script("replace")

@@ -1,7 +1,7 @@
 """Keep changes of events in Redis while the database is down, and write them to it afterwards.
 
 ``aw:task_events`` on the shard of the jobs: a sorted set of changes as JSON, by time. A script that makes a recorded job writes its
-push there, in the same step (``parts/batch.lua``). At a crash: a change is removed after the commit of the transaction that wrote
+push there, in the same step (``parts/recorded.lua``). At a crash: a change is removed after the commit of the transaction that wrote
 it. Two processes may write the same change; its second write changes nothing.
 """
 

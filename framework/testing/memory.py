@@ -251,15 +251,19 @@ class JobMemory:
             if fields.get("status"):
                 key, state, seconds = fields["status"]
                 self.set_state(key, state, "EX", float(seconds))
-            if fields.get("batch"):
-                bid, jid, how, *call = fields["batch"]
-                if call and call[0] and how not in ("failed", "revived"):
-                    answer = (call[2] or f'{{"end":"{how}"}}').encode()
-                    self.results[jid] = (answer, self._clock() + float(call[0]))
-                if bid:
-                    if how == "done" and len(call) == 4 and call[2]:
-                        self.batches.keep_result(bid, jid, f"{call[3]} {call[2]}".encode())
-                    self.batches.count(bid, jid, how)
+            self.tell_waiters(fields)
+
+    def tell_waiters(self, fields: dict[str, Any]) -> None:
+        """Keep the answer of a job, and count its move in its batch."""
+        if "answer" in fields:
+            jid, how, ttl_s, _, answer = fields["answer"]
+            if how != "revived":
+                self.results[jid] = ((answer or f'{{"end":"{how}"}}').encode(), self._clock() + float(ttl_s))
+        if "batch" in fields:
+            bid, jid, how, *kept = fields["batch"]
+            if how == "done" and kept and kept[0]:
+                self.batches.keep_result(bid, jid, f"{kept[1]} {kept[0]}".encode())
+            self.batches.count(bid, jid, how)
 
     def _release_lock(self, lock: dict[str, Any]) -> None:
         found = self.lock(lock["key"])

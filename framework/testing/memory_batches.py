@@ -14,13 +14,13 @@ from framework.wire.batch_fields import (
     UNKNOWN,
     WRITTEN,
     BatchAction,
-    BatchEnd,
     BatchMembers,
     BatchReply,
     BatchWrite,
 )
 from framework.wire.json import loads
 from framework.wire.payload_edit import append_fields
+from framework.wire.waiters import JobEnd
 
 _SETTLED = ("complete", "success", "finished")
 
@@ -117,7 +117,7 @@ class MemoryBatches:
         found = self._batches.get(bid)
         return {} if found is None else dict(found.results)
 
-    def count(self, bid: str, jid: Jid, end: BatchEnd) -> None:
+    def count(self, bid: str, jid: Jid, end: JobEnd) -> None:
         """Count a move of a job of a batch."""
         found = self._batches.get(bid)
         if found is None:

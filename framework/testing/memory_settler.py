@@ -9,6 +9,7 @@ from typing import Any, assert_never
 import redis
 
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.answers import note_end
 from framework.finish.delayed_payload import delayed_payload
 from framework.finish.endings import Ending, ending_of
 from framework.finish.handlers import Handlers
@@ -29,7 +30,6 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
-from framework.finish.results import note_end
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter

@@ -209,8 +209,7 @@ class MemoryWorker:
                 if request.get("mark"):
                     _, key, state, mode, seconds = request["mark"]
                     memory.set_state(key, state, mode, float(seconds))
-                if request.get("batch"):
-                    memory.batches.count(*request["batch"])
+                memory.tell_waiters(request)
                 if on_duplicate is not None:
                     on_duplicate(owner)
                 return

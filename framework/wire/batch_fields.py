@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from framework.types import Jid, Payload
-from framework.wire.json import dumps
-from framework.wire.result_fields import ResultCall, call_of
+from framework.errors import PayloadError
+from framework.typeguards import is_mapping
+from framework.types import Payload
+from framework.wire.json import dumps, loads
 from framework.wire.workflow_fields import StepPart
 
 BID = "bid"
@@ -24,9 +25,6 @@ BatchEventName: TypeAlias = Literal["complete", "success", "death", "finished"]
 
 EVENTS: tuple[BatchEventName, ...] = ("complete", "success", "death", "finished")
 
-BatchEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", ""]
-"""The effect of a job's move on its batch (``parts/batch.lua``); empty for none."""
-
 BatchMembers: TypeAlias = Literal["failed", "dead", "children"]
 """The sets of a batch: jobs that failed and will run again, jobs that died, nested batches."""
 
@@ -40,6 +38,7 @@ RESULTS_FULL = b":full"
 """Field of the results of a batch: one of them did not fit into the limit of all. Fields of jobs begin with no colon."""
 
 _PREFIX = "aw-"
+_KEPT_AT = "of"
 
 
 def new_bid() -> str:
@@ -58,40 +57,19 @@ def bid_of(payload: Payload | None) -> str:
     return str(bid) if is_bid(bid) else ""
 
 
-class AwaitedJob(NamedTuple):
-    """Name a job whose end a batch counts, or a caller waits for. The script that ends the job notifies both."""
-
-    bid: str
-    """The id of its batch; empty for none."""
-    jid: Jid
-    call: ResultCall | None = None
-    """The request of a caller that waits for the result; ``None`` for most jobs."""
-    answer: str = ""
-    """The answer for the caller (``result_fields``); empty if the script writes it, from the word of the batch."""
-    place: int | None = None
-    """The place of its result, if its batch keeps results; ``None`` for most jobs."""
-
-    @property
-    def keeps_answer(self) -> bool:
-        """Whether a caller or its batch gets the answer of the job."""
-        return self.call is not None or self.place is not None
-
-    def moved(self, end: BatchEnd) -> list[str]:
-        """Return the value of ``batch`` in what the job holds (``parts/release.lua``)."""
-        if not self.keeps_answer:
-            return [self.bid, self.jid, end]
-        ttl_s, caller = ("", "") if self.call is None else (str(self.call.ttl_s), self.call.caller)
-        place = [] if self.place is None else [str(self.place)]
-        return [self.bid, self.jid, end, ttl_s, caller, self.answer, *place]
+def answer_of_batch(answer: str, bid: str, place: int) -> str:
+    """Return an answer that names the batch that keeps it, and its place there: a signature covers both."""
+    return f"{answer[:-1]},{dumps({_KEPT_AT: [bid, place]}).decode()[1:]}"
 
 
-def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
-    """Return the job if a batch or a caller waits for its end; ``None`` for any other, or without an id."""
-    bid, call = bid_of(payload), call_of(payload)
-    jid = payload.get("jid") if payload is not None and (bid or call is not None) else None
-    place = payload.get(KEPT) if payload is not None and bid else None
-    kept = place if type(place) is int else None
-    return AwaitedJob(bid, jid, call, place=kept) if isinstance(jid, str) and jid else None
+def kept_at(answer: bytes) -> Any:
+    """Return the batch and the place that an answer names, ``None`` for none."""
+    try:
+        fields: Any = loads(answer, None)
+    except PayloadError:
+        return None
+    found: Any = fields.get(_KEPT_AT) if is_mapping(fields) else None
+    return found
 
 
 class Callback(NamedTuple):

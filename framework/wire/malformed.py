@@ -11,7 +11,6 @@ import re
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
-from framework.wire.batch_fields import awaited_job_of
 from framework.wire.error_text import error_class
 from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING
 from framework.wire.ids import generate_jid
@@ -19,6 +18,7 @@ from framework.wire.job import MALFORMED, MALFORMED_RAW, decode, timestamp, wire
 from framework.wire.json import dumps, loads_object
 from framework.wire.payload_edit import append_fields, set_fields
 from framework.wire.resources import JobResources
+from framework.wire.waiters import awaited_job_of
 
 _DEFAULT_QUEUE = "default"
 _MAX_MESSAGE = 1_000
@@ -109,4 +109,4 @@ def _is_base64(value: object) -> bool:
 def batch_resources_of(data: bytes) -> JobResources | None:
     """Return the batch of a payload that cannot run, as far as it can be read: the batch must not wait for it."""
     awaited = awaited_job_of(loads_object(data))
-    return None if awaited is None else JobResources(awaited=awaited, batch_end="dead")
+    return None if awaited is None else JobResources(awaited=awaited, end_word="dead")

@@ -4,17 +4,17 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BID, AwaitedJob, BatchEnd, awaited_job_of, bid_of
+from framework.wire.batch_fields import BID, bid_of
 from framework.wire.job import BUFFERED_AT, EXPIRES_IN, expiry_of
 from framework.wire.json import dumps, dumps_known, dumps_ordered, loads
-from framework.wire.result_fields import RESULT
 from framework.wire.status_key import StatusCommand
+from framework.wire.waiters import AwaitedJob, JobEnd, awaited_job_of, held_fields
 
 IDEMPOTENCY_KEY = "idempotency_key"
 """Field of a deduplicated job: the key of its lock (GitLab's name)."""
@@ -116,7 +116,7 @@ class LockRequest:
     status_command: StatusCommand | None = None
     """The status command of a tracked job, executed if the job is dropped."""
     awaited: AwaitedJob | None = None
-    """Set if a batch or a caller waits for the job: neither does so any more if the job is dropped."""
+    """Set if something waits for the end of the job: it does so no more if the job is dropped."""
 
     def with_status(self, command: StatusCommand) -> "LockRequest":
         """Return the request of a tracked job: ``command`` is executed if the job is dropped."""
@@ -137,7 +137,7 @@ class LockRequest:
         if self.status_command is not None:
             fields["mark"] = [str(word) for word in self.status_command]
         if self.awaited is not None:
-            fields["batch"] = self.awaited.moved("skipped")
+            fields |= self.awaited.told("skipped")
         return dumps(fields)
 
 
@@ -233,9 +233,9 @@ class JobResources:
     next_run: Callable[[], NextRun] | None = None
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
     awaited: AwaitedJob | None = None
-    """Set if a batch or a caller waits for the end of the job; ``None`` for most jobs."""
-    batch_end: BatchEnd = "done"
-    """The effect of the job's next move on its batch and its caller; empty for none."""
+    """Set if something waits for the end of the job; ``None`` for most jobs."""
+    end_word: JobEnd = "done"
+    """What is told of the job's next move to what waits for it; empty for nothing."""
     cancelled: Jid = ""
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
@@ -267,8 +267,8 @@ class JobResources:
             fields["iteration"] = self.iteration
         if self.counter:
             fields["counter"] = self.counter
-        if awaited is not None and self.batch_end:
-            fields["batch"] = awaited.moved(self.batch_end)
+        if awaited is not None and self.end_word:
+            fields |= awaited.told(self.end_word)
         return fields
 
     def on_end(self, status: StatusCommand | None = None) -> str:
@@ -285,7 +285,7 @@ class JobResources:
 
     def on_delay(self, delay_s: float, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps its lock; a failure is counted."""
-        return self._encode(delay_s, status=status, counted=self.batch_end == "failed")
+        return self._encode(delay_s, status=status, counted=self.end_word == "failed")
 
     def on_hold(self) -> str:
         """Return the script argument for a job that is held for an unknown time: it keeps its lock for ``HELD_LOCK_S``."""
@@ -323,7 +323,7 @@ class JobResources:
         if status is not None:
             fields["status"] = _status_fields(status)
         if counted and self.awaited is not None:
-            fields["batch"] = self.awaited.moved(self.batch_end)
+            fields |= self.awaited.told(self.end_word)
         return dumps(fields).decode()
 
 
@@ -339,11 +339,17 @@ def _status_fields(status: StatusCommand) -> list[str]:
     return [str(key), str(state), str(ttl_s)]
 
 
+@cache
+def resource_fields() -> frozenset[str]:
+    """Return the payload fields of jobs that hold anything: a fetched job without one has no resources yet."""
+    return held_fields() | {IDEMPOTENCY_KEY, BUFFERED_AT}
+
+
 def resources_of(payload: Payload, data: bytes, queue: str, lock_ttl_s: float | None, name: str) -> JobResources | None:
     """Return the resources of a fetched job of the class ``name``: its lock, the slots reserved for it while it waited, its batch."""
     lock = lock_of(payload, lock_ttl_s)
     slots = reservations(payload, data, (name, f"queue/{queue}")) if BUFFERED_AT in payload else []
-    awaited = awaited_job_of(payload) if BID in payload or RESULT in payload else None
+    awaited = awaited_job_of(payload)
     return JobResources(lock, slots, awaited=awaited) if lock is not None or slots or awaited is not None else None
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 from framework.types import Jid, JobState, Payload
 from framework.wire import keys
-from framework.wire.result_fields import RESULT, WAIT_S
+from framework.wire.waiters import kept_state_s
 
 STATUS_EXPIRATION = "status_expiration"
 """Field of a payload: the seconds that a state is kept after its last write."""
@@ -104,7 +104,7 @@ class QueuedCommands(Sequence[StatusCommand]):
 def tracked_job(payload: Payload) -> TrackedJob | None:
     """Return the tracked job of a payload, or ``None`` if it is untracked or another writer's values are invalid."""
     ttl_s, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")
-    wait_s = WAIT_S if RESULT in payload else 0
+    wait_s = kept_state_s(payload)
     # Almost all: the checks below take three times as long.
     if type(ttl_s) is int and 0 < ttl_s <= MAX_TTL_S and type(jid) is str and jid:
         return TrackedJob(jid, ttl_s, wait_s)

@@ -23,7 +23,8 @@ WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
     "act_on_entries": {"ZREM"},
-    "batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
+    "results/answer": {"LTRIM"},  # it removes ids of called jobs
+    "batches/batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
     "batch_change": {"ZREM"},  # as `batch`, and the name of a batch
     "batch_push": {"ZREM"},  # the command removes the name of an expired batch
     "cron_push": {"LTRIM"},  # the command removes old ticks from a list, not a job

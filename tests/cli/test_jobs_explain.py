@@ -12,7 +12,7 @@ from framework.cli.jobs_explain_answer import wish_lines
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.wire import keys
-from framework.wire.result_fields import end_answer, value_answer
+from framework.wire.answers import end_answer, value_answer
 from tests.harness import ROOT, encoded, enqueue, hold, register_process, until
 
 COMMAND = str(ROOT / "scripts" / "jobs")

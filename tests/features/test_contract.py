@@ -1,20 +1,28 @@
 """Check the contract between the core and the features."""
 
+import inspect
+import re
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from framework.feature import Feature, Late, features
+from framework.feature import Feature, Hold, Late, features
+from framework.store import script
+from framework.wire.waiters import Waiter
+from tests.lua import part_files
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "framework" / "features"
 
 
 def late_parts(feature: Feature) -> list[Late[Any]]:
-    """Return all late parts of a record, also those inside of tuples and mappings."""
+    """Return all late parts of a record, also those inside of tuples, mappings and its own records."""
     found: list[Late[Any]] = []
 
     def collect(value: object) -> None:
         if isinstance(value, Late):
             found.append(value)
+        elif is_dataclass(value):
+            collect(vars(value))
         elif isinstance(value, tuple):
             for one in value:
                 collect(one)
@@ -22,8 +30,7 @@ def late_parts(feature: Feature) -> list[Late[Any]]:
             for one in value.values():
                 collect(one)
 
-    for value in vars(feature).values():
-        collect(value)
+    collect(feature)
     return found
 
 
@@ -37,3 +44,44 @@ def test_every_late_part_of_a_feature_exists() -> None:
     for feature in features():
         for part in late_parts(feature):
             part.load()
+
+
+HOLDS = [hold for feature in features() for hold in feature.holds]
+
+
+def test_every_hold_has_its_lua_function() -> None:
+    """The rights of Redis users are read from the calls ``release_NAME(``; a name in JSON must be one in Lua too."""
+    for hold in HOLDS:
+        assert re.fullmatch("[a-z_]+", hold.name)
+        assert re.search(rf"^local function release_{hold.name}\(", part_files()[hold.part].read_text(), re.MULTILINE)
+        assert script.FINISH.source.count(f"release_{hold.name}(unpack(held.{hold.name}))".encode()) == 1
+
+
+def test_every_waiter_has_the_methods_of_its_protocol() -> None:
+    names = [name for name, _ in inspect.getmembers(Waiter, inspect.isfunction) if not name.startswith("_")]
+    for hold in HOLDS:
+        waiter = hold.waiter.load()
+        assert isinstance(waiter, Waiter)
+        assert all(name in vars(type(waiter)) for name in names)
+
+
+def test_holds_have_different_names_and_fields() -> None:
+    assert len({hold.name for hold in HOLDS}) == len({hold.field for hold in HOLDS}) == len(HOLDS)
+
+
+def test_assembled_part_tells_waiters_in_the_order_of_records(monkeypatch) -> None:
+    """A waiter that fails does not keep the next one from being told."""
+    none: Late[Any] = Late("nowhere:NOTHING")
+    records = [
+        Feature(name=name, holds=(Hold(name=name, field=name, part="time", waiter=none),)) for name in ("first", "next")
+    ]
+    monkeypatch.setattr(script, "features", lambda: records)
+    script._part.cache_clear()
+    try:
+        text = script._part("waiters").decode()
+    finally:
+        script._part.cache_clear()
+    assert text.count("local function redis_now()") == 1
+    assert text.index("if held.first then") < text.index("release_first(unpack(held.first))")
+    assert text.index("release_first(") < text.index("if held.next then") < text.index("release_next(")
+    assert "return" not in text[text.index("if held.first") : text.index("if held.next")]

@@ -321,7 +321,7 @@ def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
     with server_lines("info") as lines:
         ACTS[ending](bench)
         events = lines()
-    assert batch_counts(redis) == BATCHES[ending.batch]
+    assert batch_counts(redis) == BATCHES[ending.told]
     # A job of a batch without a confirmed acknowledgement ends by `finish`.
     written = {state(redis, JID), *bench.moves} - ({"finish"} if ending.script == "fetch" else set())
     assert written == {ending.state or unchanged(ending), *([] if ending.script == "fetch" else [ending.script])}

@@ -74,7 +74,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+hgetall": ("shard/batch_reader.py", "hgetall("),
         "+lpos": ("shard/shard.py", '"LPOS"'),
         "+scan": ("shard/limiter_store.py", "scan_iter("),
-        "+srem": ("store/scripts/parts/batch.lua", "'SREM'"),
+        "+srem": ("features/batches/scripts/parts/batch.lua", "'SREM'"),
         "~aw:task_events": ("tasks/spool.py", "keys.TASK_EVENTS"),
         "~aw:limiter:*": ("shard/limiter_store.py", "keys.limiter("),
         "~aw:limiters": ("shard/limiter_store.py", "keys.LIMITERS"),

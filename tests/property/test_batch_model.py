@@ -10,8 +10,9 @@ from framework.shard.batch_reader import read_batches
 from framework.store.script import BATCH_CHANGE, BATCH_PUSH, FINISH
 from framework.testing.memory import JobMemory
 from framework.wire import keys
-from framework.wire.batch_fields import EVENTS, AwaitedJob, BatchGroup, BatchWrite, Callback, NewBatch
+from framework.wire.batch_fields import EVENTS, BatchGroup, BatchWrite, Callback, NewBatch
 from framework.wire.resources import JobResources
+from framework.wire.waiters import awaited_job_of
 
 BIDS = ("aw-0", "aw-1", "aw-2")
 """Each is nested in the one before."""
@@ -84,7 +85,11 @@ class Both:
         if how in ("dead", "revived"):
             (self.dead if how == "dead" else self.waiting)[bid].append(jid)
         self.redis.rpush("working", jid)
-        FINISH(self.redis, ["working"], [jid, JobResources(awaited=AwaitedJob(bid, jid), batch_end=how).on_end()])
+        FINISH(
+            self.redis,
+            ["working"],
+            [jid, JobResources(awaited=awaited_job_of({"bid": bid, "jid": jid}), end_word=how).on_end()],
+        )
         self.memory.batches.count(bid, jid, how)
 
     def compare(self):

@@ -329,7 +329,7 @@ CALLS = {
     "batch_change, callback": (batch, lambda jobs: batch_change("callback", "complete", dumps(["q", "{}"]))),
     "finish, called": (
         held,
-        lambda jobs: ([WORKING], [jobs[0], dumps({"slots": [], "batch": ["", "j", "done", "60", "c", '{"value":1}']})]),
+        lambda jobs: ([WORKING], [jobs[0], dumps({"slots": [], "answer": ["j", "done", "60", "c", '{"value":1}']})]),
     ),
     "finish, of a batch": (batch, lambda jobs: batch_ends(jobs, "done")),
     "finish, dead of a batch": (batch, lambda jobs: batch_ends(jobs, "dead")),

@@ -12,8 +12,8 @@ from framework.declare.policy_options import Deduplicate
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
 from framework.store.script import FINISH
 from framework.wire import keys
-from framework.wire.batch_fields import AwaitedJob
 from framework.wire.resources import JobResources
+from framework.wire.waiters import awaited_job_of
 from tests.harness import opened
 from tests.push.conftest import Pusher, worker
 
@@ -27,7 +27,11 @@ def row_worker(**attributes):
 def end(redis, batch, jid, how="done"):
     """Move a job as the scripts of the product do."""
     redis.rpush("working", jid)
-    FINISH(redis, ["working"], [jid, JobResources(awaited=AwaitedJob(batch.bid, jid), batch_end=how).on_end()])
+    FINISH(
+        redis,
+        ["working"],
+        [jid, JobResources(awaited=awaited_job_of({"bid": batch.bid, "jid": jid}), end_word=how).on_end()],
+    )
 
 
 def with_callbacks(**options):

@@ -10,8 +10,9 @@ from framework.errors import ArgumentsError, UnknownWorkflowError, WorkflowError
 from framework.push import step_parts
 from framework.store.script import FINISH
 from framework.wire import keys
-from framework.wire.batch_fields import AwaitedJob, bid_of
+from framework.wire.batch_fields import bid_of
 from framework.wire.resources import JobResources
+from framework.wire.waiters import awaited_job_of
 from framework.workflows import Workflow, WorkflowRun, computed, computes_arguments
 from tests.push.conftest import worker
 
@@ -47,7 +48,9 @@ def ended(redis, pusher):
             jid, bid = payload["jid"], bid_of(payload)
             redis.rpush("working", jid)
             end = how if payload["class"] != "Framework::WorkflowStep" else "done"
-            resources = JobResources(awaited=AwaitedJob(bid, jid), batch_end=end) if bid else JobResources()
+            resources = (
+                JobResources(awaited=awaited_job_of({"bid": bid, "jid": jid}), end_word=end) if bid else JobResources()
+            )
             FINISH(redis, ["working"], [jid, resources.on_end()])
         return [(one["class"], one["args"]) for one in taken if one["class"] != "Framework::WorkflowStep"]
 
@@ -131,7 +134,10 @@ def test_failed_step_without_a_branch_goes_on_after_success(row, ended, redis):
     FINISH(
         redis,
         ["working"],
-        [dead, JobResources(awaited=AwaitedJob(f"aw-{run.id}.one", dead), batch_end="done").on_end()],
+        [
+            dead,
+            JobResources(awaited=awaited_job_of({"bid": f"aw-{run.id}.one", "jid": dead}), end_word="done").on_end(),
+        ],
     )
     ended()
     assert (run.status.state, states(run)) == ("running", {"one": "succeeded", "two": "running"})

@@ -34,15 +34,14 @@ from framework.execute.over_limit import call_backoff
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.profiling import Profiles, SentProfiles
 from framework.execute.timeouts import Timeouts
-from framework.finish.results import encoded_value
+from framework.finish.answers import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
-from framework.wire.batch_fields import KEPT
-from framework.wire.result_fields import RESULT
+from framework.wire.waiters import awaited_job_of
 
 _NO_LIMIT = 1 << 40
 
@@ -260,7 +259,8 @@ async def _complete(
 
 
 def _tell_answer(worker: _WorkerProcess, instance: Any, payload: Payload, returned: object) -> None:
-    if RESULT in payload or KEPT in payload:
+    awaited = awaited_job_of(payload)
+    if awaited is not None and awaited.keeps_answer:
         worker.tell(answer=encoded_value(instance.declaration().wire_name, instance.jid, returned))
 
 

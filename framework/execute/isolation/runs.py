@@ -27,7 +27,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.profiling import keep_sent
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import timeout_of
-from framework.finish.results import EncodedAnswer
+from framework.finish.answers import EncodedAnswer
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type

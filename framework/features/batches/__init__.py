@@ -1,1 +1,1 @@
-"""Group jobs, and push other jobs when they have ended."""
+"""Count the jobs of a batch, and push its callbacks when they have ended."""

@@ -17,7 +17,7 @@ from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
-from framework.wire.batch_fields import awaited_job_of, bid_of
+from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of, version_of
 from framework.wire.json import dumps, loads
 from framework.wire.resources import (
@@ -32,6 +32,7 @@ from framework.wire.resources import (
     wal_positions_of,
 )
 from framework.wire.status_key import StatusCommand
+from framework.wire.waiters import awaited_job_of
 from framework.wire.windows import WindowMode, WindowTerms
 
 COUNTER = "sidekiq_jobs_deduplicated_total"

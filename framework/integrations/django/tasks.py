@@ -29,9 +29,10 @@ from framework.declare.request import PushRequest
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError, PushError, UnknownTaskError
 from framework.types import QUEUE_NAME, JobState, Json, Priority
+from framework.wire.answers import CallEnd
 from framework.wire.job import count_of
 from framework.wire.json import dumps, loads
-from framework.wire.result_fields import RESULT, CallEnd
+from framework.wire.result_fields import RESULT
 
 if TYPE_CHECKING:
     from django_tasks import signals as _signals

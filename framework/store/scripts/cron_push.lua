@@ -55,7 +55,7 @@ if outcome == '' then
   arrive(ARGV[8])
   if claim and not other then obtain(claim) end
   if ARGV[11] ~= '0' then redis.pcall('SET', 'aw:status:' .. ARGV[6], 'queued', 'EX', ARGV[11]) end
-  batch_functions().keep_event(ARGV[7], ARGV[8])
+  keep_event(ARGV[7], ARGV[8])
   outcome = manual and 'manual' or 'pushed'
 elseif outcome == 'duplicate' then
   drop_duplicate(claim)

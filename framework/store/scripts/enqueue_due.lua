@@ -34,7 +34,7 @@ for i = 1, n do
     if owner and claim.drops then
       drop_duplicate(claim)
       if claim.mark then redis.pcall(unpack(claim.mark)) end
-      if claim.batch then pcall(function() count_in_batch(unpack(claim.batch)) end) end
+      tell_waiters(claim)
     elseif word == 'queue' then
       put = redis.pcall('LPUSH', KEYS[3 + i], owner and marked(data, owner) or data)
       redis.pcall('SADD', KEYS[2], ARGV[4 + 3 * n + i])

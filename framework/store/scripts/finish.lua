@@ -20,7 +20,7 @@ if KEYS[4] and owner_of(KEYS[4]) == ARGV[3] and redis.call('HEXISTS', KEYS[4], '
     redis.call('HDEL', KEYS[4], 'duplicates', 'begun', 'bid', 'expiry')
     note_terms(KEYS[4], { expiry = tonumber(ARGV[12]) })
     redis.call('PEXPIRE', KEYS[4], ARGV[8])
-    batch_functions().keep_event(ARGV[4], ARGV[7])
+    keep_event(ARGV[4], ARGV[7])
     if ARGV[9] ~= '' then redis.pcall('SET', ARGV[9], ARGV[10], 'EX', ARGV[11]) end
     done = 2
   end

@@ -29,7 +29,7 @@ for i = 1, n do
       break
     end
     redis.pcall('SADD', KEYS[2], ARGV[3 + 2 * n + i])
-    batch_functions().keep_event(ARGV[3 + i], ARGV[3 + 2 * n + i])
+    keep_event(ARGV[3 + i], ARGV[3 + 2 * n + i])
     take_slot(base, reservation, now + tonumber(ARGV[2]), '')
     missing = missing - 1
   end

@@ -1,5 +1,5 @@
 -- release(holds): release a job's resources, in the same step that removes the job from its place. Returns the error of the status
---         or of the batch.
+--         or of what waits for the job.
 -- holds   JSON, '' or nil for nothing:
 --           lock   {key, owner, keep_ms, class, bid, expiry}: deleted when `owner` still owns it; with keep_ms above 0 it stays for
 --                  this time instead, and with a class it is taken again if it is free: the job goes back to its queue. An `expiry`
@@ -9,9 +9,7 @@
 --           iteration  jid of an iterating job that does not run again: its cursor is removed
 --           counter  series in which the job is counted, when it ends
 --           status [key, state, seconds that it is kept] of a tracked job
---           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua); of a job whose caller waits for its
---                  result also [ttl_s, caller, answer], and bid is '' if it has no batch; of a job whose batch keeps results also
---                  [ttl_s, caller, answer, place], and ttl_s is '' if no caller waits
+--           and by the name of each feature that waits for the end of the job, the arguments of its function release_NAME
 -- release_resources(held): the same of a table.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
 -- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
@@ -46,11 +44,9 @@ local function release_resources(held)
   if held.counter then redis.pcall('HINCRBY', 'aw:counters', held.counter, 1) end
   local status = held.status
   local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
-  if held.batch then
-    -- Its keys may be of another type; the job has left its place in any case.
-    local counted, failed = pcall(function() count_in_batch(unpack(held.batch)) end)
-    if not counted then return type(failed) == 'table' and failed.err or tostring(failed) end
-  end
+  -- Their keys may be of another type; the job has left its place in any case.
+  local failed = tell_waiters(held)
+  if failed then return failed end
   if type(written) == 'table' and written.err then return written.err end
 end
 

@@ -1,4 +1,4 @@
-"""Note the answer for the caller of a job in the job's resources. The script that ends the job stores it in the same step."""
+"""Note the answer of a job for what waits for it. The script that ends the job stores it in the same step."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from framework.finish.retry import RetryDecision
 from framework.payloads.stored_state import StateSignatures, result_place
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
+from framework.wire.answers import RESULT_LIMIT, end_answer, value_answer
 from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from framework.wire.resources import JobResources
-from framework.wire.result_fields import RESULT_LIMIT, answer_of_batch, end_answer, value_answer
 
 REFUSED_RESULTS = "sidekiq_results_refused_total"
 """Jobs that succeeded with a result that is not JSON, or is too large: the caller gets an error instead."""
@@ -55,8 +55,8 @@ class EncodedAnswer(str):
         return cls(answer if fits else end_answer("refused", "its process has sent no readable answer"))
 
 
-def note_result(resources: JobResources, instance: Any) -> None:
-    """Note the result of ``perform``, if a caller or the batch of the job gets it."""
+def note_answer(resources: JobResources, instance: Any) -> None:
+    """Note the result of ``perform``, if something that waits for the job gets it."""
     awaited = resources.awaited
     if awaited is None or not awaited.keeps_answer:
         return
@@ -79,21 +79,19 @@ def sign_answer(resources: JobResources, signatures: StateSignatures) -> None:
     """Sign the answer of a job that ends, if it has one."""
     awaited = resources.awaited
     if awaited is not None and awaited.answer and type(awaited.answer) is not _SealedAnswer:
-        answer = awaited.answer
-        if awaited.place is not None:
-            answer = answer_of_batch(answer, awaited.bid, awaited.place)
+        answer = awaited.named_answer()
         sealed = signatures.seal(result_place(awaited.jid), answer.encode(errors="replace"))
         resources.awaited = awaited._replace(answer=_SealedAnswer(sealed.decode()))
 
 
 def note_end(resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:
-    """Note how the next move of a job counts for its batch, and the answer for the caller that waits for its result."""
+    """Note what is told of the next move of a job to what waits for it, and its answer."""
     ending = ending_of(outcome, decision)
-    resources.batch_end = ending.batch
+    resources.end_word = ending.told
     awaited = resources.awaited
-    if awaited is None or not awaited.keeps_answer or not ending.batch or awaited.answer:
+    if awaited is None or not awaited.keeps_answer or not ending.told or awaited.answer:
         return
-    resources.awaited = awaited._replace(answer=_answer_of(outcome, died=ending.batch == "dead"))
+    resources.awaited = awaited._replace(answer=_answer_of(outcome, died=ending.told == "dead"))
 
 
 def _answer_of(outcome: RunOutcome, *, died: bool) -> str:
@@ -109,5 +107,5 @@ def _answer_of(outcome: RunOutcome, *, died: bool) -> str:
         case Cancelled():
             return end_answer("cancelled")
         case _:
-            # Without an answer, the script stores the word by which a batch counts this end.
+            # Without an answer, the script stores the word of this end.
             return ""

@@ -1,4 +1,4 @@
--- count_in_batch(bid, jid, how, ttl_s, caller, answer, kept): count a move of a batch's job, in the step that moves the job, and enqueue
+-- release_batch(bid, jid, how, ttl_s, caller, answer, kept): count a move of a batch's job, in the step that moves the job, and enqueue
 --         the callbacks of the events that it causes. batch_functions(): the functions that scripts of batches share.
 -- how     done     it succeeded                            failed   it failed, and will run again
 --         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
@@ -75,15 +75,6 @@ local function batch_functions()
     if redis.call('HEXISTS', key, 'ended_at') == 1 then return end
     redis.call('HSET', key, 'cancelled_at', now(), 'ended_at', now())
     count('workflows_total', 'state', 'cancelled', 1)
-  end
-
-  -- Keep the event of a recorded job for the database of tasks, in the step that writes the job: no process could record it before
-  --. The leader writes it to the database. Another type of the key must not stop the step.
-  local function keep_event(data, queue)
-    if not string.find(data, '"track":true', 1, true) then return end
-    local at = now()
-    local event = '{"pushed":' .. cjson.encode(data) .. ',"queue":' .. cjson.encode(queue) .. ',"at":' .. at .. '}'
-    redis.pcall('ZADD', 'aw:task_events', at, event)
   end
 
   -- Keep what the log says about an event: this step knows it, and the process that calls the script does not.
@@ -183,7 +174,7 @@ local function batch_functions()
   end
 
   batch_made = {
-    count = count, now = now, keep = keep, keep_event = keep_event, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
+    count = count, now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
     keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, keep_result = keep_result,
     results_of = results_of, LINGER_S = LINGER_S,
     DEAD_S = DEAD_S,
@@ -191,22 +182,7 @@ local function batch_functions()
   return batch_made
 end
 
-local function count_in_batch(bid, jid, how, ttl_s, caller, answer, kept)
-  if ttl_s and ttl_s ~= '' and how ~= 'failed' then
-    local result = 'aw:result:' .. jid
-    if how == 'revived' then
-      redis.pcall('DEL', result)
-    else
-      redis.pcall('SET', result, answer ~= '' and answer or '{"end":"' .. how .. '"}', 'EX', ttl_s)
-      if caller ~= '' then
-        local calls = 'aw:result_calls:' .. caller
-        redis.pcall('RPUSH', calls, jid)
-        redis.pcall('LTRIM', calls, -1000, -1)
-        redis.pcall('EXPIRE', calls, 60)
-      end
-    end
-  end
-  if bid == '' then return end
+local function release_batch(bid, jid, how, answer, kept)
   local key = 'aw:batch:' .. bid
   local known = redis.call('HMGET', key, 'pending', 'ttl_s')
   if not known[1] then return end

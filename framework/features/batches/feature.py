@@ -1,0 +1,11 @@
+"""Define the record of batches."""
+
+from framework.feature import Feature, Hold, Late
+from framework.wire.batch_fields import BID
+
+BATCHES = Feature(
+    name="batches",
+    holds=(
+        Hold(name="batch", field=BID, part="batches/batch", waiter=Late("framework.features.batches.waiter:WAITER")),
+    ),
+)

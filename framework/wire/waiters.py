@@ -1,0 +1,95 @@
+"""Read what waits for the end of a job. The script that ends the job tells it, by the functions that features name (``Hold``)."""
+
+from functools import cache
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from framework.feature import features
+from framework.types import Jid, Payload
+
+JobEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", ""]
+"""The word for a move of a job that its waiters are told: it ended, failed and will run again, or waits again after its death.
+
+Empty for a move that is no end, which none is told.
+"""
+
+V = TypeVar("V")
+
+
+@runtime_checkable
+class Waiter(Protocol[V]):
+    """What a feature does for the jobs that it waits for. ``V`` is what the payload says about it."""
+
+    def read(self, payload: Payload) -> V | None:
+        """Return what the payload says; ``None`` for a field of another form, or of another program."""
+        ...
+
+    def wants_answer(self, value: V) -> bool:
+        """Return whether it is told the answer of the job: its result, or why there is none."""
+        ...
+
+    def named(self, value: V, answer: str) -> str:
+        """Return the answer with what its signature must cover besides the id of the job."""
+        ...
+
+    def told(self, value: V, jid: Jid, end: JobEnd, answer: str) -> list[str] | None:
+        """Return the arguments of its Lua function; ``None`` if this move does not concern it."""
+        ...
+
+
+class AwaitedJob(NamedTuple):
+    """A job for whose end something waits."""
+
+    jid: Jid
+    waiters: tuple[tuple[str, Waiter[Any], Any], ...]
+    """Of each waiter its name in what the job holds, and what the payload says to it."""
+    answer: str = ""
+    """The answer of the job (``wire/answers.py``); empty if the script writes it, from the word of the end."""
+
+    @property
+    def keeps_answer(self) -> bool:
+        """Whether a waiter gets the answer of the job."""
+        return any(waiter.wants_answer(value) for _, waiter, value in self.waiters)
+
+    def told(self, end: JobEnd) -> dict[str, list[str]]:
+        """Return what the waiters are told, by their names, for what the job holds (``parts/release.lua``)."""
+        found = ((name, waiter.told(value, self.jid, end, self.answer)) for name, waiter, value in self.waiters)
+        return {name: words for name, words in found if words is not None}
+
+    def named_answer(self) -> str:
+        """Return the answer as it is signed."""
+        answer = self.answer
+        for _, waiter, value in self.waiters:
+            answer = waiter.named(value, answer)
+        return answer
+
+
+@cache
+def held_fields() -> frozenset[str]:
+    """Return the payload fields of jobs for whose end something waits."""
+    return frozenset(hold.field for one in features() for hold in one.holds)
+
+
+@cache
+def _holds() -> tuple[tuple[str, str, Waiter[Any], int], ...]:
+    holds = (hold for one in features() for hold in one.holds)
+    return tuple((hold.field, hold.name, hold.waiter.load(), hold.keeps_state_s) for hold in holds)
+
+
+def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
+    """Return the job if something waits for its end; ``None`` for any other, or without an id."""
+    # Almost no payload has one of the fields: the check is cheaper than the loop.
+    if payload is None or payload.keys().isdisjoint(held_fields()):
+        return None
+    jid = payload.get("jid")
+    if not isinstance(jid, str) or not jid:
+        return None
+    read = ((name, waiter, waiter.read(payload)) for field, name, waiter, _ in _holds() if field in payload)
+    found = tuple(one for one in read if one[2] is not None)
+    return AwaitedJob(jid, found) if found else None
+
+
+def kept_state_s(payload: Payload) -> int:
+    """Return for how many seconds the state of a job lives at least because something waits for its end; 0 for any time."""
+    if payload.keys().isdisjoint(held_fields()):
+        return 0
+    return max((seconds for field, _, _, seconds in _holds() if field in payload), default=0)
