@@ -1,6 +1,6 @@
 """The components of one worker process, which ``framework.wiring`` builds and the launcher runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,12 +43,8 @@ class ProcessComponents:
     poller: Poller
     cron: CronScheduler
     reaper: Reaper
-    refresh: Callable[[], None]
-    """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
-    maintenance: Sequence[Callable[[], None]]
-    """The periodic work of the policies; raises redis errors."""
     parts: WorkerParts
-    """What features do in this process."""
+    """What is read again and done every few seconds, by features and the core."""
     events: ProcessEvents
     push_back: PushBack
     absent: AbsentKeys

@@ -79,7 +79,7 @@ class Launcher:
         # The periodic tasks try both again.
         with contextlib.suppress(RedisError, OSError):
             self._tasks.read_pauses()
-            components.refresh()
+            components.parts.refresh()
         self._tasks.update_title()
         stop = self._start_up()
         while not (stop or self._draining or self._cannot_continue):

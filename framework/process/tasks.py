@@ -173,8 +173,8 @@ class ProcessTasks:
         return jittered(self._timings.sweep_period_s)
 
     def _maintain_policies(self) -> float:
-        self._components.refresh()
-        for step in self._components.maintenance:
+        self._components.parts.refresh()
+        for step in self._components.parts.periodic:
             step()
         # Never longer than the period: it is the documented time until a process knows a cancellation.
         return min(jittered(self._timings.sweep_period_s), self._timings.sweep_period_s)

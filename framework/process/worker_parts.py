@@ -1,44 +1,64 @@
-"""What features do in a worker process: a part of each, made once from the core's objects, and all of them joined."""
+"""What a worker process is built from: the core's objects, and the parts that features make of them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-import redis
-
 from framework.execute.admission import AdmissionChain, StagedPolicy
 from framework.feature import Late, features
+from framework.finish.status_writer import StatusWriter
 from framework.payloads.protection import PayloadProtection
 from framework.process.events import ProcessEvents
+from framework.process.own_queues import CapsulePlan
+from framework.recover.interruptions import InterruptionLimit
+from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
-from framework.timings import Timings
+from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.timings import STANDARD, Timings
+from framework.wire import keys
+from framework.wire.memory_budget import MemoryBudget
+from framework.wire.owners import capsule_owner
+from framework.wire.set_limits import SetLimits
 
 T = TypeVar("T")
 
 
 class ProcessContext:
-    """The core's objects of one worker process, from which each feature makes its part."""
+    """The core's objects that the parts of one worker process share. Opens no socket."""
 
     def __init__(
         self,
         settings: CoreSettings,
         shard: Shard,
-        upkeep: "redis.Redis",
+        identity: str,
+        plans: Sequence[CapsulePlan],
         events: ProcessEvents,
-        absent: AbsentKeys,
-        timings: Timings,
         protection: PayloadProtection,
+        timings: Timings = STANDARD,
     ) -> None:
         self.settings = settings
         self.shard = shard
         """The shard that the process serves; its client is safe from any thread."""
-        self.upkeep = upkeep
-        """The client of the periodic work."""
+        self.identity = identity
+        self.plans = plans
+        """The capsules, and their owners of working lists in the same order."""
+        self.owners = [capsule_owner(identity, plan.name if at else "") for at, plan in enumerate(plans)]
         self.events = events
-        self.absent = absent
-        self.timings = timings
         self.protection = protection
+        self.timings = timings
+        self.upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
+        """The client of the periodic work."""
+        rare = (keys.CANCELLED, keys.PAUSED, keys.RETRY, keys.signals(identity), *map(keys.working, self.owners))
+        # The record task checks them; an answer must last until the next check has been made.
+        self.absent = AbsentKeys(rare, 1.25 * timings.record_period_s)
+        """The keys that a process without work or operators' orders does not find. Features add theirs."""
+        self.poll_timing = PollTiming(self.upkeep, settings.poll_interval, self.absent, timings=timings)
+        self.states = StatusWriter(shard, events.status_write_failed)
+        dead = settings.dead
+        self.dead_set = SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)
+        self.budget = MemoryBudget(settings.size_limit.decoding_budget)
+        self.interruptions = InterruptionLimit(settings.max_retries_after_interruption)
         self._chains: list[AdmissionChain] = []
         self._services: dict[Late[Any], Any] = {}
 
@@ -75,12 +95,15 @@ class WorkerPart(NamedTuple):
 
 
 class WorkerParts:
-    """The parts of all features in one worker process, in the order of the features."""
+    """The parts of one worker process: the ``first`` one of the core, those of all features in their order, then added ones."""
 
-    def __init__(self, process: ProcessContext) -> None:
+    def __init__(self, process: ProcessContext, first: WorkerPart) -> None:
         self._process = process
-        self._parts: list[WorkerPart] = [one.worker.load()(process) for one in features() if one.worker is not None]
-        self.periodic = tuple(step for part in self._parts for step in part.periodic)
+        self._parts = [first, *(one.worker.load()(process) for one in features() if one.worker is not None)]
+
+    def add(self, part: WorkerPart) -> None:
+        """Add a part, whose periodic work is the last. Call it before the process runs."""
+        self._parts.append(part)
 
     def chain(self, owner: str) -> AdmissionChain:
         """Return the policies of the capsule whose working list has this owner."""
@@ -88,10 +111,15 @@ class WorkerParts:
         return self._process.add(AdmissionChain.of(found))
 
     def refresh(self) -> None:
-        """Read the state of all features. Raises redis errors."""
+        """Read the state of all parts. Raises redis errors."""
         for part in self._parts:
             if part.refresh is not None:
                 part.refresh()
+
+    @property
+    def periodic(self) -> list[Callable[[], None]]:
+        """The periodic work of all parts."""
+        return [step for part in self._parts for step in part.periodic]
 
     def serve(self) -> None:
         """Answer the application's questions from these parts."""

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import redis
 
 from framework import middleware
 from framework.all_settings import Settings
 from framework.execute.admission import AdmissionChain
-from framework.execute.decoding import PayloadDecoder
+from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
@@ -17,6 +16,7 @@ from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
+from framework.execute.profiling import RedisProfiles
 from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
 from framework.execute.unknown import UnknownClassDelays
@@ -24,155 +24,136 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
-from framework.finish.status_writer import StatusWriter
 from framework.payloads.stored_state import state_signatures
-from framework.process.capsules import Capsule
-from framework.process.events import ProcessEvents
+from framework.process.capsules import Capsule, Capsules
+from framework.process.components import Closeable
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsulePlan
 from framework.process.push_back import PushBack
 from framework.process.signals import at_terminal
+from framework.process.worker_parts import ProcessContext, WorkerParts
 from framework.push.strict_arguments import StrictArgumentsCheck
-from framework.recover.interruptions import InterruptionLimit
 from framework.recover.suspects import SuspectRunner
-from framework.schedule.poll_timing import PollTiming
-from framework.settings.model import DeadSettings
-from framework.shard.shard import Shard
-from framework.store.absent_keys import AbsentKeys
+from framework.route.router import Router
 from framework.store.channel import ChannelPool
-from framework.timings import Timings
-from framework.wire.owners import capsule_owner
-from framework.wire.set_limits import SetLimits
+from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.wiring.fair_queues import fair_queues
+from framework.wiring.payloads import open_decoder
 
 
-def owners_of(identity: str, plans: Sequence[CapsulePlan]) -> list[str]:
-    """Return the owner of the working list of each capsule."""
-    return [capsule_owner(identity, plan.name if at else "") for at, plan in enumerate(plans)]
+class CapsuleBuilder:
+    """Build the capsules of one process, which share everything but their fetchers and threads. Opens no socket."""
+
+    def __init__(
+        self, settings: Settings, router: Router, process: ProcessContext, log: JobLog, *, isolates: bool
+    ) -> None:
+        shard, waits = process.shard, process.timings
+        self._settings = settings
+        self._process = process
+        self._log = log
+        self._fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        self._fetchers = _open_fetchers(process, self._fetching, fair_queues(router, shard.name))
+        self._pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
+        self._loop = EventLoop()
+        self.cancellations = Cancellations(shard.client, process.absent, self._loop.cancel_named)
+        self.runs = RunningJobs(self._running, self.cancellations, RedisProfiles(shard.client))
+        self._decoding = open_decoder(settings, self.runs, process.budget)
+        slots = sum(one.slots for one in process.plans)
+        self._suspects = SuspectRunner(shard.client, process.identity, slots, waits)
+        # One for all capsules: a second process that has loaded the workers would cost as much memory again.
+        self._isolated = IsolatedRuns(log, self.runs) if isolates else None
+
+    @property
+    def connections(self) -> Sequence[Closeable]:
+        """What the capsules share and do not close themselves."""
+        return self._fetching, self._pool
+
+    def build(self, parts: WorkerParts) -> Capsules:
+        """Return the capsules with the policies of these parts."""
+        process = self._process
+        chains = map(parts.chain, process.owners)
+        return Capsules(list(map(self._capsule, process.plans, process.owners, self._fetchers, chains)))
+
+    def push_back(self) -> PushBack:
+        """Return the push-back of the jobs of all capsules."""
+        process = self._process
+        jobs = {owner: one.in_flight for owner, one in zip(process.owners, self._fetchers, strict=True)}
+        limit = None if at_terminal() else process.interruptions
+        return PushBack(process.shard.client, jobs, process.events, limit)
+
+    def _running(self) -> list[UnitOfWork]:
+        return [unit for one in self._fetchers for unit in one.in_flight.running()]
+
+    def _capsule(self, plan: CapsulePlan, owner: str, fetcher: Fetcher, admission: AdmissionChain) -> Capsule:
+        process = self._process
+        own_name = "" if plan.name == DEFAULT_CAPSULE else plan.name
+        threads = WorkerThreads(fetcher, own_name)
+        executor = self._executor(own_name, owner, fetcher, threads, admission)
+        processor = Processor(
+            fetcher, threads, executor, self._settler(owner), self._log, self.runs, self._loop, process.events
+        )
+        return Capsule(plan, fetcher, processor)
+
+    def _executor(
+        self, own_name: str, owner: str, fetcher: Fetcher, threads: WorkerThreads, admission: AdmissionChain
+    ) -> Executor:
+        process, settings = self._process, self._settings
+        together = GroupAdmission(self._pool, owner, fetcher, self._decoding, admission, process.states)
+        chain = middleware.capsule(own_name) if own_name else middleware.server
+        signatures = state_signatures(settings.signatures)
+        return Executor(
+            chain.compile(),
+            self._log,
+            self.runs,
+            self._decoding,
+            threads.ensure_fetching,
+            self._suspects,
+            StrictArgumentsCheck(settings.strict_arguments),
+            process.states,
+            settings.retired_workers,
+            admission,
+            UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
+            together.admit,
+            process.events.moved_jobs.recorder,
+            iterations=Iterations(process.shard.client, owner, self.runs, settings.max_iteration_runtime, signatures),
+            isolated=self._isolated,
+            capsule=own_name,
+        )
+
+    def _settler(self, owner: str) -> Settler:
+        process, settings = self._process, self._settings
+        return Settler(
+            process.shard.client,
+            owner,
+            process.events.handlers,
+            RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business),
+            process.dead_set,
+            process.events.trimmed,
+            process.poll_timing.expect_retry,
+            process.states,
+            process.timings,
+            state_signatures(settings.signatures),
+        )
 
 
-def open_fetchers(
-    settings: Settings,
-    client: "redis.Redis",
-    owners: Sequence[str],
-    plans: Sequence[CapsulePlan],
-    events: ProcessEvents,
-    dead_set: SetLimits,
-    absent: AbsentKeys,
-    waits: Timings,
-    fair_queues: AbstractSet[str],
-) -> list[Fetcher]:
+def _open_fetchers(process: ProcessContext, client: "redis.Redis", fair_queues: AbstractSet[str]) -> list[Fetcher]:
     """Return the fetcher of each capsule; running jobs have different places in all of them."""
-    fetchers: list[Fetcher] = []
-    first = 0
-    decoded_limit, limits = settings.size_limit.decoded_limit, settings.process_limits
-    for owner, plan in zip(owners, plans, strict=True):
+    settings, fetchers, first = process.settings, list[Fetcher](), 0
+    for owner, plan in zip(process.owners, process.plans, strict=True):
         fetchers.append(
             Fetcher(
                 client,
                 owner,
                 plan.order,
                 plan.slots,
-                events,
-                dead_set,
-                decoded_limit,
-                absent,
-                limits,
-                waits,
+                process.events,
+                process.dead_set,
+                settings.size_limit.decoded_limit,
+                process.absent,
+                settings.process_limits,
+                process.timings,
                 first,
                 fair_queues,
             )
         )
         first += plan.slots
     return fetchers
-
-
-def running_units(fetchers: Sequence[Fetcher]) -> list[UnitOfWork]:
-    """Return the units whose jobs run, by capsule."""
-    return [unit for one in fetchers for unit in one.in_flight.running()]
-
-
-def open_push_back(
-    client: "redis.Redis",
-    owners: Sequence[str],
-    fetchers: Sequence[Fetcher],
-    events: ProcessEvents,
-    interruptions: InterruptionLimit,
-) -> PushBack:
-    """Return the push-back of the jobs of all capsules."""
-    jobs = {owner: fetcher.in_flight for owner, fetcher in zip(owners, fetchers, strict=True)}
-    return PushBack(client, jobs, events, None if at_terminal() else interruptions)
-
-
-@dataclass(frozen=True, slots=True)
-class CapsuleParts:
-    """The parts that the capsules of a process share."""
-
-    settings: Settings
-    shard: Shard
-    pool: ChannelPool
-    log: JobLog
-    runs: RunningJobs
-    loop: EventLoop
-    events: ProcessEvents
-    decoding: PayloadDecoder
-    suspects: SuspectRunner
-    states: StatusWriter
-    poll_timing: PollTiming
-    waits: Timings
-    isolated: IsolatedRuns | None
-    """One for all capsules: a second process that has loaded the workers would cost as much memory again."""
-
-    def capsule(self, plan: CapsulePlan, owner: str, fetcher: Fetcher, admission: AdmissionChain) -> Capsule:
-        """Return a capsule with its parts."""
-        settings = self.settings
-        own_name = "" if plan.name == DEFAULT_CAPSULE else plan.name
-        threads = WorkerThreads(fetcher, own_name)
-        together = GroupAdmission(self.pool, owner, fetcher, self.decoding, admission, self.states)
-        chain = middleware.capsule(plan.name) if own_name else middleware.server
-        executor = Executor(
-            chain.compile(),
-            self.log,
-            self.runs,
-            self.decoding,
-            threads.ensure_fetching,
-            self.suspects,
-            StrictArgumentsCheck(settings.strict_arguments),
-            self.states,
-            settings.retired_workers,
-            admission,
-            UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
-            together.admit,
-            self.events.moved_jobs.recorder,
-            iterations=Iterations(
-                self.shard.client,
-                owner,
-                self.runs,
-                settings.max_iteration_runtime,
-                state_signatures(settings.signatures),
-            ),
-            isolated=self.isolated,
-            capsule=own_name,
-        )
-        settler = self._settler(owner)
-        return Capsule(
-            plan, fetcher, Processor(fetcher, threads, executor, settler, self.log, self.runs, self.loop, self.events)
-        )
-
-    def _settler(self, owner: str) -> Settler:
-        settings, events = self.settings, self.events
-        return Settler(
-            self.shard.client,
-            owner,
-            events.handlers,
-            RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business),
-            dead_set_limits(settings.dead),
-            events.trimmed,
-            self.poll_timing.expect_retry,
-            self.states,
-            self.waits,
-            state_signatures(settings.signatures),
-        )
-
-
-def dead_set_limits(dead: DeadSettings) -> SetLimits:
-    """Return the limits of the dead set."""
-    return SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)

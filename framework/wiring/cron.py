@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import redis
-
 from framework.all_settings import Settings
 from framework.cron.added import AddedEntries
 from framework.cron.entries import CronEntry, collect_entries, unknown_classes
@@ -14,9 +12,8 @@ from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare import registry
 from framework.payloads.stored_state import state_signatures
+from framework.process.worker_parts import ProcessContext
 from framework.route.router import Router
-from framework.store.absent_keys import AbsentKeys
-from framework.timings import Timings
 from framework.wire import keys
 from framework.wiring.client import default_client
 
@@ -39,16 +36,10 @@ def process_leads() -> bool:
 
 
 def open_cron(
-    settings: Settings,
-    router: Router,
-    shard: str,
-    client: "redis.Redis",
-    identity: str,
-    is_ending: Callable[[], bool],
-    absent: AbsentKeys,
-    waits: Timings,
+    settings: Settings, router: Router, process: ProcessContext, is_ending: Callable[[], bool]
 ) -> CronScheduler:
-    """Return the scheduler for the entries whose jobs go to ``shard``, which ``client`` connects to. Opens no socket."""
+    """Return the scheduler for the entries whose jobs go to the shard of the process. Opens no socket."""
+    client, shard, identity, waits = process.upkeep, process.shard.name, process.identity, process.timings
     events = CronEvents(shard)
     application, enabled = settings.cron.application, settings.cron.enabled
     unknown = unknown_classes(settings)
@@ -61,7 +52,7 @@ def open_cron(
         entries_on(settings, router, shard) if enabled else {},
         TickJobs(default_client).make,
         events,
-        added=AddedEntries(settings, shard, lambda declaration: router.route(declaration).shard, absent),
+        added=AddedEntries(settings, shard, lambda declaration: router.route(declaration).shard, process.absent),
         kind=None if kind is None else Leadership(client, keys.leader(kind), identity, timings=waits),
         may_lead=lambda: enabled and not is_ending(),
         timings=waits,

@@ -2,23 +2,16 @@
 
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-
-import redis
 
 from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
-from framework.cron.scheduler import CronScheduler
-from framework.execute.cancellation import Cancellations
-from framework.execute.event_loop import EventLoop
-from framework.execute.isolation.runs import IsolatedRuns
+from framework.cron.leadership import Leadership
 from framework.execute.job_log import JobLog
-from framework.execute.profiling import RedisProfiles
 from framework.execute.stats import RunningJobs
-from framework.finish.status_writer import StatusWriter
 from framework.process.banner import print_banner
 from framework.process.batch_event_log import BatchEventLog
 from framework.process.blocking_queues import BlockingQueues
@@ -29,7 +22,6 @@ from framework.process.boot_warnings import (
     warn_unknown_queues,
     warn_unknown_variables,
 )
-from framework.process.capsules import Capsules
 from framework.process.components import ProcessComponents
 from framework.process.events import ProcessEvents
 from framework.process.health_address import HealthAddress
@@ -38,7 +30,6 @@ from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.own_queues import (
-    CapsulePlan,
     OwnQueues,
     known_queues,
     warn_own_queues,
@@ -50,42 +41,28 @@ from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.process.unserved import open_watch
 from framework.process.worker_options import WorkerOptions, check_options
-from framework.process.worker_parts import ProcessContext, WorkerParts
+from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
 from framework.recover.failure_detector import FailureDetector
-from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper
-from framework.recover.suspects import SuspectRunner
 from framework.route.loading import open_router
 from framework.route.router import Router
 from framework.route.topology import QueueLocation
-from framework.schedule.poll_timing import PollTiming
 from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
-from framework.store.absent_keys import AbsentKeys
-from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.endpoints import endpoint_of
 from framework.supervised_threads import report_to
 from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
-from framework.timings import Timings
 from framework.version import VERSION
 from framework.wire import keys
-from framework.wire.memory_budget import MemoryBudget
-from framework.wiring.capsule_parts import (
-    CapsuleParts,
-    dead_set_limits,
-    open_fetchers,
-    open_push_back,
-    owners_of,
-    running_units,
-)
+from framework.wiring.capsule_parts import CapsuleBuilder
 from framework.wiring.client import default_client, replay_kept_pushes
 from framework.wiring.cron import open_cron, serve_leadership
-from framework.wiring.fair_queues import fair_queues, refuse_shared_fair_queues
+from framework.wiring.fair_queues import refuse_shared_fair_queues
 from framework.wiring.payload_sweep import open_payload_upkeep
-from framework.wiring.payloads import open_decoder, open_protection
+from framework.wiring.payloads import open_protection
 from framework.wiring.schedule import open_poller
 
 _FLUSH_S = 1.0
@@ -162,56 +139,44 @@ def build_worker(
     supervisor: int | None,
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
+    waits, plans = timings.current(), options.plan(router)
     events = _open_events(settings, shard)
-    dead_set, waits, loop = dead_set_limits(settings.dead), timings.current(), EventLoop()
-    states = StatusWriter(shard, events.status_write_failed)
-    fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
-    budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
-    owners = owners_of(identity, plans := options.plan(router))
-    absent, fair = _absent_keys(settings, identity, owners, waits), fair_queues(router, shard.name)
-    fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits, fair)
-    cancellations = Cancellations(shard.client, absent, loop.cancel_named)
-    runs = RunningJobs(partial(running_units, fetchers), cancellations, RedisProfiles(shard.client))
-    protection = open_protection(settings)
-    parts = WorkerParts(ProcessContext(settings, shard, upkeep, events, absent, waits, protection))
-    decoding = open_decoder(settings, runs, budget)
-    pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
+    process = ProcessContext(settings, shard, identity, plans, events, open_protection(settings), waits)
+    process.absent.watch(keys.TASK_EVENTS, keys.BATCH_EVENTS, keys.cron_entries(settings.cron.application))
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
-    poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
-    suspects = SuspectRunner(shard.client, identity, sum(one.slots for one in plans), waits)
-    isolated = IsolatedRuns(log, runs) if options.isolates else None
-    common = CapsuleParts(
-        settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits, isolated
-    )
-    capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, map(parts.chain, owners))))
+    built = CapsuleBuilder(settings, router, process, log, isolates=options.isolates)
+    parts = WorkerParts(process, first=WorkerPart(refresh=built.cancellations.refresh))
+    capsules = built.build(parts)
+    record = _open_record(process, options, built.runs)
+    cron = open_cron(settings, router, process, lambda: record.quiet)
+    parts.add(WorkerPart(periodic=_monitors(process, settings, cron.leadership)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
-    interruptions = InterruptionLimit(settings.max_retries_after_interruption)
-    served = [QueueLocation(name, shard.name) for plan in plans for name in plan.order.names]
-    record = _record(options, plans, upkeep, identity, runs, absent, waits)
+    beating = shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S)
+    served = [QueueLocation(name, shard.name) for name in record.queues]
     return ProcessComponents(
         identity=identity,
         capsules=capsules,
-        blocking=BlockingQueues(upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running),
+        blocking=BlockingQueues(
+            process.upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running
+        ),
         lease=ProcessLease(beating, identity, record.slots, detector, waits, {p.name: p.slots for p in plans[1:]}),
         record=record,
-        metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
+        metrics=SidekiqMetrics(process.upkeep, built.runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),
-        poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
-        cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, absent, waits)),
-        reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
-        refresh=partial(_call_each, cancellations.refresh, parts.refresh),
-        maintenance=(*parts.periodic, *_monitors(settings, shard.name, upkeep, events, cron, absent)),
+        poller=open_poller(settings, router, process, polled),
+        cron=cron,
+        reaper=_open_reaper(process, detector),
         parts=parts,
         events=events,
-        push_back=open_push_back(shard.client, owners, fetchers, events, interruptions),
-        absent=absent,
+        push_back=built.push_back(),
+        absent=process.absent,
         poll_interval_s=settings.poll_interval,
         timeout_s=options.timeout_s,
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
         unserved=open_watch(settings, router, watched, served, waits, in_group=supervisor is not None),
         timings=waits,
-        connections=(fetching, upkeep, beating, pool, polled, watched, shard),
+        connections=(*built.connections, process.upkeep, beating, polled, watched, shard),
     )
 
 
@@ -227,15 +192,6 @@ def _start_health_server(address: HealthAddress, shard: str, components: Process
     server.HealthServer(checks.answers, address).start()
 
 
-def _call_each(*steps: Callable[[], None]) -> None:
-    for step in steps:
-        step()
-
-
-def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":
-    return [shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in roles]
-
-
 def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
     """Return the events of the process, which also record moved jobs."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
@@ -243,52 +199,40 @@ def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
     return events
 
 
-def _absent_keys(settings: Settings, identity: str, owners: Sequence[str], waits: Timings) -> AbsentKeys:
-    """Return the keys that a process without work or operators' orders does not find. Features add theirs."""
-    names = (
-        *(keys.CANCELLED, keys.PAUSED, keys.RETRY, keys.TASK_EVENTS, keys.BATCH_EVENTS),
-        *(keys.cron_entries(settings.cron.application), keys.signals(identity)),
-    )
-    # The record task checks them; an answer must last until the next check has been made.
-    return AbsentKeys((*names, *map(keys.working, owners)), 1.25 * waits.record_period_s)
-
-
-def _record(
-    options: WorkerOptions,
-    plans: Sequence[CapsulePlan],
-    client: "redis.Redis",
-    identity: str,
-    runs: RunningJobs,
-    absent: AbsentKeys,
-    waits: Timings,
-) -> ProcessRecord:
+def _open_record(process: ProcessContext, options: WorkerOptions, runs: RunningJobs) -> ProcessRecord:
     return ProcessRecord(
-        client,
-        identity,
-        plans,
+        process.upkeep,
+        process.identity,
+        process.plans,
         VERSION,
         runs,
         options.tag or default_tag(),
         options.labels,
         options.queues_from,
-        absent,
-        waits,
+        process.absent,
+        process.timings,
     )
 
 
-def _monitors(
-    settings: Settings,
-    shard: str,
-    client: "redis.Redis",
-    events: ProcessEvents,
-    cron: CronScheduler,
-    absent: AbsentKeys,
-) -> tuple[Callable[[], None], ...]:
+def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:
+    return Reaper(
+        process.upkeep,
+        process.events.recovered,
+        detector,
+        process.dead_set,
+        process.settings.size_limit.decoded_limit,
+        process.interruptions,
+        process.timings,
+    )
+
+
+def _monitors(process: ProcessContext, settings: Settings, leadership: Leadership) -> tuple[Callable[[], None], ...]:
     """Return the periodic reports (jobs held for long, jobs of other applications, events of batches), and the work of a leader."""
+    client, shard, events, absent = process.upkeep, process.shard.name, process.events, process.absent
     return (
         HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check,
         events.summarize_foreign,
-        TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask, absent=absent).step,
+        TaskUpkeep(client, shard, default_client().recorder, leadership.ask, absent=absent).step,
         BatchEventLog(client, shard, absent).step,
-        *open_payload_upkeep(settings, cron.leadership.ask),
+        *open_payload_upkeep(settings, leadership.ask),
     )

@@ -64,7 +64,7 @@ class IdleProcess:
         launcher = Launcher(self.parts, SignalQueue())
         self.signals = launcher._signals
         launcher._tasks.read_pauses()
-        self.parts.refresh()
+        self.parts.parts.refresh()
         # As they start: the lease first.
         self._due = dict.fromkeys((launcher._tasks.lease, *launcher._tasks.others), clock.now)
 
@@ -149,9 +149,9 @@ def test_idle_process_with_limits_reads_only_their_set(redis, idle):
 
 def test_idle_process_flag_changed_in_redis_is_read_at_once(redis, idle):
     """A script that finds another flag than the process knows makes it read the flags, even if it had found none."""
-    pauses = idle.parts.maintenance[0].__self__._state
+    pauses = idle.parts.parts.periodic[0].__self__._state
     set_flag(redis, Flag(pause_flag("Job"), 100.0), None)
-    idle.parts.refresh()
+    idle.parts.parts.refresh()
     assert pauses.pause_of("Job", None) is None
     pauses.refresh()
     assert pauses.pause_of("Job", None)

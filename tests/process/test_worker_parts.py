@@ -6,22 +6,24 @@ from framework.all_settings import load
 from framework.feature import Late
 from framework.payloads.protection import NO_PROTECTION
 from framework.process.events import ProcessEvents
-from framework.process.worker_parts import ProcessContext, WorkerParts
+from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
 from framework.shard.shard import Shard
-from framework.store.absent_keys import AbsentKeys
 from framework.store.endpoints import endpoint_of
-from framework.timings import STANDARD
 
 
 @pytest.fixture
 def process(tmp_path):
     settings = load({}, tmp_path)
     shard = Shard("main", endpoint_of(settings, "main"), role="test")
-    return ProcessContext(settings, shard, shard.client, ProcessEvents("main"), AbsentKeys(), STANDARD, NO_PROTECTION)
+    return ProcessContext(settings, shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
+
+
+def parts_of(process):
+    return WorkerParts(process, WorkerPart())
 
 
 def test_worker_parts_policies_are_asked_in_this_order(process):
-    chain = WorkerParts(process).chain("owner")
+    chain = parts_of(process).chain("owner")
     assert [type(one).__name__ for one in chain._local] == ["DropFlag", "PausePolicy", "DeferFlag", "HealthPolicy"]
     assert [type(one).__name__ for one in chain._remote] == [
         "QueueLimit",
@@ -34,7 +36,7 @@ def test_worker_parts_policies_are_asked_in_this_order(process):
 
 
 def test_worker_parts_periodic_work_has_this_order(process):
-    assert [step.__qualname__ for step in WorkerParts(process).periodic] == [
+    assert [step.__qualname__ for step in parts_of(process).periodic] == [
         "PauseResumer.resume_ended",
         "Throttle.adjust",
         "LimitSweeper.sweep",
@@ -43,12 +45,12 @@ def test_worker_parts_periodic_work_has_this_order(process):
 
 
 def test_worker_parts_state_is_read_in_this_order(process):
-    parts = WorkerParts(process)._parts
+    parts = parts_of(process)._parts
     assert [one.refresh.__qualname__ for one in parts if one.refresh] == ["PauseStrategies.poll", "WorkerFlags.refresh"]
 
 
 def test_worker_parts_of_capsules_share_state_not_slots(process):
-    parts = WorkerParts(process)
+    parts = parts_of(process)
     first, second = (parts.chain(owner) for owner in ("first", "second"))
     by_name = [{type(one).__name__: one for one in chain._remote} for chain in (first, second)]
     assert by_name[0]["ConsistencyPolicy"] is by_name[1]["ConsistencyPolicy"]
@@ -72,7 +74,7 @@ def test_process_context_makes_one_service_of_a_kind(process):
 
 
 def test_process_context_invalidates_the_chains_of_all_capsules(process):
-    parts = WorkerParts(process)
+    parts = parts_of(process)
     chains = [parts.chain(owner) for owner in ("first", "second")]
     cleared = []
     for chain in chains:

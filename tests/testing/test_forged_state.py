@@ -17,14 +17,15 @@ from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
+from framework.payloads.protection import NO_PROTECTION
 from framework.payloads.stored_state import state_signatures
+from framework.process.events import ProcessEvents
+from framework.process.worker_parts import ProcessContext
 from framework.route.loading import open_router
-from framework.store.absent_keys import AbsentKeys
 from framework.tasks import Task
 from framework.tasks.change import EventChange
 from framework.tasks.spool import drain
 from framework.testing import real
-from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wiring import client as wiring
 from framework.wiring.cron import open_cron
@@ -84,8 +85,8 @@ class Application:
     def scheduler(self) -> CronScheduler:
         settings = self.client.settings
         shard = self.client.shards["main"]
-        made = (settings, open_router(settings), "main", shard.client, "host:1:a", lambda: False)
-        return open_cron(*made, AbsentKeys(), STANDARD)
+        process = ProcessContext(settings, shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
+        return open_cron(settings, open_router(settings), process, lambda: False)
 
 
 @pytest.fixture

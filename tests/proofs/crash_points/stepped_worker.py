@@ -91,7 +91,7 @@ class SteppedWorker:
     def release_paused(self) -> None:
         """Return the jobs of a class that was resumed."""
         self.learn()
-        self._step(self._loop(self.parts.maintenance[0]))
+        self._step(self._loop(self.parts.parts.periodic[0]))
 
     def poll(self) -> None:
         """Move one batch of due jobs."""
@@ -108,7 +108,7 @@ class SteppedWorker:
 
     def learn(self) -> None:
         """Read the pauses and the cancelled jobs, as a process does before its first job."""
-        self._step(self._loop(self.parts.refresh))
+        self._step(self._loop(self.parts.parts.refresh))
 
     def work(self) -> None:
         """Fetch, run, settle and acknowledge until the only thing left is to wait."""
