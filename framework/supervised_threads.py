@@ -7,6 +7,7 @@ to ``component.died``, and ends with status 1. Another process logs them, and th
 import logging
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -46,20 +47,25 @@ class SupervisedThread(threading.Thread):
         self._on_death = on_death
         self._elastic = elastic
         self._failure: BaseException | None = None
+        self._is_started = False
 
     def start(self) -> None:
         """Start the thread. Raises ThreadStartError."""
+        # Before the start, so that a thread is found that ends before its first line.
+        _running.add(self)
         try:
             super().start()
         # Without memory for a thread, MemoryError.
         except (RuntimeError, MemoryError) as error:
-            if not self._elastic:
+            _running.discard(self)
+            # At the end of the interpreter no thread starts.
+            if not self._elastic and not sys.is_finalizing():
                 self.report(error)
             raise ThreadStartError(f"the thread {self.name} cannot be started: {error}") from error
+        self._is_started = True
 
     def run(self) -> None:
         """Call the target."""
-        _running.add(self)
         try:
             super().run()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the work is not done any more
@@ -74,7 +80,7 @@ class SupervisedThread(threading.Thread):
 
     def report_if_dead(self) -> None:
         """Report a thread that has ended without a report."""
-        if not self.is_alive() and self in _running:
+        if self._is_started and not self.is_alive() and self in _running:
             _running.discard(self)
             self.report(self._failure or ThreadDiedError("it has ended"))
 

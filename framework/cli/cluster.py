@@ -176,7 +176,7 @@ def _supervise(asked: "_ClusterArguments", plan: "_Plan", options: ClusterOption
     logging = plan.settings.logging
     logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
     try:
-        group = open_supervisor(plan.settings, plan.specs, log_event)
+        group = open_supervisor(plan.settings, plan.specs, plan.timeout_s, log_event)
         title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")
         status = ClusterRunner(group, signals, options, asked.replan, plan.timeout_s, title).run()
     finally:

@@ -71,17 +71,20 @@ class ClusterRunner:
 
     def run(self) -> int:
         """Start the children, run the loop, and stop the children; return the exit status."""
-        self._group.start()
-        if self._server is not None:
-            self._server.start()
-        stop = False
-        while not stop and self._group.failure is None:
-            stop = self._handle_signals(_STEP_S)
-            self._step()
-        failure = self._group.failure
-        self._notifier.stopping()
-        self._publish_status("stopping")
-        self._group.stop(self._timeout_s, self._stop_now_requested)
+        try:
+            self._group.start()
+            if self._server is not None:
+                self._server.start()
+            stop = False
+            while not stop and self._group.failure is None:
+                stop = self._handle_signals(_STEP_S)
+                self._step()
+            failure = self._group.failure
+        # Also if a thread of the supervisor cannot be started.
+        finally:
+            self._notifier.stopping()
+            self._publish_status("stopping")
+            self._group.stop(self._timeout_s, self._stop_now_requested)
         return failure or int(self._group.unclean)
 
     def _handle_signals(self, timeout_s: float) -> bool:

@@ -7,7 +7,6 @@ A child process that a job forks exits where the job's code returns: the run, it
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
 from weakref import WeakSet
@@ -17,6 +16,7 @@ from redis.exceptions import RedisError
 from framework.backoff import backoff_s
 from framework.errors import BusinessError, JobTimeoutError
 from framework.execute.acknowledgement import RecordedEnds, awaits_acknowledgement, is_acknowledged_with_others
+from framework.execute.call_pool import CallPool
 from framework.execute.end_line import end_fields
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
@@ -91,17 +91,15 @@ class Processor:
         self._events = events
         self._settling_stopped = threading.Event()
         # Settling a failure waits for Redis, and the event loop must not wait.
-        self._settle_executor = ThreadPoolExecutor(1, "async-settler")
-        self._pending_settles: set[Future[None]] = set()
+        self._settles = CallPool("async-settler")
         # The start of a suspect waits too. One thread is enough, because suspects take turns (decision 30).
-        self._start_executor = ThreadPoolExecutor(1, "async-starter")
+        self._starts = CallPool("async-starter")
         # The end of a tracked job waits for its database, and no other job must wait for that.
-        self._record_executor = ThreadPoolExecutor(_RECORD_THREADS, "async-recorder")
+        self._records = CallPool("async-recorder", _RECORD_THREADS)
         self._record_counts = _CountsOfThread(running_jobs.new_thread_counts)
         self._recorded_ends = RecordedEnds(
             fetcher, settler, threads.request_acknowledgement, partial(events.component_died, "recorded-ends")
         )
-        self._pending_starts: set[Future[None]] = set()
         self._async_counts = running_jobs.new_thread_counts()
         self._async_settled_counts = running_jobs.new_thread_counts()
         _processors.add(self)
@@ -121,9 +119,9 @@ class Processor:
     def join(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` for a thread to end; return whether every job has ended."""
         # In the order of a job's way: a job that moves on between two checks is found at its next place.
-        if not self._threads.join(timeout_s) or self._pending_starts or not self._loop.idle:
+        if not self._threads.join(timeout_s) or not self._starts.idle or not self._loop.idle:
             return False
-        return not self._pending_settles and self._recorded_ends.is_empty
+        return self._settles.idle and self._records.idle and self._recorded_ends.is_empty
 
     def stop_settling(self) -> None:
         """Settle no further job: the launcher returns the jobs in flight to their queues."""
@@ -146,9 +144,8 @@ class Processor:
 
     def close(self) -> None:
         """End the threads that run async jobs, after ``join``. A process of its own ends instead."""
-        self._settle_executor.shutdown(wait=False)
-        self._start_executor.shutdown(wait=False)
-        self._record_executor.shutdown(wait=False)
+        for pool in (self._settles, self._starts, self._records):
+            pool.close()
         self._loop.close()
         if self._executor.isolated is not None:
             self._executor.isolated.close()
@@ -173,18 +170,13 @@ class Processor:
                         self._loop.submit(self._run_async(run), context, str(run.instance.jid))
                 elif run.outcome is None and run.lost is None:
                     unit.leave_thread()
-                    self._start_in_turn(run, context)
+                    self._starts.submit(partial(self._take_turn, run, context))
                 else:
                     context.run(self._finish_run, run, counts)
                 # Otherwise an idle thread keeps the arguments of its last job in memory.
                 del context, run
         except BaseException as error:  # noqa: BLE001 - a worker thread must not end unseen
             self._events.component_died(threading.current_thread().name, error)
-
-    def _start_in_turn(self, run: Execution, context: Context) -> None:
-        starting = self._start_executor.submit(self._take_turn, run, context)
-        self._pending_starts.add(starting)
-        starting.add_done_callback(self._on_started)
 
     def _take_turn(self, run: Execution, context: Context) -> None:
         if self._running_jobs.stopping:
@@ -195,12 +187,6 @@ class Processor:
             self._loop.submit(self._run_async(run), context, str(run.instance.jid))
         else:
             context.run(self._settle_in_thread, run)
-
-    def _on_started(self, starting: Future[None]) -> None:
-        error = starting.exception()
-        if error is not None:
-            self._events.component_died("async-starter", error)
-        self._pending_starts.discard(starting)
 
     async def _run_async(self, run: Execution) -> None:
         """Run the rest of an async job on the event loop."""
@@ -216,24 +202,20 @@ class Processor:
 
     def _settle_in_thread(self, run: Execution) -> None:
         """Finish an async run in a thread of its own. Not awaited, because the job may have cancelled its own task."""
+        context = copy_context()
         if run.record is None:
-            settling = self._settle_executor.submit(
-                copy_context().run, self._finish_run, run, self._async_settled_counts
-            )
+            self._settles.submit(lambda: context.run(self._finish_async, run, self._async_settled_counts))
         else:
-            settling = self._record_executor.submit(copy_context().run, self._finish_recorded, run)
-        self._pending_settles.add(settling)
-        settling.add_done_callback(self._on_settled)
+            self._records.submit(lambda: context.run(self._finish_recorded, run))
 
-    def _on_settled(self, settling: Future[None]) -> None:
-        self._pending_settles.discard(settling)
-        error = settling.exception()
-        if error is not None:
-            self._events.component_died("async-settler", error)
-        self._threads.request_acknowledgement()
+    def _finish_async(self, run: Execution, counts: ThreadCounts) -> None:
+        try:
+            self._finish_run(run, counts)
+        finally:
+            self._threads.request_acknowledgement()
 
     def _finish_recorded(self, run: Execution) -> None:
-        self._finish_run(run, self._record_counts.counts)
+        self._finish_async(run, self._record_counts.counts)
 
     def _finish_run(self, run: Execution, counts: ThreadCounts) -> None:
         """Log and settle a run that has ended."""
@@ -392,7 +374,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class _CountsOfThread(threading.local):
-    """The counts of one thread of the record executor."""
+    """The counts of one thread that records ends."""
 
     def __init__(self, make: Callable[[], ThreadCounts]) -> None:
         self.counts = make()

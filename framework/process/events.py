@@ -12,6 +12,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
 from framework.finish.report import EXPECTED_ERRORS, JobReporter
+from framework.process.forced_end import force_end_after
 from framework.process.moved_jobs import MovedJobs
 from framework.process.redis_failures import MESSAGES, failure_kind
 from framework.recover.reaper import RecoveredJob
@@ -62,6 +63,8 @@ class ProcessEvents:
         self.moved_jobs = MovedJobs(self.handlers.guard)
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
+        self.death_limit_s: float | None = None
+        """The seconds from the death of a thread to the forced end of the process; ``None``: it goes on, or ends in its own time."""
         self._dead: set[str] = set()
         self._lock = threading.Lock()
         self._rate_limit = LogRateLimit(_REPEAT_S)
@@ -204,9 +207,14 @@ class ProcessEvents:
             )
 
     def component_died(self, component: str, error: BaseException) -> None:
-        # Each thread that needs the dead one may report it, and a thread that could not be started has a report of its own.
-        if component in self._dead or (isinstance(error, ThreadStartError) and self.died.is_set()):
+        # Each thread that needs the dead one may report it, and a thread that could not be started has a report of its own. Before
+        # `died` is set, the first report may have been cut off.
+        if self.died.is_set() and (component in self._dead or isinstance(error, ThreadStartError)):
             return
+        # First: every line below may wait for a lock that a dead thread holds.
+        limit_s, self.death_limit_s = self.death_limit_s, None
+        if limit_s is not None:
+            force_end_after(limit_s)
         try:
             self._log.error(
                 "a thread of the framework died, so the process ends with status 1. Report the error",

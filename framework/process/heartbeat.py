@@ -71,8 +71,9 @@ class PeriodicTask:
     def start(self) -> None:
         """Start the thread unless it runs."""
         if self._thread is None:
-            self._thread = SupervisedThread(self.name, self._run, on_death=self._events.component_died)
-            self._thread.start()
+            thread = SupervisedThread(self.name, self._run, on_death=self._events.component_died)
+            thread.start()
+            self._thread = thread
 
     def run_now(self) -> None:
         """Run the next step now instead of at the end of the period. Safe from any thread."""

@@ -8,8 +8,8 @@ from redis.exceptions import RedisError
 from framework import timings
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_UNREACHABLE
-from framework.process.heartbeat import ProcessLease
+from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE
+from framework.process.components import ProcessComponents
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import advice_for, wrong_setting
@@ -22,8 +22,10 @@ from framework.telemetry import logs
 _NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"
 
 
-def wait_for_redis(shard: Shard, lease: ProcessLease, signals: SignalQueue, check: Callable[[], None]) -> int | None:
-    """Wait for the first heartbeat of ``lease``; return an exit status after the timeout or a signal to stop.
+def wait_for_redis(
+    shard: Shard, components: ProcessComponents, signals: SignalQueue, check: Callable[[], None]
+) -> int | None:
+    """Wait for the first heartbeat; return an exit status after the timeout, a signal to stop, or the death of a thread.
 
     Only a heartbeat shows that the server works: one that answers may be loading its data, or be a replica. A lease that another
     process holds belongs to a copy with the same identity, which would share the working list: this process ends, and its
@@ -31,7 +33,7 @@ def wait_for_redis(shard: Shard, lease: ProcessLease, signals: SignalQueue, chec
 
     ``check`` runs before the first heartbeat, as soon as Redis answers; an error that is not Redis's ends the boot.
     """
-    log = logs.logger()
+    log, lease = logs.logger(), components.lease
     patience_s = timings.current().redis_patience_s
     deadline = time.monotonic() + patience_s
     logged = asked = False
@@ -59,8 +61,16 @@ def wait_for_redis(shard: Shard, lease: ProcessLease, signals: SignalQueue, chec
                 return _unreachable(shard, error, patience_s)
         else:
             return None
-        if any(number in (*STOP, STOP_NOW, DRAIN) for number in signals.wait(0.5)):
-            return 0
+        status = _wait_for_next_try(components, signals)
+        if status is not None:
+            return status
+
+
+def _wait_for_next_try(components: ProcessComponents, signals: SignalQueue) -> int | None:
+    """Wait; return the exit status if the process must end instead of another try."""
+    if any(number in (*STOP, STOP_NOW, DRAIN) for number in signals.wait(0.5)):
+        return EXIT_OK
+    return EXIT_FAILED if components.events.died.is_set() else None
 
 
 def _log_waiting(shard: Shard, error: RedisError | OSError, patience_s: float) -> None:

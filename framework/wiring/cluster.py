@@ -6,22 +6,31 @@ from framework import timings
 from framework.all_settings import Settings
 from framework.cluster.child import ChildSpec, OnEvent
 from framework.cluster.child_leases import ChildLeases, GroupLeases
-from framework.cluster.supervisor import Supervisor
+from framework.cluster.supervisor import KILL_MARGIN_S, Supervisor
 from framework.process.events import ProcessEvents
+from framework.process.forced_end import DEATH_LIMIT_S
 from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import report_to
 
 
-def open_supervisor(settings: Settings, specs: Sequence[ChildSpec], on_event: OnEvent | None = None) -> Supervisor:
-    """Return a supervisor of ``specs``, not started. Another child recovers the jobs of a dead child at once."""
+def open_supervisor(
+    settings: Settings, specs: Sequence[ChildSpec], timeout_s: float, on_event: OnEvent | None = None
+) -> Supervisor:
+    """Return a supervisor of ``specs``, not started. Another child recovers the jobs of a dead child at once.
+
+    ``timeout_s``: the time that running jobs have at the stop.
+    """
     shards = open_shards(settings, role="supervisor")
     by_shard = {name: _open_leases(shards[name]) for name in sorted({spec.shard for spec in specs})}
     leases = GroupLeases(by_shard)
     # The other threads of the supervisor, such as the one of the health server, end it too.
     for _, events in list(by_shard.values())[:1]:
         report_to(events.component_died)
+    for _, events in by_shard.values():
+        # The children end first.
+        events.death_limit_s = timeout_s + KILL_MARGIN_S + DEATH_LIMIT_S
     return Supervisor(specs, leases=leases, on_event=on_event)
 
 

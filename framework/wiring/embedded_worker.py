@@ -203,7 +203,7 @@ def _serve(settings: Settings, shard: Shard, components: ProcessComponents, sign
     """Run the worker; return the exit status that a process of its own would have."""
     try:
         check = partial(check_rights, settings, shard)
-        waited = wait_for_redis(shard, components.lease, signals, check)
+        waited = wait_for_redis(shard, components, signals, check)
         status = Launcher(components, signals).run() if waited is None else waited
         components.events.summarize_foreign(process_ends=True)
     # Its line has been written, and there is no command to show it.

@@ -24,6 +24,7 @@ from framework.process.boot_warnings import (
 )
 from framework.process.components import ProcessComponents
 from framework.process.events import ProcessEvents
+from framework.process.forced_end import DEATH_LIMIT_S
 from framework.process.health_address import HealthAddress
 from framework.process.heartbeat import ProcessLease
 from framework.process.identity import own_identity
@@ -80,6 +81,8 @@ def run_worker(
     signals = SignalQueue()
     signals.install()
     identity = own_identity()
+    early_deaths: list[tuple[str, BaseException]] = []
+    report_to(lambda name, error: early_deaths.append((name, error)))
     log = logs.open_server_log(
         settings.logging.level,
         {
@@ -103,12 +106,15 @@ def run_worker(
         warn_own_queues(OwnQueues(options.queues, options.queues_from, options.newer_queues), options.shard)
         job_log = JobLog(log, jobs=settings.logging.jobs)
         components = build_worker(settings, router, options, shard, identity, job_log, supervisor=supervisor)
+        components.events.death_limit_s = DEATH_LIMIT_S
         report_to(components.events.component_died)
+        for death in early_deaths:
+            components.events.component_died(*death)
         components.parts.serve()
         serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
             _start_health_server(options.health, options.shard, components)
-        waited = wait_for_redis(shard, components.lease, signals, partial(check_rights, settings, shard))
+        waited = wait_for_redis(shard, components, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
         served = {name for plan in options.plan(router) for name in plan.order.names}

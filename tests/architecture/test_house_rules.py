@@ -59,17 +59,31 @@ def test_own_modules_are_imported_at_the_top() -> None:
 
 def test_every_thread_is_supervised() -> None:
     """A thread that dies unseen leaves a process that looks alive: ``SupervisedThread`` reports it."""
-    # The callers of these executors report the errors of their work, and the submission of work to a pool without threads.
-    known = {"framework/supervised_threads.py", "framework/execute/processor.py"}
     kinds = ("Thread", "Timer", "ThreadPoolExecutor", "start_new_thread")
     found = [
         f"{relative(path)}:{one.lineno}"
         for path in SOURCES
-        if relative(path) not in known
+        if relative(path) != "framework/supervised_threads.py"
         for one in nodes_of(path, ast.Call)
         if ast.unparse(one.func).rpartition(".")[2] in kinds
     ]
     assert not found
+
+
+def test_every_thread_is_in_the_table() -> None:
+    """The table says what happens when a thread cannot start or dies."""
+    page = (ROOT / "docs" / "internals" / "way_of_a_job.md").read_text()
+    (section,) = [part for part in page.split("\n## ") if part.startswith("Threads")]
+    named = re.findall(r"`([^`]+)`", " ".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
+    started = {
+        ast.unparse(one.args[0]).removeprefix("f").strip("'").partition("{")[0]
+        for path in SOURCES
+        for one in nodes_of(path, ast.Call)
+        if ast.unparse(one.func) in ("SupervisedThread", "PeriodicTask", "CallPool")
+        and isinstance(one.args[0], ast.Constant | ast.JoinedStr)
+    }
+    assert len(started) > 25
+    assert not [name for name in started if not any(one.startswith(name) for one in named)]
 
 
 def test_framework_never_imports_workers() -> None:

@@ -826,19 +826,19 @@ def test_join_sees_a_job_that_moves_on_to_its_settlement(slots, monkeypatch):
     one = slots(1).start()
     one.processor.stop()
     until(lambda: one.processor.join(0.1), "the end of every thread")
-    settling = Future()
+    settled = threading.Event()
 
     class LoopWhoseLastJobEnds:
         @property
         def idle(self):
-            one.processor._pending_settles.add(settling)
+            one.processor._settles.submit(lambda: settled.wait(30))
             return True
 
     with monkeypatch.context() as patch:
         patch.setattr(one.processor, "_loop", LoopWhoseLastJobEnds())
         assert not one.processor.join(0.0)
-    one.processor._pending_settles.discard(settling)
-    assert one.processor.join(0.0)
+    settled.set()
+    until(lambda: one.processor.join(0.0))
 
 
 def test_policy_that_waits_for_redis_delays_no_stop(slots, redis):

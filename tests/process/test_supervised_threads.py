@@ -6,15 +6,24 @@ import threading
 import time
 import urllib.request
 from contextlib import suppress
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework import supervised_threads
 from framework.call_threads import CallThreads
+from framework.policies.consistency.servers import DatabaseServer
+from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Watchdog
+from framework.process.redis_at_boot import wait_for_redis
+from framework.process.signals import SignalQueue
+from framework.store.connect import Endpoint
 from framework.supervised_threads import SupervisedThread, ThreadStartError, report_to
 from framework.tasks.writer import EventWriter
-from tests.harness import DIED, enqueue, until
+from framework.wire import keys
+from tests.harness import DIED, RecordingTracker, enqueue, until
 from tests.tasks.task_bench import TaskBench, change
 
 JOBS = """
@@ -98,12 +107,6 @@ JOB_OF = {
 """The class whose jobs need the thread; the others start with the process."""
 
 CASES = [("start", "task-events"), ("loop", "task-events"), ("loop", "log-writer"), ("start", "timeouts")]
-MORE = [
-    *(("start", name) for name in ("record", "health", "processor-0", "isolation", "event-loop")),
-    *(("loop", name) for name in ("record", "health", "timeouts", "event-loop", "processor-0")),
-]
-ALONE = [("start", "task-upkeep"), ("start", "load-signals")]
-"""Threads that one process of a shard has."""
 
 
 def ask_health(process):
@@ -141,11 +144,51 @@ def test_process_ends_with_a_thread_that_dies(site, redis):
     ends_with_its_thread(site, redis, CASES)
 
 
-@pytest.mark.campaign
+LEFT_LOCKED = """
+import framework.fetch.pipeline as m, framework.wiring.worker_process as wiring
+class Sabotage(BaseException): pass
+def broken(self, *_):
+    self._lock.acquire()
+    raise Sabotage
+m.FetchPipeline.fetch_and_wait = broken
+m.FetchPipeline.unfinished = True
+wiring.DEATH_LIMIT_S = 1.0
+"""
+
+
 @pytest.mark.proves("R4")
-def test_process_ends_with_each_of_its_threads(site, redis):
-    for cases in (MORE, *([one] for one in ALONE)):
-        ends_with_its_thread(site, redis, cases)
+def test_process_whose_dead_thread_left_a_lock_taken_ends(site, redis):
+    enqueue(redis, "NoopWorker")
+    process = site.start("-c", LEFT_LOCKED + MAIN, "-r", "jobs", "-q", "default")
+    assert process.wait() == 1
+    assert process.line(event_name=DIED)["component"] == "processor-0"
+    assert "in flush" in process.errors.read_text()  # the stack of the main thread
+    assert not process.find(event_name="process.stopped")
+    assert redis.llen("queue:default") + redis.llen(keys.working(process.identity)) == 1
+
+
+WITHOUT = """
+import threading
+from framework.lifecycle import on_startup
+on_startup(lambda: None)
+start = threading.Thread.start
+
+def refused(self):
+    if self.name in ("startup", "processor-1"):
+        raise RuntimeError("can't start new thread")
+    start(self)
+
+threading.Thread.start = refused
+"""
+
+
+def test_process_goes_on_without_a_thread_it_need_not_have(site, redis):
+    process = site.start("-c", WITHOUT + MAIN, "-r", "jobs", "-q", "default", "-c", "2").ready()
+    assert process.line(event_name="hook.failed")["hook"] == "startup handler"
+    for number in range(5):
+        enqueue(redis, "NoopWorker", jid=str(number))
+    until(lambda: redis.llen("proof:noop") == 5)
+    assert process.end() == 0
 
 
 @pytest.fixture
@@ -177,6 +220,16 @@ def test_thread_that_ends_without_a_report_is_found(deaths, monkeypatch):
     found.report_if_dead()
     ((name, error),) = deaths
     assert (name, type(error)) == ("silent", ZeroDivisionError)
+
+
+def test_thread_that_ends_before_its_first_line_is_found(deaths, monkeypatch):
+    unrun = SupervisedThread("unrun", lambda: None)
+    monkeypatch.setattr(unrun, "run", lambda: None)
+    unrun.start()
+    unrun.join()
+    for thread in supervised_threads.supervised_threads():
+        thread.report_if_dead()
+    assert [name for name, _ in deaths] == ["unrun"]
 
 
 def test_thread_that_hangs_is_found(deaths):
@@ -225,3 +278,46 @@ def test_awaited_call_without_a_thread_raises_and_does_not_wait(deaths, monkeypa
     for _ in range(3):
         assert asyncio.run(call()) == "called"
     assert [name for name, _ in deaths] == ["awaited-pushes"]
+
+
+def test_death_whose_report_was_cut_off_is_reported_again():
+    class CutOff(BaseException):
+        pass
+
+    class Broken(RecordingTracker):
+        def capture(self, error, tags, transaction):
+            super().capture(error, tags, transaction)
+            if len(self.captured) == 1:
+                raise CutOff
+
+    events = ProcessEvents("main", tracker := Broken())
+    events.died.set = lambda: (_ for _ in ()).throw(CutOff)
+    with pytest.raises(CutOff):
+        events.component_died("lease", LookupError())
+    del events.died.set
+    assert not events.died.is_set()
+    events.component_died("lease", LookupError())
+    assert events.died.is_set()
+    events.component_died("lease", LookupError())
+    assert len(tracker.captured) == 2
+
+
+def test_boot_without_redis_ends_with_a_thread_that_died():
+    def away(*_):
+        raise RedisConnectionError("away")
+
+    events = ProcessEvents("main")
+    lease = SimpleNamespace(is_held=away, client=SimpleNamespace(connection_pool=Mock()))
+    signals = SignalQueue()
+    events.died.set()
+    components = SimpleNamespace(lease=lease, events=events)
+    shard = SimpleNamespace(endpoint=Endpoint("redis://127.0.0.1:1"))
+    assert wait_for_redis(shard, components, signals, list) == 1
+    signals.close()
+
+
+def test_position_without_a_thread_counts_as_unavailable(deaths, monkeypatch):
+    server = DatabaseServer("main", "sqlite://", is_replica=False)
+    refuse_threads(monkeypatch)
+    assert server.position() is None
+    assert deaths == []

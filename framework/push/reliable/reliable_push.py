@@ -20,7 +20,7 @@ from framework.push.reliable.push_folder import remove_file, take_over_files
 from framework.push.reliable.replay_round import ReplayProgress, ReplayRound
 from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
-from framework.supervised_threads import SupervisedThread
+from framework.supervised_threads import SupervisedThread, ThreadStartError
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.ids import generate_jid
@@ -198,9 +198,9 @@ class ReliablePush:
     def _ensure_thread(self) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        thread = SupervisedThread("framework-replay", self._run, elastic=True)
-        # At the end of the interpreter no thread starts; the next process takes the file over.
-        with suppress(RuntimeError):
+        thread = SupervisedThread("framework-replay", self._run)
+        # The next kept push tries again, or the next process, which takes the file over.
+        with suppress(ThreadStartError):
             thread.start()
             self._thread = thread
 

@@ -73,7 +73,7 @@ class SteppedWorker:
             self._step(self._loops["lease"])
             return
         self._started = True
-        if redis_at_boot.wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
+        if redis_at_boot.wait_for_redis(self._shard, self.parts, SignalQueue(), _check_nothing) is not None:
             self._environment.notes.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:

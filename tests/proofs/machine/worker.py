@@ -169,7 +169,7 @@ class Worker(Owner):
             part._monotonic = clock.monotonic
 
     def _main(self) -> None:
-        if redis_at_boot.wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
+        if redis_at_boot.wait_for_redis(self._shard, self.parts, self.signals, _check_nothing) is None:
             Launcher(self.parts, self.signals).run()
         self.gone = True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from framework import Deduplicate
 from framework.errors import ShardUnavailableError
 from framework.process_clock import process_clock
 from framework.push.reliable.reliable_push import KeepLimits
+from framework.supervised_threads import report_to
 from framework.wire import keys
 from tests.harness import forked, full_memory, until
 from tests.push.conftest import LetPass, worker
@@ -273,3 +275,18 @@ def test_forked_child_leaves_the_file_to_its_parent(producer, jobs):
     # Both have ended: their files are taken over.
     producer().reliable.replay()
     assert sorted(one["args"] for one in jobs()) == [[1], [2]]
+
+
+def test_push_is_kept_although_no_thread_replays_it(producer, monkeypatch):
+    deaths = []
+    report_to(lambda name, _: deaths.append(name))
+    shop = producer(url=DOWN)
+
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        plain().perform_async(1)
+    report_to(None)
+    assert (shop.reliable.kept[0], deaths) == (1, ["framework-replay"])
