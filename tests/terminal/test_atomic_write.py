@@ -20,7 +20,7 @@ class MailWorker(ApplicationWorker):
 
     def perform(self) -> None: ...
 """
-PAGE = "# Page\n\n<!-- attributes: retries -->\nstale\n<!-- /attributes -->\n"
+PAGE = "# Page\n\n<!-- attributes: retry -->\nstale\n<!-- /attributes -->\n"
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def put_a_folder_in_the_way(project: Path) -> None:
 
 
 def break_marker(project: Path) -> None:
-    (project / "docs" / "inner" / "b.md").write_text(PAGE.replace("retries", "retires"))
+    (project / "docs" / "inner" / "b.md").write_text(PAGE.replace("retry", "retyr"))
 
 
 def write_no_utf8(project: Path) -> None:
@@ -99,7 +99,7 @@ def write_no_utf8(project: Path) -> None:
             1,
             "all_queues.schema.json cannot be written: it is a folder",
         ),
-        (PAGES, break_marker, 1, "did you mean 'retries'?"),
+        (PAGES, break_marker, 1, "did you mean 'retry'?"),
         (PAGES, write_no_utf8, 1, "b.md:'utf-8' codec can't decode"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
