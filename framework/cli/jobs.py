@@ -61,16 +61,6 @@ _OF_NO_FEATURE = (
         Late("framework.cli.jobs_show:show"),
     ),
     LateCommand(
-        "story",
-        "Show the event of the recorded job JID, and its messages with their times.",
-        Late("framework.cli.jobs_story:story"),
-    ),
-    LateCommand(
-        "workflow",
-        "Show a workflow as a graph in Mermaid's language, with the states of its steps.",
-        Late("framework.cli.workflow_commands:workflow"),
-    ),
-    LateCommand(
         "retry", "Retry dead or failed jobs: move them to their queues now.", Late("framework.cli.jobs_actions:retry")
     ),
     LateCommand("kill", "Kill jobs that wait: move them to the dead set.", Late("framework.cli.jobs_actions:kill")),
@@ -84,11 +74,6 @@ _OF_NO_FEATURE = (
         Late("framework.cli.jobs_cancel:cancel"),
     ),
     LateCommand(
-        "set-priority",
-        "Give jobs that wait another priority: in a queue, in the schedule set, or for a retry.",
-        Late("framework.cli.jobs_priority:set_priority"),
-    ),
-    LateCommand(
         "explain",
         "Explain why the job JID does not run, or why the class WORKER makes no progress.",
         Late("framework.cli.jobs_explain:explain"),
@@ -98,43 +83,11 @@ _OF_NO_FEATURE = (
         "Show and drop the jobs that a limit or a pause holds outside of their queues.",
         Late("framework.cli.jobs_held:held"),
     ),
-    LateCommand("limits", "Show, set and clear concurrency limits.", Late("framework.cli.jobs_limits:limits")),
     LateCommand("locks", "Show and delete the locks of deduplicated jobs.", Late("framework.cli.jobs_locks:locks")),
-    LateCommand(
-        "leases",
-        "Show and end the exclusive leases of the application, which code takes with framework.lease.",
-        Late("framework.cli.jobs_leases:leases"),
-    ),
-    LateCommand(
-        "pause",
-        "Hold the jobs of CLASS when they are fetched, until the pause ends.",
-        Late("framework.cli.jobs_pause:pause"),
-    ),
-    LateCommand("paused", "Show the paused queues and classes.", Late("framework.cli.jobs_pause:paused")),
-    LateCommand(
-        "resume",
-        "End the pause of CLASS and return its held jobs to their queues.",
-        Late("framework.cli.jobs_pause:resume_"),
-    ),
-    LateCommand(
-        "deferred",
-        "Show the jobs that a policy deferred, and make them due.",
-        Late("framework.cli.jobs_deferred:deferred"),
-    ),
-    LateCommand("drop", "Drop jobs of CLASS when they are fetched.", Late("framework.cli.jobs_flags:drop")),
-    LateCommand("defer", "Defer jobs of CLASS when they are fetched.", Late("framework.cli.jobs_flags:defer")),
-    LateCommand(
-        "flags", "Show and clear the flags that operators set on classes.", Late("framework.cli.jobs_flags:flags")
-    ),
     LateCommand(
         "counters",
         "Print the counters and gauges of the policies in Prometheus' text format.",
         Late("framework.cli.jobs_counters:counters"),
-    ),
-    LateCommand(
-        "profile",
-        "Write the profile of the job JID as a page of HTML; without JID, list the kept profiles.",
-        Late("framework.cli.jobs_profile:profile"),
     ),
 )
 

@@ -44,21 +44,7 @@ _OF_NO_FEATURE = (
     ),
     LateCommand("jobs", "Show jobs that do not run, explain why, and release them.", Late("framework.cli.jobs:jobs")),
     LateCommand("top", "Show queues, processes and jobs, live, in a terminal.", Late("framework.cli.top.command:top")),
-    LateCommand("flags", "List, set and clear the application's feature flags.", Late("framework.cli.flags:flags")),
-    LateCommand("limiters", "Show rate limiters, and resize or reset them.", Late("framework.cli.limiters:limiters")),
-    LateCommand(
-        "batches", "List batches of jobs, show one, cancel or delete it.", Late("framework.cli.batch_commands:batches")
-    ),
-    LateCommand(
-        "workflows", "List workflows, cancel or delete one.", Late("framework.cli.workflow_commands:workflows")
-    ),
     LateCommand("cron", "Show the schedule, and change its entries.", Late("framework.cli.cron:cron")),
-    LateCommand(
-        "tasks", "Show tasks, cancel and retry them, and make their tables.", Late("framework.cli.task_commands:tasks")
-    ),
-    LateCommand(
-        "ledger", "Find recorded jobs that Redis has lost, and enqueue them again.", Late("framework.cli.ledger:ledger")
-    ),
     LateCommand(
         "pushes", "Show and replay the pushes that are kept while Redis is down.", Late("framework.cli.pushes:pushes")
     ),

@@ -12,11 +12,16 @@ from framework.features.cron.feature import CRON
 from framework.features.deduplication.feature import DEDUPLICATION
 from framework.features.deferral.feature import DEFERRAL
 from framework.features.encryption.feature import ENCRYPTION
+from framework.features.fairness.feature import FAIRNESS
 from framework.features.flags.feature import FLAGS
 from framework.features.health.feature import HEALTH
 from framework.features.leases.feature import LEASES
+from framework.features.limiters.feature import LIMITERS
 from framework.features.pause.feature import PAUSE
+from framework.features.profiling.feature import PROFILING
 from framework.features.results.feature import RESULTS
+from framework.features.tasks.feature import TASKS
+from framework.features.workflows.feature import WORKFLOWS
 
 FEATURES: tuple[Feature, ...] = (
     # Before what defers: a held job costs nothing, and a deferred one comes back repeatedly.
@@ -37,4 +42,9 @@ FEATURES: tuple[Feature, ...] = (
     # The caller of a job is told before its batch: a callback of the batch finds the answer.
     RESULTS,
     BATCHES,
+    LIMITERS,
+    WORKFLOWS,
+    TASKS,
+    FAIRNESS,
+    PROFILING,
 )

@@ -1,5 +1,13 @@
 """The record of concurrency."""
 
-from framework.feature import Feature, Late
+from framework.feature import Feature, Late, LateCommand
 
-CONCURRENCY = Feature(name="concurrency", worker=Late("framework.features.concurrency.worker:worker_part"))
+CONCURRENCY = Feature(
+    name="concurrency",
+    worker=Late("framework.features.concurrency.worker:worker_part"),
+    job_commands=(
+        LateCommand(
+            "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")
+        ),
+    ),
+)

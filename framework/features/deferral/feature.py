@@ -1,5 +1,15 @@
 """The record of deferral."""
 
-from framework.feature import Feature, Late
+from framework.feature import Feature, Late, LateCommand
 
-DEFERRAL = Feature(name="deferral", worker=Late("framework.features.deferral.worker:worker_part"))
+DEFERRAL = Feature(
+    name="deferral",
+    worker=Late("framework.features.deferral.worker:worker_part"),
+    job_commands=(
+        LateCommand(
+            "deferred",
+            "Show the jobs that a policy deferred, and make them due.",
+            Late("framework.features.deferral.commands:deferred"),
+        ),
+    ),
+)

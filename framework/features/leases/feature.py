@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Late, Rights
+from framework.feature import Feature, Late, LateCommand, Rights
 from framework.features.leases import keys
 
 _RENEW: Late[Any] = Late("framework.features.leases.store:RENEW")
@@ -18,4 +18,11 @@ LEASES = Feature(
         "operator": Rights(scripts=(_RENEW,)),
         "read-only": Rights(commands=("hgetall", "pttl", "zrangebyscore")),
     },
+    job_commands=(
+        LateCommand(
+            "leases",
+            "Show and end the exclusive leases of the application, which code takes with framework.lease.",
+            Late("framework.features.leases.commands:leases"),
+        ),
+    ),
 )

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 import framework
 from framework import lease
 from framework.all_settings import load
-from framework.cli.jobs_leases import leases as command
 from framework.errors import DeclarationError, LeaseLostError, LeaseTakenError
 from framework.features.leases import keys
+from framework.features.leases.commands import leases as command
 from framework.wiring.client import ProcessClient, override
 from tests.harness import Site, until
 

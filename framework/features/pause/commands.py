@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from framework.admin.pause_log import note_pause, read_pause_log
-from framework.cli.jobs_flags import set_flag_on_shards
+from framework.features.flags.class_commands import set_flag_on_shards
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import unset_flag
 from framework.features.pause.admin import PauseSummary, read_pauses

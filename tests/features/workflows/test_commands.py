@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from framework.cli.jobs import jobs
-from framework.cli.workflow_commands import workflows
+from framework.features.workflows.commands import workflows
 from framework.wire import keys
 from framework.wire.workflow_fields import StepJobs, WorkflowDefinition, WorkflowStep
 

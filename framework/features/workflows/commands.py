@@ -6,13 +6,13 @@ from dataclasses import asdict
 import click
 
 from framework.admin.workflow_set import change_workflow, find_workflow, list_workflows
-from framework.cli.workflow_graph import counts, mermaid
 from framework.declare.workflow_port import WorkflowStatus
+from framework.features.batches.group_commands import GroupKind
+from framework.features.workflows.graph import counts, mermaid
 from framework.telemetry.visible import visible
 from framework.terminal.confirmation import yes_option
 from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
-from framework.terminal.job_groups import GroupKind
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import echo_lines
 from framework.terminal.shards import ShardCommand

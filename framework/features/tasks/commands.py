@@ -1,4 +1,4 @@
-"""``tasks``: show tasks and their failed jobs, cancel and retry them, and make the tables of their database."""
+"""``tasks``: show tasks and their failed jobs, cancel and retry them, make their tables; ``jobs story``: show the life of a job."""
 
 import time
 from collections.abc import Sequence
@@ -185,11 +185,42 @@ def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool)
         echo(f"Removed: {', '.join(format_count(count, noun) for count, noun in counts)}.")
 
 
+@click.command("story")
+@click.argument("jid")
+@click.option(
+    "--after", type=click.IntRange(0), default=0, help="Begin after this message, the last of the page before."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    default=1_000,
+    show_default=True,
+    help="Show at most this number of messages.",
+)
+@json_option
+@reports_errors
+def story(*, jid: str, after: int, limit: int, as_json: bool) -> None:
+    """Show the event of the recorded job JID, and its messages with their times.
+
+    Status 1: the job is not recorded.
+    """
+    event, messages = api.story(jid, after=after, limit=limit)
+    if as_json:
+        echo_json({**event.as_json(), "messages": [one.as_json() for one in messages]})
+        return
+    lines = _event_lines(event)
+    for one in messages:
+        fields = " ".join(f"{name}={value!r}" for name, value in one.fields.items())
+        moment = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="milliseconds")
+        lines.append(visible(f"{moment}  {one.text}  {fields}".rstrip()))
+    echo_lines(lines)
+
+
 def _counted(count: int) -> str:
     return f"{'' if count < _MAX_COUNTED else 'at least '}{format_count(count, 'task')}"
 
 
-def event_lines(event: "JobEvent") -> list[str]:
+def _event_lines(event: "JobEvent") -> list[str]:
     """Return the lines that show the event of one job."""
     facts = event.as_json()
     del facts["messages"]

@@ -8,12 +8,12 @@ import click
 
 from framework.admin.batch_set import change_batch, find_batch, list_batches
 from framework.declare.batch_port import BatchStatus
+from framework.features.batches.group_commands import GroupKind
 from framework.shard.batch_reader import scan_members
 from framework.shard.shard import Shard
 from framework.terminal.confirmation import yes_option
 from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
-from framework.terminal.job_groups import GroupKind
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import echo_lines
 from framework.terminal.shards import ShardCommand

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from framework.cli.flags import print_flags
+from framework.features.flags.commands import print_flags
 from framework.features.flags.flag import Flag, drop_flag, is_class_flag, run_flag
 from framework.features.flags.redis_flags import MAX_AGE_S, set_flag, unset_flag
 from framework.process.identity import operator_name

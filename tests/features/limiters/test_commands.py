@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from framework import admin, limiter
-from framework.cli.limiters import limiters as command
+from framework.features.limiters.commands import limiters as command
 from framework.shard.limiter_store import LimiterStore
 from framework.wire import keys
 from tests.harness import opened

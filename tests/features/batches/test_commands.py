@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from framework.cli.batch_commands import batches as command
+from framework.features.batches.commands import batches as command
 from framework.wire import keys
 
 

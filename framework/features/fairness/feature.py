@@ -1,0 +1,14 @@
+"""Define the record of fairness."""
+
+from framework.feature import Feature, Late, LateCommand
+
+FAIRNESS = Feature(
+    name="fairness",
+    job_commands=(
+        LateCommand(
+            "set-priority",
+            "Give jobs that wait another priority: in a queue, in the schedule set, or for a retry.",
+            Late("framework.features.fairness.commands:set_priority"),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Run batches of jobs one after the other, as steps."""

@@ -1,0 +1,3 @@
+from tests.cli.conftest import cold_site, jobs, run, two_shards
+
+__all__ = ["cold_site", "jobs", "run", "two_shards"]
