@@ -1,6 +1,7 @@
 """What a worker process is built from: the core's objects, and the parts that features make of them."""
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeVar, cast
 
 from framework.execute.admission import AdmissionChain, StagedPolicy
@@ -10,6 +11,7 @@ from framework.payloads.protection import PayloadProtection
 from framework.process.events import ProcessEvents
 from framework.process.own_queues import CapsulePlan
 from framework.recover.interruptions import InterruptionLimit
+from framework.route.router import Router
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
@@ -30,6 +32,7 @@ class ProcessContext:
     def __init__(
         self,
         settings: CoreSettings,
+        router: Router,
         shard: Shard,
         identity: str,
         plans: Sequence[CapsulePlan],
@@ -38,6 +41,7 @@ class ProcessContext:
         timings: Timings = STANDARD,
     ) -> None:
         self.settings = settings
+        self.router = router
         self.shard = shard
         """The shard that the process serves; its client is safe from any thread."""
         self.identity = identity
@@ -90,6 +94,10 @@ class WorkerPart(NamedTuple):
     """Reads its state, before the first job and every few seconds, before the periodic work."""
     periodic: Sequence[Callable[[], None]] = ()
     """Its work every few seconds."""
+    sub_queues: AbstractSet[str] = frozenset()
+    """The queues of the shard whose jobs may wait in sub-queues."""
+    check: Callable[[], None] | None = None
+    """Raises ConfigurationError if what Redis says forbids the process to run. Raises redis errors."""
     serve: Callable[[], None] | None = None
     """Lets the application's questions be answered from this part, in a process that is there only for jobs."""
 
@@ -120,6 +128,17 @@ class WorkerParts:
     def periodic(self) -> list[Callable[[], None]]:
         """The periodic work of all parts."""
         return [step for part in self._parts for step in part.periodic]
+
+    @property
+    def sub_queues(self) -> AbstractSet[str]:
+        """The queues of the shard whose jobs may wait in sub-queues."""
+        return frozenset(name for part in self._parts for name in part.sub_queues)
+
+    def check(self) -> None:
+        """Ask, once Redis answers, whether the process may run. Raises ConfigurationError and redis errors."""
+        for part in self._parts:
+            if part.check is not None:
+                part.check()
 
     def serve(self) -> None:
         """Answer the application's questions from these parts."""

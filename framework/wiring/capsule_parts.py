@@ -33,25 +33,21 @@ from framework.process.signals import at_terminal
 from framework.process.worker_parts import ProcessContext, WorkerParts
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
-from framework.route.router import Router
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.wiring.fair_queues import fair_queues
 from framework.wiring.payloads import open_decoder
 
 
 class CapsuleBuilder:
     """Build the capsules of one process, which share everything but their fetchers and threads. Opens no socket."""
 
-    def __init__(
-        self, settings: Settings, router: Router, process: ProcessContext, log: JobLog, *, isolates: bool
-    ) -> None:
+    def __init__(self, settings: Settings, process: ProcessContext, log: JobLog, *, isolates: bool) -> None:
         shard, waits = process.shard, process.timings
         self._settings = settings
         self._process = process
         self._log = log
         self._fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        self._fetchers = _open_fetchers(process, self._fetching, fair_queues(router, shard.name))
+        self._fetchers: Sequence[Fetcher] = ()
         self._pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
         self._loop = EventLoop()
         self.cancellations = Cancellations(shard.client, process.absent, self._loop.cancel_named)
@@ -70,6 +66,7 @@ class CapsuleBuilder:
     def build(self, parts: WorkerParts) -> Capsules:
         """Return the capsules with the policies of these parts."""
         process = self._process
+        self._fetchers = _open_fetchers(process, self._fetching, parts.sub_queues)
         chains = map(parts.chain, process.owners)
         return Capsules(list(map(self._capsule, process.plans, process.owners, self._fetchers, chains)))
 
@@ -135,7 +132,7 @@ class CapsuleBuilder:
         )
 
 
-def _open_fetchers(process: ProcessContext, client: "redis.Redis", fair_queues: AbstractSet[str]) -> list[Fetcher]:
+def _open_fetchers(process: ProcessContext, client: "redis.Redis", sub_queues: AbstractSet[str]) -> list[Fetcher]:
     """Return the fetcher of each capsule; running jobs have different places in all of them."""
     settings, fetchers, first = process.settings, list[Fetcher](), 0
     for owner, plan in zip(process.owners, process.plans, strict=True):
@@ -152,7 +149,7 @@ def _open_fetchers(process: ProcessContext, client: "redis.Redis", fair_queues: 
                 settings.process_limits,
                 process.timings,
                 first,
-                fair_queues,
+                sub_queues,
             )
         )
         first += plan.slots

@@ -35,11 +35,10 @@ def process_leads() -> bool:
     return found is not None and found.ask()
 
 
-def open_cron(
-    settings: Settings, router: Router, process: ProcessContext, is_ending: Callable[[], bool]
-) -> CronScheduler:
+def open_cron(settings: Settings, process: ProcessContext, is_ending: Callable[[], bool]) -> CronScheduler:
     """Return the scheduler for the entries whose jobs go to the shard of the process. Opens no socket."""
-    client, shard, identity, waits = process.upkeep, process.shard.name, process.identity, process.timings
+    router, client, shard = process.router, process.upkeep, process.shard.name
+    identity, waits = process.identity, process.timings
     events = CronEvents(shard)
     application, enabled = settings.cron.application, settings.cron.enabled
     unknown = unknown_classes(settings)

@@ -5,7 +5,6 @@ from framework.all_settings import Settings
 from framework.features.deduplication.push import Deduplicator
 from framework.features.flags.process_flags import ProcessFlags
 from framework.process.worker_parts import ProcessContext
-from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_job_planner import DueJobPlanner
@@ -14,13 +13,13 @@ from framework.shard.shards import Shards
 from framework.wiring.client import open_limiter
 
 
-def open_poller(settings: Settings, router: Router, process: ProcessContext, shards: Shards) -> Poller:
+def open_poller(settings: Settings, process: ProcessContext, shards: Shards) -> Poller:
     """Return the poller of the shard of the process; it writes due jobs to their shards, among ``shards``."""
     client, shard, events = process.upkeep, process.shard.name, process.events
     transfer = CrossShardTransfer(client, shard, shards, events)
     planner = DueJobPlanner(
         events,
-        DestinationResolver(router, shard),
+        DestinationResolver(process.router, shard),
         transfer,
         process.states,
         middleware=middleware.client.compile(),

@@ -61,7 +61,6 @@ from framework.wire import keys
 from framework.wiring.capsule_parts import CapsuleBuilder
 from framework.wiring.client import default_client, replay_kept_pushes
 from framework.wiring.cron import open_cron, serve_leadership
-from framework.wiring.fair_queues import refuse_shared_fair_queues
 from framework.wiring.payload_sweep import open_payload_upkeep
 from framework.wiring.payloads import open_protection
 from framework.wiring.schedule import open_poller
@@ -117,8 +116,7 @@ def run_worker(
         waited = wait_for_redis(shard, components, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
-        served = {name for plan in options.plan(router) for name in plan.order.names}
-        refuse_shared_fair_queues(shard.client, router, shard.name, served)
+        components.parts.check()
         replay_kept_pushes(default_client())
         # The objects that exist by now live as long as the process. Unfrozen, each full garbage collection would visit them, and jobs
         # that make many objects cause such collections: jobs that parse files took twice the processor time.
@@ -147,14 +145,14 @@ def build_worker(
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     waits, plans = timings.current(), options.plan(router)
     events = _open_events(settings, shard)
-    process = ProcessContext(settings, shard, identity, plans, events, open_protection(settings), waits)
+    process = ProcessContext(settings, router, shard, identity, plans, events, open_protection(settings), waits)
     process.absent.watch(keys.TASK_EVENTS, keys.BATCH_EVENTS, keys.cron_entries(settings.cron.application))
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
-    built = CapsuleBuilder(settings, router, process, log, isolates=options.isolates)
+    built = CapsuleBuilder(settings, process, log, isolates=options.isolates)
     parts = WorkerParts(process, first=WorkerPart(refresh=built.cancellations.refresh))
     capsules = built.build(parts)
     record = _open_record(process, options, built.runs)
-    cron = open_cron(settings, router, process, lambda: record.quiet)
+    cron = open_cron(settings, process, lambda: record.quiet)
     parts.add(WorkerPart(periodic=_monitors(process, settings, cron.leadership)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     beating = shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S)
@@ -169,7 +167,7 @@ def build_worker(
         record=record,
         metrics=SidekiqMetrics(process.upkeep, built.runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),
-        poller=open_poller(settings, router, process, polled),
+        poller=open_poller(settings, process, polled),
         cron=cron,
         reaper=_open_reaper(process, detector),
         parts=parts,

@@ -7,6 +7,7 @@ from framework.feature import Late
 from framework.payloads.protection import NO_PROTECTION
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
+from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
 
@@ -15,7 +16,7 @@ from framework.store.endpoints import endpoint_of
 def process(tmp_path):
     settings = load({}, tmp_path)
     shard = Shard("main", endpoint_of(settings, "main"), role="test")
-    return ProcessContext(settings, shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
+    return ProcessContext(settings, open_router(settings), shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
 
 
 def parts_of(process):
@@ -81,3 +82,12 @@ def test_process_context_invalidates_the_chains_of_all_capsules(process):
         chain.invalidate = lambda chain=chain: cleared.append(chain)
     process.invalidate()
     assert cleared == chains
+
+
+def test_worker_parts_join_sub_queues_and_checks(process):
+    asked = []
+    parts = WorkerParts(process, WorkerPart(sub_queues={"fair"}, check=lambda: asked.append("first")))
+    parts.add(WorkerPart(sub_queues={"urgent"}, check=lambda: asked.append("last")))
+    assert parts.sub_queues == {"fair", "urgent"}
+    parts.check()
+    assert asked == ["first", "last"]

@@ -85,8 +85,9 @@ class Application:
     def scheduler(self) -> CronScheduler:
         settings = self.client.settings
         shard = self.client.shards["main"]
-        process = ProcessContext(settings, shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
-        return open_cron(settings, open_router(settings), process, lambda: False)
+        router = open_router(settings)
+        process = ProcessContext(settings, router, shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
+        return open_cron(settings, process, lambda: False)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 FAIRNESS = Feature(
     name="fairness",
+    worker=Late("framework.features.fairness.worker:worker_part"),
     job_commands=(
         LateCommand(
             "set-priority",
