@@ -98,6 +98,8 @@ class Feature:
     """What waits for the end of its jobs."""
     worker: "Late[Any] | None" = None
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
+    protection: "Late[Any] | None" = None
+    """``(SettingsBase) -> PayloadProtection``: what protects stored payloads. One feature has it."""
     problems: "Late[Any] | None" = None
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: what is wrong with the settings or the classes of the workers."""
     commands: tuple[LateCommand, ...] = ()

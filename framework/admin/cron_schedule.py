@@ -17,9 +17,8 @@ from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
 from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
 from framework.features.cron.settings import CronSettings
-from framework.features.encryption.settings import EncryptionSettings
-from framework.payloads.stored_state import state_signatures
 from framework.process.identity import operator_name
+from framework.push.protection import open_protection
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.typeguards import is_text, short_repr
@@ -156,9 +155,7 @@ def _check_types(name: Any, cls: Any, args: Any, reason: Any) -> None:
 
 def _states(shard: Shard) -> CronStates:
     settings = CronSettings.of(current().settings)
-    return CronStates(
-        shard.client, settings.cron.application, state_signatures(EncryptionSettings.of(settings).signatures)
-    )
+    return CronStates(shard.client, settings.cron.application, open_protection(settings).state)
 
 
 def _shard_of(declaration: Declaration) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
-from framework.payloads.stored_state import UNSIGNED_STATE, result_place
 from framework.shard.profile_store import JobProfile, read_profile
 from framework.wire import keys
 from framework.wire.answers import CallEnd, read_answer
+from framework.wire.stored_state import UNSIGNED_STATE, result_place
 
 
 @dataclass(frozen=True, slots=True)

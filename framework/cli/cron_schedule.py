@@ -11,7 +11,7 @@ from framework.cron.entries import CronEntry, collect_entries
 from framework.cron.states import CronStates, Snapshot
 from framework.declare.declaration import Declaration
 from framework.exit_codes import EXIT_FAILED
-from framework.payloads.stored_state import state_signatures
+from framework.push.protection import open_protection
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.terminal.errors import refuse_unknown
@@ -33,7 +33,7 @@ class LoadedSchedule:
 
     def states(self, shard: Shard) -> CronStates:
         """Return the states of the entries on a shard."""
-        return CronStates(shard.client, self.settings.cron.application, state_signatures(self.settings.signatures))
+        return CronStates(shard.client, self.settings.cron.application, open_protection(self.settings).state)
 
     def shard_of(self, declaration: Declaration) -> str:
         """Return the shard of the jobs of a class."""

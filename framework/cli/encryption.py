@@ -10,13 +10,13 @@ import click
 
 from framework.admin.key_counts import count_jobs_by_key
 from framework.command_line import command
+from framework.features.encryption.arguments import encryption_of
 from framework.features.encryption.settings import KEY_BYTES
 from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import echo
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.wiring.payloads import open_encryption
 
 _HEADINGS = ("KEY", "HERE", "ENCRYPTS", "JOBS")
 
@@ -47,7 +47,7 @@ def show(*, names: Sequence[str], as_json: bool) -> None:
     Status 1: a shard does not answer.
     """
     on = ShardCommand(names)
-    here = open_encryption(on.settings)
+    here = encryption_of(on.settings.encryption)
     jobs = Counter[str]()
     for _, found in on.each(lambda shard: count_jobs_by_key(shard.client, progress_reporter(shard.name))):
         jobs.update(found)

@@ -12,6 +12,7 @@ from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
 from framework.features.deduplication.admin import HeldLock, count_locks, delete_lock, find_lock, scan_locks
 from framework.features.deduplication.push import Deduplicator
+from framework.push.protection import open_protection
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.terminal.confirmation import confirm, yes_option
@@ -26,7 +27,6 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.resources import IDEMPOTENCY_KEY
-from framework.wiring.payloads import open_encryption
 
 _CLASSES = ("SHARD", "CLASS", "LOCKS", "OLDEST", "DUPLICATES")
 _LOCKS = ("SHARD", "LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
@@ -119,8 +119,8 @@ def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
     bound = declaration.signature.bind([_value(argument) for argument in arguments], {})
     payload: Payload = {"jid": "", "version": declaration.version}
     Deduplicator().set_key(payload, declaration, bound)
-    if declaration.encrypt and (encryption := open_encryption(project.settings)) is not None:
-        encryption.replace_lock_key(payload)
+    if declaration.encrypt:
+        open_protection(project.settings).hide_lock_key(payload)
     return str(payload[IDEMPOTENCY_KEY])
 
 

@@ -13,16 +13,13 @@ from framework.declare.declaration import Declaration
 from framework.errors import (
     ConfigurationError,
     ConfigurationProblem,
-    EncryptionKeyError,
     MissingKeyError,
     PayloadError,
     StateRefusedError,
 )
 from framework.features.cron.settings import CronEntrySettings, CronSettings, Schedule
-from framework.features.encryption.settings import EncryptionSettings
 from framework.messages import did_you_mean
-from framework.payloads.encryption import encryption_of
-from framework.payloads.stored_state import StatePlace, state_signatures
+from framework.push.protection import PayloadProtection, open_protection
 from framework.settings.base import Section
 from framework.settings.error_messages import ValueSources, to_problems
 from framework.settings.schema import SettingsSchema
@@ -31,6 +28,7 @@ from framework.typeguards import is_mapping
 from framework.types import Json
 from framework.wire import keys
 from framework.wire.json import dumps, loads
+from framework.wire.stored_state import StatePlace
 
 ShardOf: TypeAlias = Callable[[Declaration], str]
 """Returns the shard of the jobs of a class."""
@@ -93,21 +91,18 @@ def hide_arguments(settings: CronSettings, name: str, added: AddedEntry, declara
     """
     if not (declaration.encrypt and added.entry.args):
         return added
-    encryption = encryption_of(EncryptionSettings.of(settings).encryption)
-    if encryption is None:
-        raise EncryptionKeyError(declaration.wire_name)
-    secret = encryption.seal(dumps(list(added.entry.args)), _secret_place(settings, name))
+    arguments = dumps(list(added.entry.args))
+    secret = open_protection(settings).seal(arguments, _secret_place(settings, name), declaration.wire_name)
     return replace(added, entry=added.entry.model_copy(update={"args": ()}), secret_args=secret)
 
 
-def _shown_arguments(settings: CronSettings, name: str, added: AddedEntry) -> CronEntrySettings:
+def _shown_arguments(
+    settings: CronSettings, protection: PayloadProtection, name: str, added: AddedEntry
+) -> CronEntrySettings:
     """Return the settings of a stored entry, with decrypted arguments. Raises PayloadError and MissingKeyError."""
     if not added.secret_args:
         return added.entry
-    encryption = encryption_of(EncryptionSettings.of(settings).encryption)
-    if encryption is None:
-        raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")
-    args = loads(encryption.open(added.secret_args, _secret_place(settings, name)), None)
+    args = loads(protection.open(added.secret_args, _secret_place(settings, name)), None)
     return added.entry.model_copy(update={"args": tuple(args)})
 
 
@@ -168,7 +163,7 @@ class AddedEntries:
         self._shard_of = shard_of
         self._absent = absent or AbsentKeys()
         self._key = keys.cron_entries(settings.cron.application)
-        self._signatures = state_signatures(EncryptionSettings.of(settings).signatures)
+        self._protection = open_protection(settings)
         self._raw: Mapping[str, bytes] = {}
         self._usable: Mapping[str, CronEntry] = {}
         self.unusable: Mapping[str, str] = {}
@@ -200,7 +195,7 @@ class AddedEntries:
     def usable_entry(self, name: str, data: bytes) -> CronEntry | str:
         """Return the entry, or why this process cannot push its jobs."""
         try:
-            added = decode_added(self._signatures.open(added_place(self._settings.cron.application, name), data))
+            added = decode_added(self._protection.state.open(added_place(self._settings.cron.application, name), data))
         except (StateRefusedError, MissingKeyError) as error:
             return error.reason
         if added is None:
@@ -216,7 +211,7 @@ class AddedEntries:
         if shard != self._shard:
             return f"jobs of {declaration.wire_name} are routed to the shard {shard} now: remove it, and add it again"
         try:
-            entry = _shown_arguments(self._settings, name, added)
+            entry = _shown_arguments(self._settings, self._protection, name, added)
         except (PayloadError, MissingKeyError) as error:
             return error.reason
         made = entry_of(name, declaration, entry, self._settings.cron, "added")

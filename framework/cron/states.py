@@ -9,13 +9,13 @@ from framework.cron.added import added_place
 from framework.cron.entries import CronEntry, Overlap
 from framework.cron.orders import NO_ORDER, Order, decode_order
 from framework.errors import MissingKeyError, StateRefusedError
-from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.push.prepared_job import PreparedJob
 from framework.store.clock import epoch_s
 from framework.store.script import CRON_PUSH
 from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 
 KEPT_TICKS = 50
 """The most settled ticks that an entry shows."""

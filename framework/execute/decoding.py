@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from framework.errors import Shutdown
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.push.protection import PayloadProtection
+from framework.settings.size_limit import SizeLimitSettings
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
@@ -136,3 +138,48 @@ class PayloadDecoder:
 
     def _is_stopping(self) -> bool:
         return self._running_jobs.stopping
+
+
+# A class of its own: a process without signatures pays for no check.
+class VerifyingDecoder(PayloadDecoder):
+    """Check signatures, for all runs of one process. Safe from any thread."""
+
+    def __init__(
+        self,
+        running_jobs: RunningJobs,
+        decompressed_limit: int,
+        decoded_limit: int,
+        budget: MemoryBudget | None,
+        protected: ProtectedArguments | None,
+        delete_blob: Callable[[str], None] | None = None,
+        *,
+        protection: PayloadProtection,
+    ) -> None:
+        super().__init__(running_jobs, decompressed_limit, decoded_limit, budget, protected, delete_blob)
+        self._protection = protection
+
+    def decompress(
+        self, payload: Payload, unit: UnitOfWork, run: MemoryReservation, ensure_fetching: Callable[[], None]
+    ) -> None:
+        """See ``PayloadDecoder``.
+
+        Raises:
+            PayloadError: the signature is wrong, or missing and required.
+            MissingKeyError: this process lacks the key of the signature.
+        """
+        self._protection.check(payload, unit.queue)
+        super().decompress(payload, unit, run, ensure_fetching)
+
+
+def open_decoder(
+    sizes: SizeLimitSettings,
+    protection: PayloadProtection,
+    running_jobs: RunningJobs,
+    budget: MemoryBudget | None = None,
+) -> PayloadDecoder:
+    """Return the decoder of a process's jobs."""
+    limits = sizes.decompressed_limit, sizes.decoded_limit
+    reader, delete_blob = protection.reader, protection.delete_blob
+    if not protection.signs:
+        return PayloadDecoder(running_jobs, *limits, budget, reader, delete_blob)
+    return VerifyingDecoder(running_jobs, *limits, budget, reader, delete_blob, protection=protection)

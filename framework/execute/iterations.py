@@ -21,7 +21,6 @@ from framework.declare.iteration import IterationRun, StopReason
 from framework.declare.progress import JobProgress
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.store.script import SAVE_ITERATION, START_ITERATION, is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.rate_limit import LogRateLimit
@@ -39,6 +38,7 @@ from framework.wire.iteration_state import (
     signed_cursor,
 )
 from framework.wire.resources import slot_id
+from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 
 ITERATIONS = "sidekiq_job_iterations_total"
 """Items of iterable jobs that were processed."""

@@ -7,13 +7,13 @@ from framework.errors import PayloadError
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Cancelled, Discarded, Expired, Failed, Retired, RunOutcome
 from framework.finish.retry import RetryDecision
-from framework.payloads.stored_state import StateSignatures, result_place
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.wire.answers import RESULT_LIMIT, end_answer, value_answer
 from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
 from framework.wire.resources import JobResources
+from framework.wire.stored_state import StateSignatures, result_place
 
 REFUSED_RESULTS = "sidekiq_results_refused_total"
 """Jobs that succeeded with a result that is not JSON, or is too large: the caller gets an error instead."""

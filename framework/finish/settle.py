@@ -33,7 +33,6 @@ from framework.finish.outcome import (
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.finish.yielded_payload import yielded_payload
-from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.recover.quarantine import quarantine_counter
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
 from framework.timings import STANDARD, Timings
@@ -45,6 +44,7 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import LastStatus, TrackedJob
+from framework.wire.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.wire.sub_queues import return_queue
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.

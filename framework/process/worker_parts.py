@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from framework.execute.admission import AdmissionChain, StagedPolicy
 from framework.feature import Late, features
 from framework.finish.status_writer import StatusWriter
-from framework.payloads.protection import PayloadProtection
 from framework.process.events import ProcessEvents
 from framework.process.own_queues import CapsulePlan
+from framework.push.protection import PayloadProtection
 from framework.recover.interruptions import InterruptionLimit
 from framework.route.router import Router
 from framework.schedule.poll_timing import PollTiming
@@ -63,6 +63,7 @@ class ProcessContext:
         self.dead_set = SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)
         self.budget = MemoryBudget(settings.size_limit.decoding_budget)
         self.interruptions = InterruptionLimit(settings.max_retries_after_interruption)
+        self._leads: Callable[[], bool] | None = None
         self._chains: list[AdmissionChain] = []
         self._services: dict[Late[Any], Any] = {}
 
@@ -71,6 +72,14 @@ class ProcessContext:
         if kind not in self._services:
             self._services[kind] = kind.load()(self)
         return cast("T", self._services[kind])
+
+    def follow(self, leads: Callable[[], bool]) -> None:
+        """Let ``leads`` answer for the process. Its parts are made before the leadership is."""
+        self._leads = leads
+
+    def leads(self) -> bool:
+        """Return whether the process leads those of its application. Periodic work asks."""
+        return self._leads is not None and self._leads()
 
     def invalidate(self) -> None:
         """Ask every policy about every class again, in all capsules."""

@@ -7,7 +7,6 @@ from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback,
 from framework.declare.declaration import Declaration
 from framework.declare.request import PushRequest
 from framework.errors import BatchError, UnknownBatchError
-from framework.payloads.stored_state import StateSignatures
 from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
 from framework.push.homes import Homes
 from framework.push.job_batch import JobBatch
@@ -19,6 +18,7 @@ from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEven
 from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.payload_edit import rewrite
+from framework.wire.stored_state import StateSignatures
 from framework.wire.sub_queues import parent_of
 
 

@@ -11,19 +11,18 @@ from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequ
 from framework.errors import ShardUnavailableError
 from framework.feature import Late
 from framework.middleware.chain import Call
-from framework.payloads.signatures import PayloadSignatures
-from framework.payloads.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.process_clock import process_clock
 from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
-from framework.push.edited_payloads import EditedPayloads, PayloadEdits, check_accumulation, no_edits
+from framework.push.edited_payloads import EditedPayloads, check_accumulation
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
 from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, queued_lifetime_s
 from framework.push.prepared_job import PreparedJob, prepared_job
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.push.push_plan import PushPlan, recorded_plan
 from framework.push.recording import PushRecorder, is_recorded
 from framework.push.reliable.reliable_push import ReliablePush
@@ -62,9 +61,7 @@ class Client:
         reliable_push: ReliablePush | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         recorder: PushRecorder | None = None,
-        payload_edits: PayloadEdits = no_edits,
-        signatures: PayloadSignatures | None = None,
-        state_signatures: StateSignatures = UNSIGNED_STATE,
+        protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
         self.shards = shards
         self._router = router
@@ -76,14 +73,13 @@ class Client:
         self._reliable_push = reliable_push
         self._extra_fields_for = extra_fields
         self._push_recorder = recorder
-        self._payload_edits_for = payload_edits
-        self._signatures = signatures
+        self.protection = protection
         self._schedule_writer = ScheduleWriter()
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
         self._services: dict[Late[Any], Any] = {}
-        self.batches = Batches(self, state_signatures)
-        self.workflows = Workflows(self, self.batches, state_signatures)
+        self.batches = Batches(self, protection.state)
+        self.workflows = Workflows(self, self.batches, protection.state)
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""
@@ -171,10 +167,10 @@ class Client:
 
     def signed_again(self, payload: bytes) -> bytes:
         """Return a payload that was built and changed here with another signature; without keys the payload itself."""
-        if self._signatures is None:
+        if not self.protection.signs:
             return payload
         fields: Payload = loads(payload, None)
-        self._signatures.sign(fields)
+        self.protection.sign(fields)
         return dumps(fields)
 
     def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
@@ -355,7 +351,7 @@ class Client:
             decompressed_limit = self._limiter.limits.decompressed_limit
             level = None if self._middleware else options.get(PRIORITY, declaration.priority)
             payloads = SubQueuePayloads(payloads, declaration, route.queue, decompressed_limit, level)
-        if (edits := self._payload_edits_for(declaration)).steps:
+        if (edits := self.protection.edits(declaration)).steps:
             # Edits of large payloads do not apply: Redis extends no payload with compressed arguments.
             if not edits.min_bytes:
                 check_accumulation(declaration)

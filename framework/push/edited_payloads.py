@@ -28,16 +28,6 @@ class Edits(NamedTuple):
     """Called with the payload of a duplicate that was dropped: what was stored for it elsewhere goes."""
 
 
-PayloadEdits: TypeAlias = Callable[[Declaration], Edits]
-"""Returns the changes of a class's payloads, none for almost all classes. Called once per class and set of options."""
-
-
-def no_edits(declaration: Declaration) -> Edits:
-    """Return no change for every class."""
-    del declaration
-    return Edits()
-
-
 def check_accumulation(declaration: Declaration) -> None:
     """Refuse a class whose jobs get the arguments of others: Redis can neither sign nor encrypt them.
 

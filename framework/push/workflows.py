@@ -18,7 +18,6 @@ from framework.declare.workflow_functions import function_of
 from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
 from framework.declare.workflow_worker import WorkflowStepWorker
 from framework.errors import BatchError, ResultError, UnknownBatchError, UnknownWorkflowError, WorkflowError
-from framework.payloads.stored_state import StatePlace, StateSignatures
 from framework.push.batch_block import BatchBlock
 from framework.push.batches import Batches, CallbackMaker
 from framework.push.homes import Homes
@@ -29,6 +28,7 @@ from framework.types import Json
 from framework.wire import keys
 from framework.wire.ids import generate_jid
 from framework.wire.json import dumps, loads
+from framework.wire.stored_state import StatePlace, StateSignatures
 from framework.wire.workflow_fields import (
     EVENTS_OF_STEPS,
     StepJobs,

@@ -12,9 +12,9 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
-from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.process_clock import process_clock
 from framework.push.lock_port import PushLocks
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.push.size_limiter import SizeLimiter
 from framework.recover.quarantine import quarantine_counter
 from framework.route.topology import QueueLocation
@@ -161,8 +161,8 @@ class DueJobPlanner:
             try:
                 self._decompress(decompressed)
                 self._locks.set_key(payload, declaration, decompressed["args"])
-                if is_encrypted(payload) and (encryption := self._protection.encryption) is not None:
-                    payload[IDEMPOTENCY_KEY] = encryption.lock_key(payload[IDEMPOTENCY_KEY])
+                if is_encrypted(payload):
+                    self._protection.hide_lock_key(payload)
             except PayloadError:
                 # Another writer's damaged arguments, which equal no job: its run handles them.
                 return b"", None

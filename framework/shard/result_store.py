@@ -21,7 +21,6 @@ from framework.backoff import backoff_s
 from framework.declare.batch_port import KeptResult
 from framework.declare.request import PushRequest
 from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
-from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures, result_place
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.types import Jid, JobState
@@ -29,6 +28,7 @@ from framework.wire import keys
 from framework.wire.answers import end_answer
 from framework.wire.batch_fields import kept_at
 from framework.wire.status_key import most_advanced
+from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures, result_place
 
 _SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
 """The answer of a script: only how the job ended without a result (``parts/batch.lua``)."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from framework.execute.recording import ElsewhereState, RunRecord
     from framework.push.job_batch import JobBatch
+    from framework.push.protection import PayloadProtection
     from framework.push.recording import Destination
     from framework.settings.model import CoreSettings
     from framework.shard.shards import Shards
@@ -37,9 +38,12 @@ def missing_library(error: ModuleNotFoundError) -> TaskError:
 class LazyRecorder:
     """Record pushed jobs in the database of the settings, which is opened at the first use. See ``PushRecorder``."""
 
-    def __init__(self, settings: "CoreSettings", shards: "Shards", url: str | None = None) -> None:
+    def __init__(
+        self, settings: "CoreSettings", shards: "Shards", protection: "PayloadProtection", url: str | None = None
+    ) -> None:
         self._settings = settings
         self._shards = shards
+        self._protection = protection
         self._url = url
         self._lock = threading.Lock()
         self._store: TaskStore | None = None
@@ -111,7 +115,7 @@ class LazyRecorder:
                     made: Any = import_module("framework.tasks.store")
                 except ModuleNotFoundError as error:
                     raise missing_library(error) from error
-                self._store = made.open_store(self._settings, self._shards, self._url)
+                self._store = made.open_store(self._settings, self._shards, self._protection, self._url)
             store: TaskStore = self._store  # pyright: ignore[reportAssignmentType]
             return store
 

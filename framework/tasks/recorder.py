@@ -12,8 +12,8 @@ from framework.execute.recording import ElsewhereState
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
 from framework.finish.retry import RetryDecision
-from framework.payloads.signatures import PayloadSignatures
 from framework.push.job_batch import JobBatch
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.push.recording import Destination
 from framework.tasks.change import EventChange, Message, clean_text, has_valid_jid
 from framework.tasks.claim import claim_events
@@ -58,12 +58,12 @@ class EventRecorder:
         clock: Callable[[], float] = time.time,
         *,
         keeps_payloads: bool = False,
-        signatures: PayloadSignatures | None = None,
+        protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
-        """``signatures`` check the jobs that did not run: a forged job has no event, from which it could be pushed again."""
+        """``protection`` checks the jobs that did not run: a forged job has no event, from which it could be pushed again."""
         self._writer = writer
         self._keeps_payloads = keeps_payloads
-        self._signatures = signatures
+        self._protection = protection
         self._params: Literal["loggable", "whole"] = params
         self._shard = shard
         self._clock = clock
@@ -80,7 +80,7 @@ class EventRecorder:
                 shard,
                 self._clock,
                 keeps_payloads=self._keeps_payloads,
-                signatures=self._signatures,
+                protection=self._protection,
             )
             self._of_shard[shard] = found
         return found
@@ -126,9 +126,9 @@ class EventRecorder:
         if payload.get(TRACKED.name) is not True or not has_valid_jid(payload.get("jid")):
             return None
         found = parent_of(queue or str(payload.get("queue")))
-        if self._signatures is not None:
+        if self._protection.signs:
             # A copy: the check marks a payload.
-            self._signatures.check(dict(payload), found)
+            self._protection.check(dict(payload), found)
         change = self._change(payload, found, _declaration_of(payload), "push", at)
         if self._keeps_payloads:
             change.payload = dumps(payload).decode()
@@ -233,10 +233,10 @@ class EventRecorder:
 
     def _is_forged(self, payload: Payload, queue: str) -> bool:
         """Return whether the job is not signed as it must be: a job that expires, or is dropped, ends before its check."""
-        return self._signatures is not None and not self._signatures.accepts(payload, queue)
+        return not self._protection.accepts(payload, queue)
 
     def _lacks_signature(self, payload: Payload) -> bool:
-        return self._signatures is not None and self._signatures.lacks(payload)
+        return self._protection.lacks_signature(payload)
 
     def _moved(self, destination: Destination, jid: Jid, end: EventEnd, reason: str) -> EventChange:
         change = EventChange(jid, "end", self._clock(), *end, reason=clean_text(reason), shard=destination.shard)

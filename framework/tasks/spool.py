@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 import redis
 
 from framework.errors import MissingKeyError, PayloadError
-from framework.payloads.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.shard.shards import Shards
 from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange, decode_change
@@ -22,6 +21,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.malformed import dead_set_entry
+from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 
 _PAGE = 500
 _rate = LogRateLimit(30.0)

@@ -2,17 +2,15 @@
 
 from typing import NamedTuple
 
-from framework.declare.job_option import application_fields
-from framework.features.encryption.settings import EncryptionSettings
 from framework.features.tasks.settings import TaskSettings
-from framework.payloads.signatures import payload_signatures
-from framework.payloads.stored_state import StateSignatures, state_signatures
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.settings.model import CoreSettings
 from framework.shard.shards import Shards
 from framework.tasks.database import TaskDatabase
 from framework.tasks.recorder import EventRecorder
 from framework.tasks.spool import ShardSpool
 from framework.tasks.writer import EventWriter
+from framework.wire.stored_state import StateSignatures
 
 
 class TaskStore(NamedTuple):
@@ -34,17 +32,18 @@ class TaskStore(NamedTuple):
         self.database.dispose()
 
 
-def open_store(settings: CoreSettings, shards: Shards, url: str | None = None) -> TaskStore:
+def open_store(
+    settings: CoreSettings, shards: Shards, protection: PayloadProtection, url: str | None = None
+) -> TaskStore:
     """Return the store of the settings; ``url`` names another database. Opens no connection."""
-    chosen, signatures = TaskSettings.of(settings), EncryptionSettings.of(settings).signatures
+    chosen, state = TaskSettings.of(settings), protection.state
     database = TaskDatabase(url or chosen.tasks_url)
-    state = state_signatures(signatures)
     writer = EventWriter(database, ShardSpool(shards, state), chosen.tasks.database_down)
     recorder = EventRecorder(
         writer,
         chosen.tasks.params,
         keeps_payloads=chosen.tasks.ledger != "none",
         # Another database is that of a test, whose jobs in memory are not signed.
-        signatures=payload_signatures(signatures, application_fields) if url is None else None,
+        protection=protection if url is None else NO_PROTECTION,
     )
     return TaskStore(database, writer, recorder, state)

@@ -33,7 +33,6 @@ from framework.testing.memory_worker import MemoryTools
 from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
 from framework.wiring.client import ProcessClient, open_limiter
-from framework.wiring.payloads import payload_edits
 
 _LEASES: Late[type[Leases]] = Late("framework.features.leases.store:Leases")
 
@@ -48,7 +47,7 @@ class FakeClient(ProcessClient):
     ) -> None:
         self.settings = settings
         self.databases = databases_of(settings)
-        self.protection = memory_protection(settings)
+        protection = memory_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
         self.memory_shards = {
@@ -64,7 +63,7 @@ class FakeClient(ProcessClient):
         self.flags = MemoryFlags(stubs.flags, clock)
         self._limiters = stubs.limiters
         stubs.leases.clock = clock
-        self.recorder = LazyRecorder(settings, Shards(self.memory_shards), IN_MEMORY)
+        self.recorder = LazyRecorder(settings, Shards(self.memory_shards), protection, IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
         self._deduplicator = Deduplicator(self.flags.enabled_on)
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
@@ -80,7 +79,7 @@ class FakeClient(ProcessClient):
             strict_arguments=self._strict_arguments,
             extra_fields=_positions_of(PushPositions(stubs.replicas)),
             recorder=self.recorder,
-            payload_edits=payload_edits(self.protection),
+            protection=protection,
         )
         self._services[_LEASES] = stubs.leases
 

@@ -4,13 +4,11 @@ import time
 from collections.abc import Iterator
 
 from framework.all_settings import Settings
-from framework.execute.decoding import PayloadDecoder
-from framework.execute.stats import RunningJobs
-from framework.payloads.blob_store import StoredBlob
-from framework.payloads.encryption import ArgumentEncryption
-from framework.payloads.offload import PayloadOffload
-from framework.payloads.protection import PayloadProtection
-from framework.wiring.payloads import open_encryption
+from framework.features.encryption.arguments import ArgumentEncryption, encryption_of
+from framework.features.encryption.blob_store import StoredBlob
+from framework.features.encryption.offload import PayloadOffload
+from framework.features.encryption.protection import ConfiguredProtection
+from framework.push.protection import PayloadProtection
 
 
 class MemoryStore:
@@ -43,15 +41,7 @@ class MemoryStore:
 
 def memory_protection(settings: Settings) -> PayloadProtection:
     """Return the protection of faked jobs: a test needs no key and no store, because what it pushes stays in its memory."""
-    encryption = open_encryption(settings) or ArgumentEncryption.with_random_key()
+    encryption = encryption_of(settings.encryption) or ArgumentEncryption.with_random_key()
     chosen = settings.payload_offload
     offload = None if chosen.url is None else PayloadOffload(MemoryStore(), "memory", chosen.threshold)
-    return PayloadProtection(encryption, offload=offload)
-
-
-def memory_decoder(settings: Settings, runs: RunningJobs, protection: PayloadProtection) -> PayloadDecoder:
-    """Return the decoder of faked jobs."""
-    sizes, offload = settings.size_limit, protection.offload
-    delete_blob = None if offload is None else offload.delete
-    reader = protection.reader
-    return PayloadDecoder(runs, sizes.decompressed_limit, sizes.decoded_limit, None, reader, delete_blob)
+    return ConfiguredProtection(encryption, offload=offload)

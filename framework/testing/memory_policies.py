@@ -27,7 +27,7 @@ from framework.features.pause.admission import PausePolicy
 from framework.features.pause.state import Pause, PauseState
 from framework.features.pause.strategies import PauseStrategies
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.payloads.protection import PayloadProtection
+from framework.push.protection import PayloadProtection
 from framework.telemetry.sentry import NoTracker
 from framework.testing.memory import Begun, JobMemory
 from framework.testing.memory_leases import MemoryLeases

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import Any, Literal, TypeAlias
 
 from framework.all_settings import Settings
+from framework.execute.decoding import open_decoder
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.outcome_report import report_outcome
@@ -20,8 +21,8 @@ from framework.finish.outcome import Failed, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
-from framework.payloads.protection import PayloadProtection
 from framework.process.events import ProcessEvents
+from framework.push.protection import PayloadProtection
 from framework.push.size_limiter import SizeLimiter
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
@@ -33,7 +34,6 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.tasks.access import LazyRecorder
 from framework.testing.memory import JobMemory, StoredJob, marked_duplicate
 from framework.testing.memory_iterations import MemoryIterations
-from framework.testing.memory_payloads import memory_decoder
 from framework.testing.memory_policies import IDENTITY, Stubs, build_policies
 from framework.testing.memory_settler import MemorySettler
 from framework.testing.memory_shard import MemoryShard
@@ -108,7 +108,7 @@ class MemoryWorker:
             tools.server_calls,
             JobLog(silent_log(), jobs=False),
             runs,
-            memory_decoder(settings, runs, tools.protection),
+            open_decoder(settings.size_limit, tools.protection, runs),
             _do_nothing,
             SuspectRunner(client, IDENTITY, 1),
             StrictArgumentsCheck(settings.strict_arguments),

@@ -9,6 +9,7 @@ from framework import middleware
 from framework.all_settings import Settings
 from framework.execute.admission import AdmissionChain
 from framework.execute.cancellation import Cancellations
+from framework.execute.decoding import open_decoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
@@ -24,7 +25,6 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
-from framework.payloads.stored_state import state_signatures
 from framework.process.capsules import Capsule, Capsules
 from framework.process.components import Closeable
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsulePlan
@@ -35,7 +35,6 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.wiring.payloads import open_decoder
 
 
 class CapsuleBuilder:
@@ -52,7 +51,7 @@ class CapsuleBuilder:
         self._loop = EventLoop()
         self.cancellations = Cancellations(shard.client, process.absent, self._loop.cancel_named)
         self.runs = RunningJobs(self._running, self.cancellations, RedisProfiles(shard.client))
-        self._decoding = open_decoder(settings, self.runs, process.budget)
+        self._decoding = open_decoder(settings.size_limit, process.protection, self.runs, process.budget)
         slots = sum(one.slots for one in process.plans)
         self._suspects = SuspectRunner(shard.client, process.identity, slots, waits)
         # One for all capsules: a second process that has loaded the workers would cost as much memory again.
@@ -96,7 +95,6 @@ class CapsuleBuilder:
         process, settings = self._process, self._settings
         together = GroupAdmission(self._pool, owner, fetcher, self._decoding, admission, process.states)
         chain = middleware.capsule(own_name) if own_name else middleware.server
-        signatures = state_signatures(settings.signatures)
         return Executor(
             chain.compile(),
             self._log,
@@ -111,7 +109,9 @@ class CapsuleBuilder:
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
             together.admit,
             process.events.moved_jobs.recorder,
-            iterations=Iterations(process.shard.client, owner, self.runs, settings.max_iteration_runtime, signatures),
+            iterations=Iterations(
+                process.shard.client, owner, self.runs, settings.max_iteration_runtime, process.protection.state
+            ),
             isolated=self._isolated,
             capsule=own_name,
         )
@@ -128,7 +128,7 @@ class CapsuleBuilder:
             process.poll_timing.expect_retry,
             process.states,
             process.timings,
-            state_signatures(settings.signatures),
+            process.protection.state,
         )
 
 

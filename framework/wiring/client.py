@@ -18,10 +18,10 @@ from framework.features.deduplication.push import Deduplicator
 from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
-from framework.payloads.stored_state import state_signatures
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
 from framework.process.unserved import warn_unserved
 from framework.push.client import Client
+from framework.push.protection import open_protection
 from framework.push.reliable.reliable_push import KeepLimits, ReliablePush
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -36,7 +36,6 @@ from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
-from framework.wiring.payloads import open_protection, payload_edits
 
 
 class ProcessClient(Client):
@@ -49,12 +48,11 @@ class ProcessClient(Client):
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
         self.settings = settings
         self.databases = databases_of(settings)
-        self.protection = open_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
-        shards = open_shards(settings, role="client")
+        shards, protection = open_shards(settings, role="client"), open_protection(settings)
         self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
         self.flags = flags = ProcessFlags(settings, shards)
-        self.recorder = LazyRecorder(settings, shards)
+        self.recorder = LazyRecorder(settings, shards, protection)
         super().__init__(
             shards,
             router or open_router(settings),
@@ -66,9 +64,7 @@ class ProcessClient(Client):
             reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
             recorder=self.recorder,
-            payload_edits=payload_edits(self.protection),
-            signatures=self.protection.signatures,
-            state_signatures=state_signatures(settings.signatures),
+            protection=protection,
         )
 
     @property
@@ -82,7 +78,7 @@ class ProcessClient(Client):
     def results(self) -> ResultPort:
         """The results of called jobs. Made at its first use."""
         if self._results is None:
-            self._results = ResultStore(self, state_signatures(self.settings.signatures))
+            self._results = ResultStore(self, self.protection.state)
         return self._results
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
@@ -104,8 +100,7 @@ class ProcessClient(Client):
                 self.protection.reader,
             )
         finally:
-            if self.protection.offload is not None:
-                self.protection.offload.delete_of(data)
+            self.protection.discard(data)
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
         """Check all jobs, then run them one after the other in this thread; raises what one of them raises."""

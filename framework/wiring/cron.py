@@ -11,7 +11,6 @@ from framework.cron.leadership import Leadership
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare import registry
-from framework.payloads.stored_state import state_signatures
 from framework.process.worker_parts import ProcessContext
 from framework.route.router import Router
 from framework.wire import keys
@@ -46,7 +45,7 @@ def open_cron(settings: Settings, process: ProcessContext, is_ending: Callable[[
         events.unknown_classes(unknown)
     kind = _kind(settings)
     return CronScheduler(
-        CronStates(client, application, state_signatures(settings.signatures)),
+        CronStates(client, application, process.protection.state),
         Leadership(client, keys.leader(application), identity, timings=waits),
         entries_on(settings, router, shard) if enabled else {},
         TickJobs(default_client).make,

@@ -43,6 +43,7 @@ from framework.process.title import Title
 from framework.process.unserved import open_watch
 from framework.process.worker_options import WorkerOptions, check_options
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
+from framework.push.protection import open_protection
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper
 from framework.route.loading import open_router
@@ -61,8 +62,6 @@ from framework.wire import keys
 from framework.wiring.capsule_parts import CapsuleBuilder
 from framework.wiring.client import default_client, replay_kept_pushes
 from framework.wiring.cron import open_cron, serve_leadership
-from framework.wiring.payload_sweep import open_payload_upkeep
-from framework.wiring.payloads import open_protection
 from framework.wiring.schedule import open_poller
 
 _FLUSH_S = 1.0
@@ -153,6 +152,7 @@ def build_worker(
     capsules = built.build(parts)
     record = _open_record(process, options, built.runs)
     cron = open_cron(settings, process, lambda: record.quiet)
+    process.follow(cron.leadership.ask)
     parts.add(WorkerPart(periodic=_monitors(process, settings, cron.leadership)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     beating = shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S)
@@ -238,5 +238,4 @@ def _monitors(process: ProcessContext, settings: Settings, leadership: Leadershi
         events.summarize_foreign,
         TaskUpkeep(client, shard, default_client().recorder, leadership.ask, absent=absent).step,
         BatchEventLog(client, shard, absent).step,
-        *open_payload_upkeep(settings, leadership.ask),
     )

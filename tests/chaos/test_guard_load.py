@@ -2,8 +2,8 @@
 
 from random import Random
 
-from framework.payloads.folder_store import FolderStore
-from framework.payloads.offload import PayloadOffload
+from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.offload import PayloadOffload
 from framework.wire import keys
 from framework.wire.compress import deflate_arguments
 from framework.wire.json import dumps

@@ -140,7 +140,7 @@ CLASS_OF = {
 
 PRELUDES = {
     "payload-sweep": """
-import framework.process.payload_upkeep as upkeep, framework.wiring.payload_sweep as wiring
+import framework.features.encryption.worker as upkeep, framework.wiring.payload_sweep as wiring
 wiring.sweep_period_s = lambda keep_s: 0.2
 """,
     "flags": """

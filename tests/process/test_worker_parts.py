@@ -4,9 +4,9 @@ import pytest
 
 from framework.all_settings import load
 from framework.feature import Late
-from framework.payloads.protection import NO_PROTECTION
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
+from framework.push.protection import NO_PROTECTION
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of

@@ -12,6 +12,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.declare.request import DueTime
 from framework.errors import BulkPushError, ConfigurationError, ShardUnavailableError
 from framework.push.edited_payloads import Edits
+from framework.push.protection import PayloadProtection
 from framework.push.reliable.kept_push import KeptPush
 from framework.push.reliable.replay import write_kept_push
 from framework.push.size_limiter import SizeLimits
@@ -190,12 +191,20 @@ def test_failed_pushes_leave_the_waiting_job(pusher, redis, redis_url):
             shard.close()
 
 
+class Editing(PayloadProtection):
+    def __init__(self, edits):
+        self._edits = edits
+
+    def edits(self, declaration):
+        return self._edits
+
+
 def test_accumulation_needs_payloads_that_redis_may_edit(pusher):
-    pusher.open(payload_edits=lambda declaration: Edits((dict.copy,)))
+    pusher.open(protection=Editing(Edits((dict.copy,))))
     job = collecting()
     with pytest.raises(ConfigurationError, match="does not fit signed or encrypted payloads"):
         job.perform_async(1, ["a"])
-    pusher.open(payload_edits=lambda declaration: Edits((dict.clear,), min_bytes=100_000))
+    pusher.open(protection=Editing(Edits((dict.clear,), min_bytes=100_000)))
     assert job.perform_async(1, ["a"]) == job.perform_async(1, ["b"])
     places = {
         b'{"args":[1,["a","b"]],"jid":"j"}': "12,19,2",

@@ -17,10 +17,9 @@ from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
-from framework.payloads.protection import NO_PROTECTION
-from framework.payloads.stored_state import state_signatures
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext
+from framework.push.protection import open_protection
 from framework.route.loading import open_router
 from framework.tasks import Task
 from framework.tasks.change import EventChange
@@ -86,7 +85,7 @@ class Application:
         settings = self.client.settings
         shard = self.client.shards["main"]
         router = open_router(settings)
-        process = ProcessContext(settings, router, shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
+        process = ProcessContext(settings, router, shard, "host:1:a", (), ProcessEvents("main"), self.client.protection)
         return open_cron(settings, process, lambda: False)
 
 
@@ -145,7 +144,7 @@ def test_cron_order_of_another_program_counts_as_not_given(app):
     assert app.run() == [1]
     # An operator's change of it signs no part of it.
     settings = app.client.settings
-    states = CronStates(app.redis, "default", state_signatures(settings.signatures))
+    states = CronStates(app.redis, "default", open_protection(settings).state)
     states.change_order("honest", lambda order, _: replace(order, enabled=True))
     assert states.read().orders["honest"].args is None
 

@@ -43,7 +43,7 @@ def import_worker(**attributes):
 
 def blobs(jobs, store):
     if isinstance(jobs, FakeJobs):
-        return [one.name for one in jobs.client.protection.offload.store.list("blobs")]
+        return [one.name for one in jobs.client.protection._offload.store.list("blobs")]
     return [path.name for path in store.glob("blobs/*/*")]
 
 

@@ -12,7 +12,7 @@ from framework.execute.admission import AdmissionPolicy, AdmissionRequest, Class
 from framework.features.deduplication.next_run import next_run
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
-from framework.payloads.protection import NO_PROTECTION, PayloadProtection
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.store.script import START_LOCKED, is_wrong_type
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS, RESCHEDULED_ONCE, Lock, wal_positions_of
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from framework.declare.policy_options import Deduplicate
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.process_clock import process_clock
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from framework import ApplicationWorker
-from framework.admin.payload_sweep import PayloadSweeper
-from framework.payloads.folder_store import FolderStore
-from framework.payloads.offload import BLOBS, PayloadOffload
+from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.offload import BLOBS, PayloadOffload
+from framework.features.encryption.sweep import PayloadSweeper
 from tests.chaos.rounds.account import Account, Run, account, runs_of
 from tests.chaos.rounds.class_load import ClassLoad, Others
 from tests.chaos.rounds.effects import Effect

@@ -8,13 +8,13 @@ import urllib.request
 import pytest
 
 from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError, UnsafeFileError
-from framework.payloads.encryption import ArgumentEncryption
-from framework.payloads.folder_store import FolderStore
-from framework.payloads.key_versions import KeyVersions
-from framework.payloads.offload import PayloadOffload, blob_name
-from framework.payloads.protection import PayloadProtection
-from framework.payloads.s3_store import S3Store
-from framework.payloads.signatures import PayloadSignatures
+from framework.features.encryption.arguments import ArgumentEncryption
+from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.key_versions import KeyVersions
+from framework.features.encryption.offload import PayloadOffload, blob_name
+from framework.features.encryption.protection import ConfiguredProtection
+from framework.features.encryption.s3_store import S3Store
+from framework.features.encryption.signatures import PayloadSignatures
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps, loads
 from tests.harness import forked
@@ -93,16 +93,16 @@ def check_arguments(store):
     """Whatever protects them; and every change of the job, of its blob and of the store is seen."""
     offload, encryption = PayloadOffload(store, "store", 1_000), ArgumentEncryption(KEYS)
     for encrypts in (False, True):
-        protection = PayloadProtection(encryption if encrypts else None, PayloadSignatures(KEYS), offload)
+        protection = ConfiguredProtection(encryption if encrypts else None, PayloadSignatures(KEYS), offload)
         payload = {**job(), **({"aw_encryption_key": "1.x"} if encrypts else {})}
         protection.protect(payload, sign=True)
         (blob_id,) = payload["args"]
         assert len(dumps(payload)) < 600
         assert read(payload, protection) == ARGUMENTS
-        assert protection.signatures.is_valid(payload)
+        assert protection.is_signed(payload)
         # The signature covers the digest of the blob, and that there is one.
         for change in ({"args": [blob_id[::-1]]}, {"aw_offloaded": 1}):
-            assert not protection.signatures.is_valid({**payload, **change})
+            assert not protection.is_signed({**payload, **change})
         assert (
             offload.fetch(payload, blob_id) == base64.b64decode(deflate_arguments(dumps(ARGUMENTS)))
         ) is not encrypts
@@ -120,11 +120,11 @@ def check_arguments(store):
         with pytest.raises(PayloadError, match="has no blob"):
             read(payload, protection)
     payload = {**job(), "aw_encryption_key": "1.x"}
-    PayloadProtection(encryption, None, offload).protect(payload, sign=False)
+    ConfiguredProtection(encryption, None, offload).protect(payload, sign=False)
     with pytest.raises(MissingKeyError):
-        read(payload, PayloadProtection(offload=offload))
+        read(payload, ConfiguredProtection(offload=offload))
     with pytest.raises(OffloadedArgumentsError, match="no payload store is configured"):
-        read(payload, PayloadProtection(encryption))
+        read(payload, ConfiguredProtection(encryption))
     small = job([1])
     offload.move_out(small)
     assert small == job([1])
@@ -132,7 +132,7 @@ def check_arguments(store):
     store.delete("payload-store")
     store.delete(blob_name(payload["args"][0]))
     with pytest.raises(OffloadedArgumentsError, match="is no payload store"):
-        read(payload, PayloadProtection(encryption, None, offload))
+        read(payload, ConfiguredProtection(encryption, None, offload))
 
 
 def test_store_that_fails_is_named(tmp_path, endpoint, monkeypatch):

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from framework.command_line import command
 from framework.errors import OffloadedArgumentsError, PayloadError, PayloadStoreError
-from framework.payloads.blob_store import BlobStore
+from framework.features.encryption.blob_store import BlobStore
 from framework.settings.shown_url import shown_url
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload

@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from framework.errors import MissingKeyError, PayloadError
+from framework.features.encryption.key_versions import KeyVersions, SignatureFault, SigningKeys, matches_any
 from framework.features.encryption.settings import SignatureSection
-from framework.payloads.key_versions import KeyVersions
-from framework.payloads.signing_keys import SignatureFault, SigningKeys, matches_any
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload

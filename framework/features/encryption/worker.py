@@ -2,13 +2,27 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from framework.feature import Late
+from framework.features.encryption.offload import PayloadOffload
+from framework.features.encryption.protection import open_offload
+from framework.features.encryption.settings import EncryptionSettings
+from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.settings.model import CoreSettings
+from framework.shard.shards import open_shards
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
+if TYPE_CHECKING:
+    from framework.features.encryption.sweep import PayloadSweeper
+
+# Loaded for the first sweep: a process without a payload store does not pay for the search of jobs.
+_SWEEPER: "Late[type[PayloadSweeper]]" = Late("framework.features.encryption.sweep:PayloadSweeper")
 _LOG_PERIOD_S = 600.0
 _LONGEST_PERIOD_S = 21_600.0
 
@@ -66,3 +80,27 @@ def log_sweep(count: int, size: int) -> None:
         count=count,
         size=size,
     )
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of the payload store in a worker process, nothing without a store. Opens no socket."""
+    settings = EncryptionSettings.of(process.settings)
+    offload, keep_s = open_offload(settings), settings.payload_offload.keep
+    if offload is None:
+        return WorkerPart()
+    sweep = partial(_sweep, process.settings, offload, keep_s)
+    return WorkerPart(periodic=(PayloadUpkeep(sweep, process.leads, sweep_period_s(keep_s)).step,))
+
+
+def _sweep(settings: CoreSettings, offload: PayloadOffload, keep_s: float, period_s: float) -> None:
+    # Of its own and closed again: one sweep in hours needs no connection to every shard meanwhile.
+    shards = open_shards(settings, role="payload-sweep")
+    try:
+        sweeper = _SWEEPER.load()(offload, keep_s, {name: shards[name].client for name in shards})
+        if sweeper.claim(period_s):
+            found = sweeper.sweep()
+            sweeper.end_claim()
+            if found.deleted:
+                log_sweep(found.deleted, found.deleted_size)
+    finally:
+        shards.close()

@@ -19,8 +19,8 @@ import redis
 
 from framework.admin.field_scan import jobs_with_field
 from framework.admin.job_counts import OnProgress
-from framework.payloads.blob_store import BlobStore
-from framework.payloads.offload import BLOBS, PayloadOffload
+from framework.features.encryption.blob_store import BlobStore
+from framework.features.encryption.offload import BLOBS, PayloadOffload
 from framework.wire.json import loads_object
 from framework.wire.protected import OFFLOADED
 from framework.wire.stored_numbers import stored_number

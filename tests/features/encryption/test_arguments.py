@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from framework.errors import ConfigurationError, MissingKeyError, PayloadError
-from framework.payloads.encryption import ArgumentEncryption
-from framework.payloads.key_versions import KeyVersions
+from framework.features.encryption.arguments import ArgumentEncryption
+from framework.features.encryption.key_versions import KeyVersions
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps
 

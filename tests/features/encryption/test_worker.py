@@ -1,9 +1,9 @@
 """The periodic sweep of the payload store: by a leader alone, and no more often than all processes together may."""
 
-from framework.admin.payload_sweep import PayloadSweeper
-from framework.payloads.folder_store import FolderStore
-from framework.payloads.offload import PayloadOffload
-from framework.process.payload_upkeep import PayloadUpkeep, sweep_period_s
+from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.offload import PayloadOffload
+from framework.features.encryption.sweep import PayloadSweeper
+from framework.features.encryption.worker import PayloadUpkeep, sweep_period_s
 from tests.harness import until
 
 

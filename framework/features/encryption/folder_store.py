@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from framework import private_files
-from framework.payloads.blob_store import StoredBlob
+from framework.features.encryption.blob_store import StoredBlob
 
 _UNFINISHED = ".part"
 

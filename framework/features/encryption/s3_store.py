@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.payloads.blob_store import StoredBlob
+from framework.features.encryption.blob_store import StoredBlob
 from framework.version import install_extra
 
 # No call blocks for ever: with its retries it lasts at most the last of these.

@@ -3,8 +3,8 @@
 import pytest
 
 from framework.errors import MissingKeyError, PayloadError
-from framework.payloads.key_versions import KeyVersions
-from framework.payloads.signatures import PayloadSignatures
+from framework.features.encryption.key_versions import KeyVersions
+from framework.features.encryption.signatures import PayloadSignatures
 from framework.wire.json import dumps, loads
 
 OLD, NEW = b"1" * 32, b"2" * 32

@@ -1,14 +1,44 @@
-"""Sign bytes with HMAC under versioned keys, and check signatures: the one place that knows their form."""
+"""Hold the keys of one purpose by version, find the key that a job names, and sign bytes with HMAC: one place knows the form."""
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from framework.payloads.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
-
+_MOST_DIGITS = 9
 _FORM = re.compile(r"(\d{1,9}\.[0-9a-f]{8})\.([0-9a-f]{64})", re.ASCII)
+
+
+class KeyVersions(NamedTuple):
+    """Hold the keys by version, and the version that new jobs get."""
+
+    active: int
+    keys: Mapping[int, bytes]
+
+
+def derived(secret: bytes, purpose: str) -> bytes:
+    """Return the key for one purpose: no two purposes share one."""
+    return hmac.digest(secret, f"application-worker {purpose}".encode(), "sha256")
+
+
+def key_name(version: int, secret: bytes) -> str:
+    """Return the name of a key in payloads: its version and its fingerprint."""
+    return f"{version}.{derived(secret, 'fingerprint').hex()[:8]}"
+
+
+def version_in(name: object) -> int | None:
+    """Return the version in the name of a key, ``None`` if it is no such name."""
+    version, dot, _ = name.partition(".") if isinstance(name, str) else ("", "", "")
+    named = dot and version.isascii() and version.isdigit() and len(version) <= _MOST_DIGITS
+    return int(version) if named else None
+
+
+def missing_reason(version: int, known: Mapping[int, object]) -> str:
+    """Return why no key fits the name of a key with this version."""
+    if version in known:
+        return f"this process has another key of version {version} than the one that was used"
+    return f"this process has no key of version {version} (it has {', '.join(map(str, sorted(known)))})"
 
 
 def matches_any(queue: str, patterns: Sequence[str]) -> bool:

@@ -1,1 +1,0 @@
-"""Protect the stored arguments of jobs."""
