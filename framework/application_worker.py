@@ -5,6 +5,7 @@ A feature is one base in each of the classes here. The order of the groups is th
 
 from typing import Any, ClassVar, Unpack, cast
 
+from framework.declare.attribute import constraints_of
 from framework.declare.calls import ResultCalls, SetterCalls
 from framework.declare.options import CoreOptions, add_options, check_options
 from framework.declare.request import P, Performs
@@ -100,3 +101,6 @@ class ApplicationWorker(
 
 ATTRIBUTES = ApplicationWorker._aw_attributes  # pyright: ignore[reportPrivateUsage]
 """Every attribute of a worker class by its name, with the declared options of the application. A class with any other is refused."""
+
+CONSTRAINTS = constraints_of(ApplicationWorker)
+"""The combinations of two attributes that a class may not have."""

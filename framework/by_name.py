@@ -106,7 +106,8 @@ def _foreign_declaration(name: str) -> Declaration:
     facts |= {"wire_name": name, "feature_category": NOT_OWNED, "shard": _FOREIGN_SHARD}
     # Without GitLab's middleware Sidekiq runs a compressed job with one text as its argument, and reports nothing.
     facts["compress"] = False
-    return Declaration(
+    return Declaration.of(
+        facts,
         class_name=name,
         module="",
         generated_queue=name,
@@ -115,7 +116,6 @@ def _foreign_declaration(name: str) -> Declaration:
         in_thread=True,
         loggable_positions=frozenset(),
         version_handlers={},
-        **facts,
     )
 
 

@@ -11,6 +11,8 @@ def end_of_run(payload: Payload, declaration: Declaration | None) -> str:
     timeout_s = timeout_of(declaration, payload)
     bound = "" if timeout_s is None else f", or its timeout of {format_duration(timeout_s)}"
     place = (
-        "; it runs in a process of its own" if declaration is not None and declaration.isolation == "process" else ""
+        "; it runs in a process of its own"
+        if declaration is not None and declaration.facts.get("isolation") == "process"
+        else ""
     )
     return f"its end{bound}{place}"

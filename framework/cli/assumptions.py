@@ -66,7 +66,7 @@ class Assumptions:
             raise click.UsageError(
                 f"--assume flag:{names}: the class {worker} is not loaded here; name its module with -r."
             )
-        if not callable(declaration.concurrency_limit):
+        if not callable(declaration.facts.get("concurrency_limit")):
             raise click.UsageError(
                 f"--assume flag:{names}: the concurrency_limit of {worker} is no function, so a flag of the application changes "
                 f"nothing that this command can see. Flags of the class are {', '.join(_class_flags(worker))}."

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from framework.cron.orders import NO_ORDER, Order
@@ -85,8 +86,9 @@ def collect_entries(settings: CronSettings) -> dict[str, CronEntry]:
             scheduled.add(worker.declaration().wire_name)
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
-        if declaration.cron is not None and declaration.wire_name not in scheduled:
-            expression = CronExpression(declaration.cron, declaration.time_zone)
+        facts = declaration.facts
+        if facts["cron"] is not None and declaration.wire_name not in scheduled:
+            expression = CronExpression(facts["cron"], facts["time_zone"])
             offset_s = spread_offset_s(declaration.wire_name, _declared_spread_s(declaration), settings.cron)
             found[declaration.wire_name] = CronEntry(declaration.wire_name, declaration, expression, offset_s=offset_s)
     return found
@@ -106,7 +108,8 @@ def spread_offset_s(name: str, spread_s: int | None, cron: CronSection) -> int:
 
 
 def _declared_spread_s(declaration: Declaration) -> int | None:
-    return None if declaration.spread is None else round(declaration.spread.total_seconds())
+    spread: timedelta | None = declaration.facts["spread"]
+    return None if spread is None else round(spread.total_seconds())
 
 
 def entry_of(

@@ -7,13 +7,16 @@ reference pages and the keywords of ``background`` follow from it.
 import ast
 import inspect
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.signature import JobSignature
 from framework.declare.validators import Validator
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
@@ -51,6 +54,39 @@ class WorkerKind(NamedTuple):
     """What to do about the attribute in any other class."""
     refused: bool = True
     """Whether any other class is refused. If not, the attribute has no effect there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """``attribute`` = ``value`` excludes ``forbidden_values`` of ``other_attribute``, for ``reason``; ``remedy`` helps."""
+
+    attribute: str
+    value: Any
+    other_attribute: str
+    forbidden_values: tuple[Any, ...]
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return the rule in one sentence: "urgency = 'high' forbids resource_boundary = 'memory'"."""
+        forbidden = " or ".join(map(repr, self.forbidden_values))
+        return f"{self.attribute} = {self.value!r} forbids {self.other_attribute} = {forbidden}"
+
+    def attribute_names(self) -> tuple[str, str]:
+        """The two attributes of the rule."""
+        return self.attribute, self.other_attribute
+
+
+@dataclass(frozen=True, slots=True)
+class ClassValues:
+    """The checked values of the attributes of a class that is being created. A group may complete its own."""
+
+    cls: type[Any]
+    values: dict[str, Any]
+    owners: Mapping[str, type[Any]]
+    """The class that gives an attribute its value; attributes with their default are left out."""
+    wrong: AbstractSet[str]
+    """The attributes whose value is not allowed. They have their default here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +149,46 @@ def attribute(
     return cast("T", made)
 
 
-def attribute_group(cls: type[T]) -> type[T]:
+class AttributeGroup(NamedTuple):
+    """The attributes of a group, and the checks of a class that has them."""
+
+    attributes: Mapping[str, Attribute]
+    constraints: tuple[Constraint, ...] = ()
+    check: Callable[[ErrorCollector, ClassValues], None] | None = None
+    """Notes combinations of values that a class may not have."""
+    check_perform: Callable[[ErrorCollector, Mapping[str, Any], JobSignature], None] | None = None
+    """Notes values that do not fit the parameters of ``perform``."""
+
+
+def attribute_group(
+    *,
+    constraints: tuple[Constraint, ...] = (),
+    check: Callable[[ErrorCollector, ClassValues], None] | None = None,
+    check_perform: Callable[[ErrorCollector, Mapping[str, Any], JobSignature], None] | None = None,
+) -> Callable[[type[T]], type[T]]:
     """Make a class of ``attribute(...)`` statements a base of worker classes. Each attribute gets its default as its value."""
-    made: dict[str, Attribute] = {
-        name: value(name=name, owner=cls) for name, value in vars(cls).items() if isinstance(value, partial)
-    }
-    for name, one in made.items():
-        setattr(cls, name, one.default)
-    setattr(cls, _GROUP, made)
-    _NAMES.update(made)
-    return cls
+
+    def decorate(cls: type[T]) -> type[T]:
+        made: dict[str, Attribute] = {
+            name: value(name=name, owner=cls) for name, value in vars(cls).items() if isinstance(value, partial)
+        }
+        for name, one in made.items():
+            setattr(cls, name, one.default)
+        setattr(cls, _GROUP, AttributeGroup(made, constraints, check, check_perform))
+        _NAMES.update(made)
+        return cls
+
+    return decorate
+
+
+def groups_of(cls: type[Any]) -> list[AttributeGroup]:
+    """Return the groups of a worker class, the core's last."""
+    return [vars(owner)[_GROUP] for owner in cls.__mro__ if is_group(owner)]
+
+
+def constraints_of(cls: type[Any]) -> tuple[Constraint, ...]:
+    """Return the constraints between the attributes of a worker class, the core's first."""
+    return tuple(rule for group in reversed(groups_of(cls)) for rule in group.constraints)
 
 
 def is_group(cls: type[Any]) -> bool:
@@ -138,7 +204,7 @@ def merged(groups: Iterable[type[Any]], known: Mapping[str, Attribute] = Mapping
     """
     found = dict(known)
     for group in groups:
-        declared: Mapping[str, Attribute] = vars(group)[_GROUP]
+        declared: Mapping[str, Attribute] = vars(group)[_GROUP].attributes
         for name in found.keys() & declared.keys():
             other = found[name].owner
             message = (

@@ -4,11 +4,30 @@ from datetime import timedelta
 from typing import ClassVar, get_args
 
 from framework.declare import validators
-from framework.declare.attribute import attribute, attribute_group
+from framework.declare.attribute import Constraint, attribute, attribute_group
 from framework.types import Ack, ResourceBoundary, StrictArguments, Urgency
 
+_CONSTRAINTS = (
+    Constraint(
+        attribute="urgency",
+        value="high",
+        other_attribute="has_external_dependencies",
+        forbidden_values=(True,),
+        reason="a job that waits for other services cannot keep the target of 10 s",
+        remedy="Take urgency 'low', or split the job.",
+    ),
+    Constraint(
+        attribute="urgency",
+        value="high",
+        other_attribute="resource_boundary",
+        forbidden_values=("memory",),
+        reason="processes for memory-bound jobs are few and start slowly",
+        remedy="Take urgency 'low', or split the job.",
+    ),
+)
 
-@attribute_group
+
+@attribute_group(constraints=_CONSTRAINTS)
 class CoreAttributes:
     """The attributes of every job."""
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 
 from framework.declare import awaited_push, misuse, port, validators
 from framework.declare.batch_port import KeptResult
-from framework.declare.constraints import refused_result
 from framework.declare.declaration import Declaration
+from framework.declare.policy_options import Deduplicate
 from framework.declare.request import NO_OPTIONS, P, PushRequest
 from framework.declare.result_port import ResultPort
 from framework.declare.validators import InvalidValue
@@ -191,6 +191,18 @@ def push_call(
     return JobCall(declaration.wire_name, client.push(request), request)
 
 
+def refused_result(policy: Deduplicate | None, *, encrypts: bool) -> str | None:
+    """Return why no result of a class may be kept, ``None`` if it may."""
+    if encrypts:
+        return "declares encrypt, and results are not encrypted: let the job store its result itself"
+    if policy is not None and policy.has_window:
+        return (
+            f"declares Deduplicate({policy.strategy!r}): a later push takes the place of the job, or is added to it, so no caller "
+            "has a result of its own"
+        )
+    return None
+
+
 def kept_options(
     declaration: Declaration, options: Mapping[str, Any], ttl_s: int, caller: str = ""
 ) -> Mapping[str, Any]:
@@ -203,7 +215,7 @@ def kept_options(
 
 def _kept_for_s(declaration: Declaration, options: Mapping[str, Any]) -> int:
     """Return for how many seconds the answer of a call is kept."""
-    span: timedelta | None = options.get("result_ttl", declaration.keep_result)
+    span: timedelta | None = options.get("result_ttl", declaration.facts.get("keep_result"))
     return RESULT_TTL_S if span is None else round(span.total_seconds())
 
 

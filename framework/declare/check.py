@@ -3,19 +3,16 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from typing_extensions import Format, get_annotations
 
 from framework.declare import foreign_names, names, versions
-from framework.declare.attribute import Attribute, is_group, merged
-from framework.declare.constraints import check_constraints, check_cron_arguments, check_window
+from framework.declare.attribute import Attribute, ClassValues, constraints_of, groups_of, is_group, merged
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
 from framework.declare.misuse import declared_value
-from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature, build_signature, check_method
 from framework.declare.validators import validate_value
 from framework.messages import did_you_mean, nearest
@@ -39,7 +36,6 @@ _HOOK_PREFIXES = ("on_concurrency_limit", "sidekiq_")
 
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])([A-Z])")
 _CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit", "max_running_jobs")
-_FIELDS = Declaration.__dataclass_fields__.keys()
 _SIMILARITY_CUTOFF = 0.85
 """How alike a free name and an attribute must be to count as a misspelling: ``preform`` is one, ``perform_one`` is not."""
 
@@ -68,20 +64,28 @@ def read_attributes(faults: ErrorCollector, cls: type[Any]) -> dict[str, Any]:
         if len(faults.errors) > noted:
             wrong.add(name)
     _check_hooks(faults, cls)
-    check_constraints(faults, attributes, places, wrong)
-    if attributes["isolation"] is not None and (cls._aw_is_iterable or hasattr(cls, "perform_with_capacity")):
-        kind = (
-            "an IterableWorker: its worker process saves the cursor"
-            if cls._aw_is_iterable
-            else "a LimitedCapacityWorker"
-        )
-        faults.add(f"isolation does not fit {kind}. Let it push jobs of an isolated class.", "isolation")
+    found = ClassValues(cls, attributes, owners, wrong)
+    _check_constraints(faults, found)
+    for group in groups_of(cls):
+        if group.check is not None:
+            group.check(faults, found)
     for name, attribute in known.items():
         if name not in wrong:
             _check_kind(faults, cls, attribute, attributes[name])
-    if attributes["idempotent"] and "deduplicate" not in owners:
-        attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes
+
+
+def _check_constraints(faults: ErrorCollector, found: ClassValues) -> None:
+    """Note each broken rule, with both values, the reason and the remedy. The two values may be written in different classes."""
+    for rule in constraints_of(found.cls):
+        pair = rule.attribute_names()
+        first, second = (found.values[name] for name in pair)
+        if found.wrong.isdisjoint(pair) and first == rule.value and second in rule.forbidden_values:
+            places = (_inherited_from_note(found.owners.get(name, found.cls), found.cls) for name in pair)
+            fact = ", ".join(
+                f"{name} = {value!r}{place}" for name, value, place in zip(pair, (first, second), places, strict=True)
+            )
+            faults.add(f"{fact}: {rule}, as {rule.reason}. {rule.remedy}", rule.attribute)
 
 
 def _check_kind(faults: ErrorCollector, cls: type[Any], attribute: Attribute, value: Any) -> None:
@@ -126,9 +130,9 @@ def build_declaration(faults: ErrorCollector, cls: type[Any], attributes: dict[s
         owner = defining_classes(cls).get("loggable_arguments", cls)
         place = _inherited_from_note(owner, cls)
         _check_loggable(faults, place, loggable, signature, handlers)
-        check_window(faults, attributes, signature)
-        if attributes["cron"] is not None:
-            check_cron_arguments(faults, attributes["cron"], signature.names[: signature.required])
+        for group in groups_of(cls):
+            if group.check_perform is not None:
+                group.check_perform(faults, attributes, signature)
     facts = dict(attributes)
     # Whether the application has categories is not known before its configuration is loaded, which checks it (the router).
     facts["feature_category"] = attributes["feature_category"] or NOT_OWNED
@@ -140,8 +144,9 @@ def build_declaration(faults: ErrorCollector, cls: type[Any], attributes: dict[s
     assert signature is not None  # noqa: S101 - else there is a fault
     # A class with handlers of both kinds may use a thread for any job.
     is_async = all([inspect.iscoroutinefunction(perform), *(handler.is_async for handler in handlers.values())])
-    isolated = attributes["isolation"] is not None
-    return Declaration(
+    isolated = attributes.get("isolation") is not None
+    return Declaration.of(
+        facts,
         class_name=cls.__qualname__,
         module=cls.__module__,
         generated_queue=queue,
@@ -154,10 +159,8 @@ def build_declaration(faults: ErrorCollector, cls: type[Any], attributes: dict[s
         chosen_queues=cls._aw_chosen_queues,
         is_cron=cls._aw_is_cron,
         is_iterable=cls._aw_is_iterable,
-        bounded=facts["timeout"] is not None or facts["limiter"] is not None,
+        bounded=facts["timeout"] is not None or facts.get("limiter") is not None,
         options=declared_options(facts),
-        facts=MappingProxyType({name: value for name, value in facts.items() if name not in _FIELDS}),
-        **{name: value for name, value in facts.items() if name in _FIELDS},
     )
 
 

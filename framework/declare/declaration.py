@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 from framework.declare.limiter_rule import JobLimiter
 from framework.declare.names import queue_name
-from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature
 from framework.declare.versions import VersionHandler, signature_since
-from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, Priority, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
 """The feature category of classes that serve many teams (GitLab's ``feature_category :not_owned``)."""
@@ -39,8 +40,6 @@ class Declaration:
     urgency: Urgency
     resource_boundary: ResourceBoundary
     has_external_dependencies: bool
-    data_consistency: DataConsistency
-    data_consistency_overrides: Mapping[str, DataConsistency] | None
     queue_namespace: str | None
     queue: str | None
     shard: str | None
@@ -58,39 +57,23 @@ class Declaration:
     max_retries_after_interruption: int | None
     ack: Ack
     timeout: timedelta | None
-    isolation: Isolation | None
-    memory_limit: int | None
     expires_in: timedelta | None
-    status_expiration: timedelta | None
-    keep_result: timedelta | None
-    track: bool
 
-    idempotent: bool
-    deduplicate: Deduplicate | None
-    concurrency_limit: int | Callable[[], int | None] | None
-    max_concurrency_limit_percentage: float | None
-    max_running_jobs: int | Callable[[], int] | None
-    cron: str | None
-    time_zone: str
-    spread: timedelta | None
-    flush_interval: timedelta
-    max_iteration_runtime: timedelta | None
-    lease_timeout: timedelta | None
-    minimum_duration: timedelta
-    concurrency_scope: ConcurrencyScope | None
-    fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
-    priority: Priority | None
-    defer_on_health: DeferOnHealth | None
-    pause_control: str | None
     strict_arguments: StrictArguments | None
     big_payload: bool
     compress: bool
-    encrypt: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
     has_category: bool = True
     """Whether the class declares its ``feature_category``."""
     limiter: JobLimiter | None = None
+    status_expiration: timedelta | None = None
+    track: bool = False
+    idempotent: bool = False
+    deduplicate: Deduplicate | None = None
+    fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None = None
+    priority: Priority | None = None
+    encrypt: bool = False
     bounded: bool = False
     """Whether a run has a limiter or a timeout: one test of all runs, so that other classes pay for neither."""
     chosen_queues: tuple[str, ...] = ()
@@ -103,6 +86,13 @@ class Declaration:
     """The checked values of the attributes that are no fields here, by name."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The options that travel with its jobs and differ from their defaults, by name: ``track``, and those of the application."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], **derived: Any) -> "Declaration":
+        """Return the declaration with the checked values of the attributes: those that are no fields are facts."""
+        fields = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        facts = {name: value for name, value in values.items() if name not in fields}
+        return cls(facts=MappingProxyType(facts), **fields, **derived)
 
     def retry_limit(self, default: int = 25) -> int | None:
         """How often a failed job runs again: None for ``retry = False`` (deleted), 0 for straight to the dead set (Sidekiq 7)."""

@@ -97,8 +97,8 @@ class _Steps:
         self.name = declaration.wire_name
         self.run: IterationRun = worker._aw_iteration or UnsavedRun()
         self.item: Any = None
-        self.flush_s = declaration.flush_interval.total_seconds()
-        own = declaration.max_iteration_runtime
+        self.flush_s = declaration.facts["flush_interval"].total_seconds()
+        own = declaration.facts["max_iteration_runtime"]
         self.max_runtime_s = self.run.max_runtime_s if own is None else own.total_seconds()
         self.cursor: Any = None
         self.position: Any = _NOTHING

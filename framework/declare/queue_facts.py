@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.job_option import PRIORITIES, TRACKED
+from framework.declare.policy_options import DeferOnHealth
 from framework.types import Urgency
 
 _OWN_OPTIONS = (TRACKED.name, PRIORITIES.name)
@@ -48,7 +49,8 @@ def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, i
 
 def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) -> QueueFacts:
     """Return one worker's facts in plain values; ``weight`` is the effective one."""
-    limit = declaration.concurrency_limit
+    limit = declaration.facts.get("concurrency_limit")
+    health: DeferOnHealth | None = declaration.facts.get("defer_on_health")
     facts: QueueFacts = {
         "name": declaration.generated_queue,
         "worker_name": declaration.wire_name,
@@ -64,9 +66,9 @@ def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) 
         "retry": declaration.retry,
         "concurrency_limit": "computed" if callable(limit) else limit,
         "deduplicate": declaration.deduplicate.strategy if declaration.deduplicate else None,
-        "defer_on_health": declaration.defer_on_health.database if declaration.defer_on_health else None,
-        "data_consistency": declaration.data_consistency,
-        "pause_control": declaration.pause_control,
+        "defer_on_health": health.database if health else None,
+        "data_consistency": declaration.facts.get("data_consistency"),
+        "pause_control": declaration.facts.get("pause_control"),
         "shard": declaration.shard,
         "queue": declaration.queue,
         "retry_queue": declaration.retry_queue,

@@ -11,9 +11,8 @@ from functools import cache
 
 import click
 
-from framework.application_worker import ATTRIBUTES
+from framework.application_worker import ATTRIBUTES, CONSTRAINTS
 from framework.cli.main import main
-from framework.declare.constraints import CONSTRAINTS
 from framework.declare.foreign_names import SYSTEMS, ForeignName, rows_of
 from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_of
 from framework.messages import did_you_mean

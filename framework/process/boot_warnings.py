@@ -71,7 +71,7 @@ def _hidden_texts(one: Declaration) -> list[str]:
 
 def _keys_of_jobs(one: Declaration) -> list[tuple[str, object]]:
     """Return what makes the key of a job, by attribute."""
-    scope = one.concurrency_scope
+    scope = one.facts.get("concurrency_scope")
     return [
         ("fair_by", one.fair_by),
         ("limiter", getattr(one.limiter, "key_of_job", None)),

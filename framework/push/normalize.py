@@ -122,7 +122,7 @@ def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
 def class_fields(declaration: Declaration) -> Payload:
     """Return the payload fields that a class decides. Fields with Sidekiq's default are left out, except ``retry``."""
     fields: Payload = {"class": declaration.wire_name, "args": [], "retry": declaration.retry}
-    keep_result, status_expiration = declaration.keep_result, declaration.status_expiration
+    keep_result, status_expiration = declaration.facts.get("keep_result"), declaration.status_expiration
     if keep_result is not None:
         ttl_s = wire_value(keep_result)
         fields[RESULT] = result_request(ttl_s)

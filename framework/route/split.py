@@ -41,7 +41,7 @@ class ShardSplit(NamedTuple):
 
 def per_shard_controls(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
     """Return the limits and locks of a class that each shard keeps by itself, and whether one is a limit."""
-    limit, most = declaration.concurrency_limit, declaration.max_running_jobs
+    limit, most = declaration.facts.get("concurrency_limit"), declaration.facts.get("max_running_jobs")
     limits = [
         f"{name} = {'a callable' if callable(value) else value}"
         for name, value in (("concurrency_limit", limit), ("max_running_jobs", most))

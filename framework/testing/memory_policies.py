@@ -142,7 +142,7 @@ class _MemoryPauses(PauseState):
     """Know the paused classes: by the flags of the test, and by the application's own strategies."""
 
     def __init__(self, flags: StubFlags, client: "redis.Redis") -> None:
-        named = [worker.declaration().pause_control for worker in registry.workers()]
+        named = [worker.declaration().facts["pause_control"] for worker in registry.workers()]
         polled = PauseStrategies([name for name in named if name is not None], strategies.registered)
         polled.poll()
         # The stored flags of a shard that were never read: none.

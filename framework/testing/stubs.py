@@ -161,8 +161,7 @@ class StubReplicas(Databases):
 
     def levels(self, declaration: Declaration) -> ConsistencyLevels:
         """See ``Databases``."""
-        overrides: ConsistencyLevels = declaration.data_consistency_overrides or {}
-        found: dict[str, DataConsistency] = {
-            name: overrides.get(name, declaration.data_consistency) for name in self._all
-        }
+        usual: DataConsistency = declaration.facts["data_consistency"]
+        overrides: ConsistencyLevels = declaration.facts["data_consistency_overrides"] or {}
+        found: dict[str, DataConsistency] = {name: overrides.get(name, usual) for name in self._all}
         return found if weakest_level(found) != "always" else {}

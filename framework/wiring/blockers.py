@@ -42,7 +42,7 @@ def limits_under_flags(declaration: Declaration, flags: Mapping[str, Flag], shar
 
     Runs the function of the application in this process. Raises what it raises, and redis errors.
     """
-    evaluate: Any = declaration.concurrency_limit
+    evaluate: Any = declaration.facts.get("concurrency_limit")
     stored = RedisFlags(shard.client, shard.name)
     stored.read()
     serve_flags(shard.name, ShardFlags(LayeredFlags(_AssumedFlags(flags), stored), stored))

@@ -9,10 +9,11 @@ from framework.application_worker import ATTRIBUTES
 from framework.declare import registry, validators
 from framework.declare.attribute import attribute, attribute_group
 from framework.declare.check import attributes_of
+from framework.declare.worker import CoreWorker
 from framework.errors import DeclarationError
 
 
-@attribute_group
+@attribute_group()
 class CostAttributes:
     """A group of an application."""
 
@@ -44,8 +45,8 @@ def test_group_gives_its_classes_the_default() -> None:
 
 
 def test_declaration_has_the_checked_value_as_a_fact() -> None:
-    assert declared(BilledWorker, cost=7).facts == {"cost": 7}
-    assert declared(BilledWorker).facts == {"cost": None}
+    assert declared(BilledWorker, cost=7).facts["cost"] == 7
+    assert declared(BilledWorker).facts["cost"] is None
     with pytest.raises(DeclarationError, match=r"cost = 0 is not allowed\. Allowed: a whole number >= 1, or None\."):
         declared(BilledWorker, cost=0)
 
@@ -56,9 +57,18 @@ def test_attribute_of_a_group_is_unknown_in_other_classes() -> None:
 
 
 def test_attribute_of_two_groups_is_refused() -> None:
-    @attribute_group
+    @attribute_group()
     class Others:
         urgency: ClassVar[int] = attribute(1, validator=validators.integer(1), group="application", effect="", trap="")
 
     with pytest.raises(DeclarationError, match=r"urgency is an attribute of framework\.declare\.attributes\.CoreAttri"):
         declared(Others, ApplicationWorker)
+
+
+def test_base_of_a_program_may_have_the_core_alone() -> None:
+    class Plain(CoreWorker):
+        """A base without features."""
+
+    assert attributes_of(Plain).keys() < ATTRIBUTES.keys()
+    with pytest.raises(DeclarationError, match="'cron' is not a worker attribute"):
+        declared(Plain, cron="@daily")

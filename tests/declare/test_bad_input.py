@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.application_worker import ATTRIBUTES, ApplicationWorker
+from framework.application_worker import ATTRIBUTES, CONSTRAINTS, ApplicationWorker
 from framework.declare import registry
 from framework.declare.check import HOOKS
-from framework.declare.constraints import CONSTRAINTS
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.errors import ConfigurationError, DeclarationError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
@@ -292,7 +291,7 @@ def test_memory_limit_needs_a_process_of_its_own():
         assert (error.attribute, "without isolation" in str(error)) == ("memory_limit", True)
         made: Any = type("SampleWorker", (ApplicationWorker,), body(isolation="process", **limited))
         facts = made.declaration()
-        assert (facts.memory_limit, facts.in_thread, facts.is_async) == (1 << 30, False, False)
+        assert (facts.facts["memory_limit"], facts.in_thread, facts.is_async) == (1 << 30, False, False)
 
 
 def test_isolation_does_not_fit_workers_of_other_kinds():

@@ -84,7 +84,8 @@ def truthy(name: str) -> Any:
 
 
 def fact(worker: Any, name: str) -> Any:
-    return getattr(worker.declaration(), name)
+    declaration = worker.declaration()
+    return declaration.facts[name] if name in declaration.facts else getattr(declaration, name)
 
 
 def same(found: Any, wanted: Any) -> bool:

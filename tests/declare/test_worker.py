@@ -34,7 +34,7 @@ def declare(**body: Any) -> Declaration:
 
 def test_defaults_are_those_of_design_section_4():
     declaration = declare()
-    assert (declaration.urgency, declaration.resource_boundary, declaration.data_consistency) == (
+    assert (declaration.urgency, declaration.resource_boundary, declaration.facts["data_consistency"]) == (
         "low",
         "unknown",
         "always",
@@ -133,7 +133,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
 
 @each_row(("name", "value", "resolved"), _GOOD, around=registry.isolated)
 def test_attribute_accepts_allowed_values(name: str, value: Any, resolved: Any):
-    found = getattr(declare(**{name: value}), name)
+    declaration = declare(**{name: value})
+    found = declaration.facts[name] if name in declaration.facts else getattr(declaration, name)
     assert found == resolved
     assert type(found) is type(resolved)
 
@@ -360,8 +361,8 @@ def test_retry_limit_of_retry_attribute(retry: Any, limit: int | None):
 
 
 def test_concurrency_limit_may_be_computed():
-    assert declare(concurrency_limit=lambda: 20).concurrency_limit() == 20
-    assert declare(concurrency_limit=staticmethod(lambda: None)).concurrency_limit() is None
+    assert declare(concurrency_limit=lambda: 20).facts["concurrency_limit"]() == 20
+    assert declare(concurrency_limit=staticmethod(lambda: None)).facts["concurrency_limit"]() is None
 
 
 def test_loggable_arguments_become_positions():

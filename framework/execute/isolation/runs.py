@@ -231,7 +231,7 @@ class _Run:
             "module": self._declaration.module,
             "queue": queue,
             "capsule": capsule,
-            "memory_limit": self._declaration.memory_limit,
+            "memory_limit": self._declaration.facts["memory_limit"],
             "static": self._runs.job_log.log.static,
             "recorded": self._instance._aw_record is not None,
         }

@@ -48,8 +48,8 @@ class ClassLimit:
 
     def may_wait(self, declaration: Declaration) -> bool:
         """See ``GroupedPolicy``: the limit or the scope may be a function of the application."""
-        scope = declaration.concurrency_scope
-        return callable(declaration.concurrency_limit) or (scope is not None and callable(scope.by))
+        scope = declaration.facts["concurrency_scope"]
+        return callable(declaration.facts["concurrency_limit"]) or (scope is not None and callable(scope.by))
 
     def prepare(self, terms: ClassTerms) -> None:
         """See ``GroupedPolicy``."""
@@ -57,7 +57,7 @@ class ClassLimit:
         terms.lasting &= not limits.may_change(declaration)
         if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.class_limit(declaration)):
             return
-        if declaration.concurrency_scope is not None:
+        if declaration.facts["concurrency_scope"] is not None:
             terms.scope_of = partial(limits.scope, declaration)
             terms.share = limits.scope_share(declaration, terms.limit)
 
@@ -71,7 +71,7 @@ class CapacityLimit:
 
     def applies_to(self, declaration: Declaration) -> bool:
         """Return whether the class is a limited capacity worker."""
-        return declaration.max_running_jobs is not None
+        return declaration.facts["max_running_jobs"] is not None
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """Take a slot, the reserved one if there is one; without a free slot, discard the job."""
@@ -94,12 +94,12 @@ class CapacityLimit:
 
     def may_wait(self, declaration: Declaration) -> bool:
         """See ``GroupedPolicy``: the limit may be a function of the application."""
-        return callable(declaration.max_running_jobs)
+        return callable(declaration.facts["max_running_jobs"])
 
     def prepare(self, terms: ClassTerms) -> None:
         """See ``GroupedPolicy``."""
         declaration, terms.may_wait = terms.declaration, False
-        terms.lasting &= not callable(declaration.max_running_jobs)
+        terms.lasting &= not callable(declaration.facts["max_running_jobs"])
         limit = self._limits.capacity(declaration)
         if limit > 0:
             _prepare_slot(self._slots, terms, declaration.wire_name, limit)

@@ -12,7 +12,7 @@ _LIMITED_CAPACITY = WorkerKind(
 )
 
 
-@attribute_group
+@attribute_group()
 class ConcurrencyAttributes:
     """How many jobs of a class, or of a scope of it, run at a time."""
 

@@ -118,7 +118,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
 def _push_up_to_limit(declaration: Declaration, args: list[Any], max_new: int | None = None) -> list[Jid]:
     if misuse.running_loop() is not None:
         misuse.reject_await(declaration)
-    limit: Any = declaration.max_running_jobs
+    limit: Any = declaration.facts["max_running_jobs"]
     if callable(limit):
         limit = limit()
     if type(limit) is not int:

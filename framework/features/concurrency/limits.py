@@ -103,12 +103,12 @@ class Limits:
 
     def declares_limit(self, declaration: Declaration) -> bool:
         """Return whether the class or the settings define a limit."""
-        declared = declaration.concurrency_limit
+        declared = declaration.facts["concurrency_limit"]
         return callable(declared) or bool(declared) or self._fleet_share(declaration) > 0
 
     def may_change(self, declaration: Declaration) -> bool:
         """Return whether ``class_limit`` may return another number later, other than for a change of ``operator_limits``."""
-        return callable(declaration.concurrency_limit) or self._fleet_share(declaration) > 0
+        return callable(declaration.facts["concurrency_limit"]) or self._fleet_share(declaration) > 0
 
     @property
     def limits_queues(self) -> bool:
@@ -126,7 +126,7 @@ class Limits:
 
         As in GitLab, a number other than 0 wins over a share.
         """
-        declared = declaration.concurrency_limit
+        declared = declaration.facts["concurrency_limit"]
         limit = self._call_limit(declaration, declared) if callable(declared) else declared
         if limit:
             return limit
@@ -145,13 +145,13 @@ class Limits:
         """Return how many jobs of a limited capacity worker may run; 1 if the callable has no valid result, so that
         work goes on.
         """
-        declared = declaration.max_running_jobs
+        declared = declaration.facts["max_running_jobs"]
         limit = self._call_limit(declaration, declared) if callable(declared) else declared
         return 1 if limit is None else limit
 
     def scope(self, declaration: Declaration, payload: Payload) -> str:
         """Return the scope of a job, ``""`` for none. An error of the application's function is logged."""
-        scope = declaration.concurrency_scope
+        scope = declaration.facts["concurrency_scope"]
         if scope is None:
             return ""
         found = payload.get(META_PREFIX + scope.by) if isinstance(scope.by, str) else None
@@ -167,14 +167,14 @@ class Limits:
 
     def scope_share(self, declaration: Declaration, limit: int) -> int:
         """Return the maximum of slots for one scope, 0 for no maximum."""
-        scope = declaration.concurrency_scope
+        scope = declaration.facts["concurrency_scope"]
         if scope is None:
             return 0
         return scope.limit or math.ceil((scope.max_percentage or 0) * max(0, limit))
 
     def _fleet_share(self, declaration: Declaration) -> float:
-        share = declaration.max_concurrency_limit_percentage
-        if share is None and declaration.concurrency_limit is None and self._by_urgency:
+        share = declaration.facts["max_concurrency_limit_percentage"]
+        if share is None and declaration.facts["concurrency_limit"] is None and self._by_urgency:
             return SHARE_BY_URGENCY[declaration.urgency]
         return share or 0.0
 

@@ -4,11 +4,37 @@ from collections.abc import Mapping
 from typing import ClassVar, get_args
 
 from framework.declare import validators
-from framework.declare.attribute import attribute, attribute_group
+from framework.declare.attribute import ClassValues, Constraint, attribute, attribute_group
+from framework.declare.error_collector import ErrorCollector
 from framework.types import DataConsistency
 
+_CONSTRAINTS = (
+    Constraint(
+        attribute="data_consistency",
+        value="delayed",
+        other_attribute="retry",
+        forbidden_values=(False, 0),
+        reason="a job that finds no up-to-date replica is retried once",
+        remedy="Take 'sticky' or 'always', or allow retries.",
+    ),
+)
 
-@attribute_group
+
+def _check_overrides(faults: ErrorCollector, found: ClassValues) -> None:
+    """Check the rule for ``delayed`` for single databases too."""
+    retry = found.values["retry"]
+    overrides: Mapping[str, DataConsistency] = found.values["data_consistency_overrides"] or {}
+    delayed = [database for database, word in overrides.items() if word == "delayed"]
+    if delayed and retry in (False, 0):
+        message = (
+            f"data_consistency_overrides = {overrides!r}, retry = {retry!r}: 'delayed' (of {delayed[0]!r}) forbids "
+            "retry = False or 0, because a job that finds no up-to-date replica is retried once. Take 'sticky' or 'always', or "
+            "allow retries."
+        )
+        faults.add(message, "data_consistency_overrides")
+
+
+@attribute_group(constraints=_CONSTRAINTS, check=_check_overrides)
 class ConsistencyAttributes:
     """The database servers that a job reads from."""
 

@@ -50,11 +50,10 @@ class Databases:
 
     def levels(self, declaration: Declaration) -> ConsistencyLevels:
         """Return the class's consistency for each database with replicas; empty if it reads from no replica."""
-        overrides: ConsistencyLevels = declaration.data_consistency_overrides or {}
+        usual: DataConsistency = declaration.facts["data_consistency"]
+        overrides: ConsistencyLevels = declaration.facts["data_consistency_overrides"] or {}
         levels: dict[str, DataConsistency] = {
-            name: overrides.get(name, declaration.data_consistency)
-            for name, database in self._all.items()
-            if database.replicas
+            name: overrides.get(name, usual) for name, database in self._all.items() if database.replicas
         }
         return levels if weakest_level(levels) != "always" else {}
 
@@ -64,7 +63,7 @@ class Databases:
         wanted = False
         for declaration in declarations:
             wanted = wanted or bool(self.levels(declaration))
-            for name in declaration.data_consistency_overrides or ():
+            for name in declaration.facts["data_consistency_overrides"] or ():
                 if self._all and name not in self._all:
                     message = f"{declaration.qualified_name}: data_consistency_overrides names {name!r}, which is not a database"
                     known = join_names(self._all)

@@ -31,7 +31,7 @@ class PushPositions:
         if not levels:
             return None
         fields: dict[str, Json] = {CONSISTENCY_FIELD: weakest_level(levels)}
-        if declaration.data_consistency_overrides:
+        if declaration.facts["data_consistency_overrides"]:
             fields[PER_DATABASE_FIELD] = cast("dict[str, Json]", dict(levels))
         databases = [self._databases[name] for name, level in levels.items() if level != "always"]
 

@@ -1,16 +1,30 @@
 """Declare the attributes of classes that a schedule pushes."""
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.signature import JobSignature
 
 _CRON = WorkerKind("_aw_is_cron", "a CronWorker", otherwise="put an entry into config/schedule.yml")
 _BESIDE_CRON = _CRON._replace(refused=False)
 
 
-@attribute_group
+def _check_arguments(faults: ErrorCollector, attributes: Mapping[str, Any], signature: JobSignature) -> None:
+    """Note parameters of ``perform`` without a default, which the ticks of the attribute ``cron`` cannot give."""
+    cron, needed = attributes["cron"], signature.names[: signature.required]
+    if cron is not None and needed:
+        message = (
+            f"cron = {cron!r} pushes jobs without arguments, and perform needs {', '.join(needed)}. Give these parameters defaults, "
+            "or put an entry with args into config/schedule.yml instead of cron."
+        )
+        faults.add(message, "cron")
+
+
+@attribute_group(check_perform=_check_arguments)
 class CronAttributes:
     """When a schedule pushes a job."""
 

@@ -1,13 +1,52 @@
 """Declare the attributes of classes whose equal jobs are deduplicated."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, get_origin
 
 from framework.declare import validators
-from framework.declare.attribute import attribute, attribute_group
+from framework.declare.attribute import ClassValues, attribute, attribute_group
+from framework.declare.error_collector import ErrorCollector
 from framework.declare.policy_options import Deduplicate
+from framework.declare.signature import JobSignature
 
 
-@attribute_group
+def _complete(faults: ErrorCollector, found: ClassValues) -> None:
+    """Deduplicate an idempotent class that does not say how."""
+    del faults
+    if found.values["idempotent"] and "deduplicate" not in found.owners:
+        found.values["deduplicate"] = Deduplicate("until_executing")
+
+
+def _check_window(faults: ErrorCollector, attributes: Mapping[str, Any], signature: JobSignature) -> None:
+    """Note what a class lacks for ``Deduplicate("debounce")`` or ``Deduplicate("accumulate")``."""
+    policy: Deduplicate | None = attributes["deduplicate"]
+    if policy is None or not policy.has_window:
+        return
+    strategy = f"Deduplicate({policy.strategy!r})"
+    if not attributes["idempotent"]:
+        message = (
+            f"{strategy} ends jobs that others replace: declare idempotent = True, and make a second run harmless."
+        )
+        faults.add(message, "deduplicate")
+    if policy.strategy != "accumulate":
+        return
+    last = signature.names[-1] if signature.names else "none"
+    is_list = signature.required == len(signature.names) > 0 and get_origin(signature.annotations[-1]) is list
+    if not is_list or signature.varargs is not None:
+        message = (
+            f"{strategy} adds to the last argument: declare the last parameter of perform as list[...], without a default. "
+            f"It is {last!r}."
+        )
+        faults.add(message, "deduplicate")
+    for name, values in (("data_consistency", ("sticky", "delayed")), ("encrypt", (True,))):
+        if attributes.get(name) in values:
+            message = (
+                f"{strategy} does not fit {name} = {attributes[name]!r}: Redis adds the arguments, and knows neither."
+            )
+            faults.add(message, "deduplicate")
+
+
+@attribute_group(check=_complete, check_perform=_check_window)
 class DeduplicationAttributes:
     """Whether two runs of a job are as good as one, and how duplicates are dropped."""
 

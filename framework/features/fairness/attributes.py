@@ -9,7 +9,7 @@ from framework.declare.job_option import PRIORITIES
 from framework.types import Priority
 
 
-@attribute_group
+@attribute_group()
 class FairnessAttributes:
     """Whose turn it is in a queue."""
 

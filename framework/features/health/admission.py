@@ -128,7 +128,7 @@ class HealthPolicy:
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
-        policy = declaration.defer_on_health
+        policy = declaration.facts["defer_on_health"]
         return policy is not None and bool(self._indicators_of(policy))
 
     def admits_all(self, declaration: Declaration) -> bool:
@@ -139,7 +139,7 @@ class HealthPolicy:
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
         """See ``AdmissionPolicy``. Sends nothing to Redis."""
-        policy = request.declaration.defer_on_health
+        policy = request.declaration.facts["defer_on_health"]
         try:
             return self._decide(request, policy) if policy is not None else None
         except Exception as error:  # noqa: BLE001 - a failed check stops no job

@@ -7,7 +7,7 @@ from framework.declare.attribute import attribute, attribute_group
 from framework.declare.policy_options import DeferOnHealth
 
 
-@attribute_group
+@attribute_group()
 class HealthAttributes:
     """When the jobs of a class are deferred."""
 

@@ -15,7 +15,7 @@ def describe_deferral(payload: Payload, declaration: Declaration | None) -> str:
     """
     if payload.get(DEFERRED_BY) != REASON:
         return ""
-    policy = None if declaration is None else declaration.defer_on_health
+    policy = None if declaration is None else declaration.facts["defer_on_health"]
     # A resolver chooses the database by the arguments of the job, and runs code of the application.
     database = "its database" if policy is None or policy.resolver is not None else f"the database {policy.database}"
     most = (

@@ -15,7 +15,9 @@ def health_problems(
 ) -> list[ConfigurationProblem]:
     """Return the problems of these classes, and of the indicators that the settings and the application both name."""
     problems = [
-        problem for one in declarations for problem in _unknown_names(settings, databases, one, one.defer_on_health)
+        problem
+        for one in declarations
+        for problem in _unknown_names(settings, databases, one, one.facts["defer_on_health"])
     ]
     file = settings.config_file_label("application.yml")
     for name in registered.keys() & settings.health.indicators.keys():

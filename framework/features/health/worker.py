@@ -31,7 +31,7 @@ def open_health_policy(
     problems = health_problems(settings, configured, declarations)
     events = HealthEvents(tracker)
     databases: dict[str, HealthConnection] = {}
-    if any(one.defer_on_health is not None for one in declarations):
+    if any(one.facts["defer_on_health"] is not None for one in declarations):
         try:
             databases = {name: HealthConnection(one.url, settings.health.timeout) for name, one in configured.items()}
         except ImportError as error:

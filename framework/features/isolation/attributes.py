@@ -3,11 +3,29 @@
 from typing import ClassVar, get_args
 
 from framework.declare import validators
-from framework.declare.attribute import attribute, attribute_group
+from framework.declare.attribute import ClassValues, attribute, attribute_group
+from framework.declare.error_collector import ErrorCollector
 from framework.types import Isolation
 
 
-@attribute_group
+def _check(faults: ErrorCollector, found: ClassValues) -> None:
+    values, cls = found.values, found.cls
+    if values["isolation"] is not None and (cls._aw_is_iterable or hasattr(cls, "perform_with_capacity")):
+        kind = (
+            "an IterableWorker: its worker process saves the cursor"
+            if cls._aw_is_iterable
+            else "a LimitedCapacityWorker"
+        )
+        faults.add(f"isolation does not fit {kind}. Let it push jobs of an isolated class.", "isolation")
+    if values["memory_limit"] is not None and values["isolation"] is None and "isolation" not in found.wrong:
+        message = (
+            f"memory_limit = {values['memory_limit']!r} limits nothing without isolation = 'process': the threads of a process "
+            "share its memory. Declare both, or limit the worker processes: cluster --memory-limit."
+        )
+        faults.add(message, "memory_limit")
+
+
+@attribute_group(check=_check)
 class IsolationAttributes:
     """Whether each job has a process of its own, and its memory."""
 

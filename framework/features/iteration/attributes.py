@@ -9,7 +9,7 @@ from framework.declare.attribute import WorkerKind, attribute, attribute_group
 _ITERABLE = WorkerKind("_aw_is_iterable", "an IterableWorker")
 
 
-@attribute_group
+@attribute_group()
 class IterationAttributes:
     """How often an iterating job saves its cursor, and how long it iterates."""
 

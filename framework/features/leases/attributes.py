@@ -9,7 +9,7 @@ from framework.declare.attribute import WorkerKind, attribute, attribute_group
 _REENQUEUER = WorkerKind("_aw_is_reenqueuer", "a ReenqueuerWorker")
 
 
-@attribute_group
+@attribute_group()
 class LeaseAttributes:
     """The times of a ``ReenqueuerWorker``."""
 

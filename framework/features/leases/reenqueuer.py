@@ -48,8 +48,7 @@ class ReenqueuerWorker(ApplicationWorker, abstract=True):
             setattr(cls, _PERFORM, _build_perform(vars(cls)[_PERFORM]))
         super().__init_subclass__(**others)
         declaration = cls.declaration()
-        assert declaration.lease_timeout is not None, "checked before"  # noqa: S101
-        cls._aw_lease = Lease(f"reenqueuer:{declaration.wire_name}", timeout=declaration.lease_timeout)
+        cls._aw_lease = Lease(f"reenqueuer:{declaration.wire_name}", timeout=declaration.facts["lease_timeout"])
 
     @property
     def lease(self) -> HeldLease:
@@ -84,7 +83,7 @@ class ReenqueuerWorker(ApplicationWorker, abstract=True):
 
     def _aw_rest_s(self, began: float) -> float:
         """Return the seconds until the minimum duration is over; 0 if the process stops."""
-        run, minimum_s = self._aw_run, self.declaration().minimum_duration.total_seconds()
+        run, minimum_s = self._aw_run, self.declaration().facts["minimum_duration"].total_seconds()
         return 0.0 if run is not None and run.interrupted else began + minimum_s - time.monotonic()
 
 

@@ -7,7 +7,7 @@ from framework.declare.attribute import attribute, attribute_group
 from framework.declare.limiter import Limiter
 
 
-@attribute_group
+@attribute_group()
 class LimiterAttributes:
     """The rate limiter of a class."""
 

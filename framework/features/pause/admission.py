@@ -42,7 +42,7 @@ class PausePolicy:
         """See ``AdmissionPolicy``. The script that holds a job checks the operator's flag again, so an ended pause holds no job."""
         declaration = request.declaration
         for _ in range(_MAX_ATTEMPTS):
-            pause = self._state.pause_of(declaration.wire_name, declaration.pause_control)
+            pause = self._state.pause_of(declaration.wire_name, declaration.facts["pause_control"])
             if pause is None:
                 return None
             try:

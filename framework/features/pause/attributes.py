@@ -6,7 +6,7 @@ from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
 
 
-@attribute_group
+@attribute_group()
 class PauseAttributes:
     """Which strategy pauses a class."""
 

@@ -109,7 +109,7 @@ class PauseResumer:
     def _resume_class(self, worker: str) -> None:
         found = registry.find(worker)
         declaration: Declaration | None = found.declaration() if found is not None else None
-        strategy = declaration.pause_control if declaration is not None else None
+        strategy = declaration.facts["pause_control"] if declaration is not None else None
         pause = self._state.pause_of(worker, strategy)
         if pause is not None:
             if not pause.expected_flag:

@@ -39,7 +39,8 @@ class PauseState:
 
     def may_pause(self, declaration: Declaration) -> bool:
         """Return whether jobs of a class have to pass the pause policy."""
-        named = declaration.pause_control is not None and declaration.pause_control not in BUILT_IN
+        strategy = declaration.facts["pause_control"]
+        named = strategy is not None and strategy not in BUILT_IN
         return named or self._flags.find(pause_flag(declaration.wire_name)) is not None
 
     def pause_of(self, worker: str, strategy: str | None) -> Pause | None:

@@ -46,7 +46,7 @@ def pause_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
     """Yield the classes whose ``pause_control`` is a name that no strategy is registered under."""
     known = (*BUILT_IN, *registered)
     for declaration in workers.declarations:
-        name = declaration.pause_control
+        name = declaration.facts["pause_control"]
         if name is not None and name not in known:
             message = (
                 f"names a strategy {name!r} that is not registered{did_you_mean(name, known)}: there are {join_names(known)}. "

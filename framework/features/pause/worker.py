@@ -35,5 +35,5 @@ def worker_part(process: ProcessContext) -> WorkerPart:
 
 def _named_strategies() -> list[str]:
     """Return the pause strategies that the classes of this process name."""
-    named = (worker.declaration().pause_control for worker in registry.workers())
+    named = (worker.declaration().facts["pause_control"] for worker in registry.workers())
     return [name for name in named if name is not None]

@@ -4,11 +4,23 @@ from datetime import timedelta
 from typing import ClassVar
 
 from framework.declare import validators
-from framework.declare.attribute import attribute, attribute_group
+from framework.declare.attribute import ClassValues, attribute, attribute_group
+from framework.declare.calls import refused_result
+from framework.declare.error_collector import ErrorCollector
 from framework.wire.result_fields import MAX_TTL_S
 
 
-@attribute_group
+def _check(faults: ErrorCollector, found: ClassValues) -> None:
+    """Note a class that keeps results and cannot: its results would be stored in plain text, or one job runs for several pushes."""
+    values = found.values
+    if values["keep_result"] is None:
+        return
+    reason = refused_result(values.get("deduplicate"), encrypts=values.get("encrypt", False))
+    if reason is not None:
+        faults.add(f"keep_result = {values['keep_result']!r}: the class {reason}.", "keep_result")
+
+
+@attribute_group(check=_check)
 class ResultAttributes:
     """How long the result of a job is kept."""
 

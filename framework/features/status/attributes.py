@@ -7,7 +7,7 @@ from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
 
 
-@attribute_group
+@attribute_group()
 class StatusAttributes:
     """How long the state of a job is kept."""
 

@@ -6,7 +6,7 @@ from framework.declare.attribute import attribute, attribute_group
 from framework.declare.job_option import TRACKED
 
 
-@attribute_group
+@attribute_group()
 class TaskAttributes:
     """Whether the life of a job is recorded."""
 

@@ -151,6 +151,7 @@ from framework import middleware
 from framework import databases, health, pause, throttling
 from framework.health import register
 from framework.admin import search
+from framework.paused import x # here
 from framework.wiring.client import Enqueuer # here
 from framework.errors import PushError
 """,

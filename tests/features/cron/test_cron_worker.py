@@ -17,7 +17,11 @@ def declared(base=CronWorker, **body):
 def test_cron_worker_has_the_namespace_and_no_retries():
     declaration = declared(cron="@hourly", time_zone="Europe/Berlin").declaration()
     assert (declaration.generated_queue, declaration.retry) == ("cronjob:tick", False)
-    assert (declaration.cron, declaration.time_zone, declaration.is_cron) == ("@hourly", "Europe/Berlin", True)
+    assert (declaration.facts["cron"], declaration.facts["time_zone"], declaration.is_cron) == (
+        "@hourly",
+        "Europe/Berlin",
+        True,
+    )
     assert declared(retry=3, queue_namespace="nightly").declaration().generated_queue == "nightly:tick"
 
 
@@ -36,7 +40,7 @@ def test_inherited_cron_is_checked_with_the_child():
     parent = declared(cron="@hourly")
     with pytest.raises(DeclarationError, match="perform needs folder"):
         declared(parent, perform=lambda self, folder: None)
-    assert declared(parent, cron=None, perform=lambda self, folder: None).declaration().cron is None
+    assert declared(parent, cron=None, perform=lambda self, folder: None).declaration().facts["cron"] is None
 
 
 def test_cron_of_another_worker_is_refused():

@@ -1,8 +1,7 @@
 """Check declarations: owner, idempotence, categories, and attributes that are refused or have no effect."""
 
-from framework.application_worker import ATTRIBUTES
+from framework.application_worker import ATTRIBUTES, CONSTRAINTS
 from framework.declare.check import closest_name
-from framework.declare.constraints import CONSTRAINTS
 from framework.declare.declaration import NOT_OWNED
 from framework.declare.validators import InvalidValue
 from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ITERATION, AttributeValue, ClassIndex, SourceClass
