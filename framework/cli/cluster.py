@@ -21,6 +21,7 @@ from framework.process.descriptors import check_supervisor
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
+from framework.route.queue_locations import open_queue_locations
 from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs
 from framework.terminal.checkout import run_from_checkout
@@ -28,7 +29,6 @@ from framework.terminal.errors import reports_errors
 from framework.terminal.options import check_shard, modules_option, shard_option, tag_options, timeout_option
 from framework.terminal.output import echo, echo_whole
 from framework.wiring.cluster import open_supervisor
-from framework.wiring.queue_locations import open_queue_locations
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

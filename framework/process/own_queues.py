@@ -1,7 +1,7 @@
 """Choose the queues of a worker process: from options, a file, the environment, or the loaded classes."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 from framework.command_line import command
@@ -13,10 +13,11 @@ from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocation, former_locations, locations_of, queues_on
 from framework.settings.all_queues import all_queues_path, read_entries
-from framework.settings.model import CoreSettings
+from framework.settings.model import MAX_CONCURRENCY, CoreSettings
 from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 DEFAULT_CAPSULE = "default"
 """The name of the capsule that serves the process's own queues, as in Sidekiq."""
@@ -78,6 +79,34 @@ def check_capsules(capsules: Sequence[CapsuleOptions], *, default_allowed: bool 
     if len(capsules) > MAX_CAPSULES:
         raise ValueError(f"{len(capsules)} capsules are too many: a process has at most {MAX_CAPSULES}")
     return tuple(capsules)
+
+
+def checked_capsules(
+    capsules: Mapping[str, tuple[int, Sequence[str | tuple[str, int]]]],
+) -> tuple[CapsuleOptions, ...]:
+    """Return the capsules that the code of an application gives. Raises ValueError and TypeError."""
+    found = [CapsuleOptions(name, checked_queues(queues), slots) for name, (slots, queues) in capsules.items()]
+    for one in found:
+        if not 1 <= one.slots <= MAX_CONCURRENCY:
+            raise ValueError(
+                f"the concurrency of the capsule {one.name!r} must be a whole number from 1 to {MAX_CONCURRENCY:,}, not {one.slots!r}"
+            )
+        if not one.queues:
+            raise ValueError(f"the capsule {one.name!r} has no queues: name those that it serves")
+    return check_capsules(found)
+
+
+def checked_queues(queues: Sequence[str | tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Return the queues that the code of an application gives, with their weights. Raises ValueError and TypeError."""
+    if isinstance(queues, str):
+        raise TypeError(f"queues must be a list of names, for example [{queues!r}]")
+    pairs = tuple((one, 0) if isinstance(one, str) else one for one in queues)
+    for name, weight in pairs:
+        if QUEUE_NAME.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is not a queue name: {QUEUE_NAME_FORMAT}")
+        if weight < 0:
+            raise ValueError(f"the weight of the queue {name!r} must be a whole number from 1 on, not {weight}")
+    return pairs
 
 
 def without_capsules(own: Weights, capsules: Collection[CapsuleOptions]) -> Weights:

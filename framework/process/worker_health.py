@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from framework.process.health_server import HealthAnswer, json_answer
+from framework.process.components import ProcessComponents
+from framework.process.health_address import HealthAddress
+from framework.process.health_server import HealthAnswer, HealthServer, json_answer
 from framework.process.metrics_text import metrics_text
 from framework.process.record import ProcessRecord
 from framework.process.shared_state import ProcessState, SharedState
@@ -86,3 +88,15 @@ class WorkerHealth:
             "fetch_age_s": round(now - state.fetched_at, 3) if state.fetched_at else None,
         }
         return json_answer(shown, well=not reasons)
+
+
+def serve_health(components: ProcessComponents, shard: str, address: HealthAddress) -> None:
+    """Answer health checks from now on. Raises ConfigurationError when the server cannot listen."""
+    checks = WorkerHealth(
+        shard,
+        components.record,
+        components.shared_state,
+        components.timings,
+        has_died=components.events.died.is_set,
+    )
+    HealthServer(checks.answers, address).start()

@@ -16,7 +16,7 @@ from framework.process import own_queues
 from framework.process.components import ProcessComponents
 from framework.process.identity import draw_nonce, identity_of
 from framework.process.launcher import Launcher
-from framework.process.own_queues import CapsuleOptions, check_capsules, without_capsules
+from framework.process.own_queues import checked_capsules, checked_queues, without_capsules
 from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
@@ -29,7 +29,6 @@ from framework.store.endpoints import endpoint_of
 from framework.supervised_threads import SupervisedThread, report_to
 from framework.telemetry import logs
 from framework.telemetry.library_log import LibraryLog
-from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wiring.worker_process import build_worker
 
 CONCURRENCY = 2
@@ -74,10 +73,10 @@ class EmbeddedWorker:
         tag: str | None = None,
         labels: Sequence[str] = (),
     ) -> None:
-        self._queues = _checked_queues(queues)
+        self._queues = checked_queues(queues)
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise ValueError(f"concurrency must be a whole number from 1 to {MAX_CONCURRENCY:,}, not {concurrency!r}")
-        self._capsules = _checked_capsules(capsules)
+        self._capsules = checked_capsules(capsules)
         if timeout is not None and not 0 <= timeout <= MAX_TIMEOUT_S:
             raise ValueError(f"timeout must be a number of seconds from 0 to {MAX_TIMEOUT_S:,g}, not {timeout!r}")
         self._concurrency = concurrency
@@ -227,29 +226,3 @@ def _build(settings: Settings, router: Router, options: WorkerOptions, shard: Sh
     components.title = NoTitle()
     components.record.embedded = True
     return components
-
-
-def _checked_capsules(
-    capsules: Mapping[str, tuple[int, Sequence[str | tuple[str, int]]]],
-) -> tuple[CapsuleOptions, ...]:
-    found = [CapsuleOptions(name, _checked_queues(queues), slots) for name, (slots, queues) in capsules.items()]
-    for one in found:
-        if not 1 <= one.slots <= MAX_CONCURRENCY:
-            raise ValueError(
-                f"the concurrency of the capsule {one.name!r} must be a whole number from 1 to {MAX_CONCURRENCY:,}, not {one.slots!r}"
-            )
-        if not one.queues:
-            raise ValueError(f"the capsule {one.name!r} has no queues: name those that it serves")
-    return check_capsules(found)
-
-
-def _checked_queues(queues: Sequence[str | tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    if isinstance(queues, str):
-        raise TypeError(f"queues must be a list of names, for example [{queues!r}]")
-    pairs = tuple((one, 0) if isinstance(one, str) else one for one in queues)
-    for name, weight in pairs:
-        if QUEUE_NAME.fullmatch(name) is None:
-            raise ValueError(f"{name!r} is not a queue name: {QUEUE_NAME_FORMAT}")
-        if weight < 0:
-            raise ValueError(f"the weight of the queue {name!r} must be a whole number from 1 on, not {weight}")
-    return pairs

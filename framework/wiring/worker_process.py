@@ -4,7 +4,6 @@ import gc
 import os
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 
 from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
@@ -12,6 +11,7 @@ from framework.all_settings import Settings
 from framework.cron.leadership import Leadership
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
+from framework.feature import Late
 from framework.process.banner import print_banner
 from framework.process.batch_event_log import BatchEventLog
 from framework.process.blocking_queues import BlockingQueues
@@ -64,6 +64,11 @@ from framework.wiring.client import default_client, replay_kept_pushes
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.schedule import open_poller
 
+# The HTTP server of the standard library costs memory that most processes do not need.
+_HEALTH: "Late[Callable[[ProcessComponents, str, HealthAddress], None]]" = Late(
+    "framework.process.worker_health:serve_health"
+)
+
 _FLUSH_S = 1.0
 """The time that a stopping process has for the last events of its jobs. A supervisor kills it 2 s after the deadline."""
 
@@ -111,7 +116,7 @@ def run_worker(
         components.parts.serve()
         serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
-            _start_health_server(options.health, options.shard, components)
+            _HEALTH.load()(components, options.shard, options.health)
         waited = wait_for_redis(shard, components, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
@@ -182,18 +187,6 @@ def build_worker(
         timings=waits,
         connections=(*built.connections, process.upkeep, beating, polled, watched, shard),
     )
-
-
-def _start_health_server(address: HealthAddress, shard: str, components: ProcessComponents) -> None:
-    """Answer health checks from now on. Raises ConfigurationError when the server cannot listen."""
-    # Loaded here, because the HTTP server of the standard library costs memory that most processes do not need.
-    server = import_module("framework.process.health_server")
-    health = import_module("framework.process.worker_health")
-    has_died = components.events.died.is_set
-    checks = health.WorkerHealth(
-        shard, components.record, components.shared_state, components.timings, has_died=has_died
-    )
-    server.HealthServer(checks.answers, address).start()
 
 
 def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from framework.all_settings import Settings
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.loading import open_router
 from framework.route.topology import QueueLocations, regenerate_advice
 from framework.settings.all_queues import all_queues_path, read_entries
+from framework.settings.model import CoreSettings
 from framework.settings.released_queues import read_released_queues
 from framework.settings.yaml_file import YamlError
 
 _RESTORE = "restore it from version control"
 
 
-def open_queue_locations(settings: Settings, *, required: bool) -> QueueLocations:
+def open_queue_locations(settings: CoreSettings, *, required: bool) -> QueueLocations:
     """Return the locations by the generated file and the routing rules; by the rules only without a file, unless ``required``.
 
     The queues of earlier releases are added. About 250 ms for 1,000 workers.
