@@ -44,7 +44,6 @@ _OF_NO_FEATURE = (
     ),
     LateCommand("jobs", "Show jobs that do not run, explain why, and release them.", Late("framework.cli.jobs:jobs")),
     LateCommand("top", "Show queues, processes and jobs, live, in a terminal.", Late("framework.cli.top.command:top")),
-    LateCommand("cron", "Show the schedule, and change its entries.", Late("framework.cli.cron:cron")),
     LateCommand(
         "pushes", "Show and replay the pushes that are kept while Redis is down.", Late("framework.cli.pushes:pushes")
     ),

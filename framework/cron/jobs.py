@@ -1,10 +1,12 @@
 """Make the job of a tick as a push of the class makes it, with the tick in its payload."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from framework.cron.entries import CronEntry
+from framework.declare import port
 from framework.declare.request import NO_OPTIONS, PushRequest
+from framework.feature import Late
 from framework.push.client import Client
 from framework.push.prepared_job import PreparedJob
 from framework.telemetry import context
@@ -16,10 +18,9 @@ no longer stops the ticks: another program has deleted it, for example."""
 
 
 class TickJobs:
-    """Make jobs through the client of the process: client middlewares, size limits and deduplication apply."""
+    """Make jobs through a client: client middlewares, size limits and deduplication apply."""
 
-    def __init__(self, client: Callable[[], Client]) -> None:
-        """Take a function that returns the client: it is made at the first tick."""
+    def __init__(self, client: Client) -> None:
         self._client = client
 
     def make(self, entry: CronEntry, tick: int | None) -> PreparedJob | None:
@@ -31,9 +32,17 @@ class TickJobs:
         declaration = entry.declaration
         args = declaration.signature.bind(list(entry.args), {})
         with context.bound(caller_id=CRON_CALLER):
-            return self._client().prepare(
+            return self._client.prepare(
                 PushRequest(declaration, args, None, _options(entry)), {CRON: {"name": entry.name, "tick": tick}}
             )
+
+
+_TICK_JOBS: "Late[type[TickJobs]]" = Late("framework.cron.jobs:TickJobs")
+
+
+def job_of(entry: CronEntry, tick: int | None) -> PreparedJob | None:
+    """Return the job of a tick from the client of the process, which is made at its first use. Raises as ``TickJobs.make``."""
+    return port.current().service(_TICK_JOBS).make(entry, tick)
 
 
 def _options(entry: CronEntry) -> Mapping[str, Any]:

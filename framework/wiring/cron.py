@@ -6,7 +6,7 @@ from framework.all_settings import Settings
 from framework.cron.added import AddedEntries
 from framework.cron.entries import CronEntry, collect_entries, unknown_classes
 from framework.cron.events import CronEvents
-from framework.cron.jobs import TickJobs
+from framework.cron.jobs import job_of
 from framework.cron.leadership import Leadership
 from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
@@ -14,7 +14,6 @@ from framework.declare import registry
 from framework.process.worker_parts import ProcessContext
 from framework.route.router import Router
 from framework.wire import keys
-from framework.wiring.client import default_client
 
 
 class _ServedLeadership:
@@ -48,7 +47,7 @@ def open_cron(settings: Settings, process: ProcessContext, is_ending: Callable[[
         CronStates(client, application, process.protection.state),
         Leadership(client, keys.leader(application), identity, timings=waits),
         entries_on(settings, router, shard) if enabled else {},
-        TickJobs(default_client).make,
+        job_of,
         events,
         added=AddedEntries(settings, shard, lambda declaration: router.route(declaration).shard, process.absent),
         kind=None if kind is None else Leadership(client, keys.leader(kind), identity, timings=waits),

@@ -61,7 +61,7 @@ class Cron:
         self.events = Events()
         self.identity = identity
         self.may_lead = True
-        self.jobs = TickJobs(lambda: self.client)
+        self.jobs = TickJobs(self.client)
 
     def scheduler(self, *entries, added=None):
         return CronScheduler(

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,14 @@ def test_every_late_part_of_a_feature_exists() -> None:
     for feature in features():
         for part in late_parts(feature):
             part.load()
+
+
+def test_records_load_no_library() -> None:
+    """The help of the commands reads all records."""
+    code = (
+        "import sys, framework.features.order; print(*{'click', 'pydantic', 'redis', 'yaml'}.intersection(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "\n"
 
 
 HOLDS = [hold for feature in features() for hold in feature.holds]

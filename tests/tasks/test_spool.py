@@ -48,7 +48,7 @@ def refused(*_, **__):
 
 def push_a_tick(pusher, redis, shard):
     entry = CronEntry("tick", declared("Tick", CronWorker).declaration(), CronExpression("* * * * *"))
-    job = TickJobs(lambda: pusher.client).make(entry, 60)
+    job = TickJobs(pusher.client).make(entry, 60)
     assert CronStates(shard.client, "default").push("tick", b"", 60, entry.fingerprint, job, "run").outcome == "pushed"
 
 

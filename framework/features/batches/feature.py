@@ -1,12 +1,12 @@
 """Define the record of batches."""
 
 from framework.feature import Feature, Hold, Late, LateCommand
-from framework.wire.batch_fields import BID
 
 BATCHES = Feature(
     name="batches",
     holds=(
-        Hold(name="batch", field=BID, part="batches/batch", waiter=Late("framework.features.batches.waiter:WAITER")),
+        # The name of BID in wire/batch_fields.py, which needs pydantic: the help of the commands reads this record.
+        Hold(name="batch", field="bid", part="batches/batch", waiter=Late("framework.features.batches.waiter:WAITER")),
     ),
     commands=(
         LateCommand(
