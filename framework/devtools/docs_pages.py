@@ -93,10 +93,9 @@ def _filled(word: str, listed: str, line: int) -> str:
 
 
 def _attribute_text(name: str) -> str:
+    """Return what a reader of its page needs beside the text of the page, which tells the effect."""
     one = ATTRIBUTES[name]
-    return (
-        f"- **`{name}`**: {one.allowed}; default `{default_text(name)}`. {one.meaning} {one.effect} *Trap:* {one.trap}"
-    )
+    return f"- **`{name}`**: {one.allowed}; default `{default_text(name)}`. {one.meaning} *Trap:* {one.trap}"
 
 
 def all_commands(command: click.Command = main, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
