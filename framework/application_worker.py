@@ -11,6 +11,7 @@ from framework.declare.options import CoreOptions, add_options, check_options
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter
 from framework.declare.worker import CoreWorker
+from framework.features.batches.attributes import BatchMember
 from framework.features.batches.options import LinkOptions
 from framework.features.concurrency.attributes import ConcurrencyAttributes
 from framework.features.consistency.attributes import ConsistencyAttributes
@@ -73,6 +74,7 @@ class ApplicationWorker(
     HealthAttributes,
     PauseAttributes,
     ConsistencyAttributes,
+    BatchMember,
     ResultCalls,
     CoreWorker,
 ):

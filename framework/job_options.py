@@ -18,7 +18,6 @@ from typing import Any, Never, TypeVar
 from framework.application_worker import ATTRIBUTES, ApplicationWorker, PushOptions
 from framework.declare import registry
 from framework.declare.attribute import Attribute
-from framework.declare.check import HOOKS
 from framework.declare.job_option import KINDS, OPTIONS, JobOption, value_validator
 from framework.declare.validators import InvalidValue
 from framework.errors import DeclarationError
@@ -139,7 +138,7 @@ def _check_name(place: str, name: str) -> None:
         )
     # Not hasattr: methods of other libraries, such as delay, raise an AttributeError.
     is_method = any(name in vars(owner) for base in _BASES for owner in base.__mro__)
-    if name in ATTRIBUTES or name in PushOptions.__annotations__ or name in HOOKS or is_method:
+    if name in ATTRIBUTES or name in PushOptions.__annotations__ or is_method:
         _refuse(place, name, "the framework has an attribute, an option or a method of this name. Choose another one.")
 
 

@@ -153,6 +153,8 @@ class AttributeGroup(NamedTuple):
     """The attributes of a group, and the checks of a class that has them."""
 
     attributes: Mapping[str, Attribute]
+    hooks: Mapping[str, int]
+    """The class methods that an application may override, and the number of arguments that each is called with."""
     constraints: tuple[Constraint, ...] = ()
     check: Callable[[ErrorCollector, ClassValues], None] | None = None
     """Notes combinations of values that a class may not have."""
@@ -166,7 +168,10 @@ def attribute_group(
     check: Callable[[ErrorCollector, ClassValues], None] | None = None,
     check_perform: Callable[[ErrorCollector, Mapping[str, Any], JobSignature], None] | None = None,
 ) -> Callable[[type[T]], type[T]]:
-    """Make a class of ``attribute(...)`` statements a base of worker classes. Each attribute gets its default as its value."""
+    """Make a class of ``attribute(...)`` statements a base of worker classes. Each attribute gets its default as its value.
+
+    Its class methods are hooks: an application may override them, and the framework calls them.
+    """
 
     def decorate(cls: type[T]) -> type[T]:
         made: dict[str, Attribute] = {
@@ -174,7 +179,12 @@ def attribute_group(
         }
         for name, one in made.items():
             setattr(cls, name, one.default)
-        setattr(cls, _GROUP, AttributeGroup(made, constraints, check, check_perform))
+        hooks = {
+            name: value.__func__.__code__.co_argcount - 1
+            for name, value in vars(cls).items()
+            if isinstance(value, classmethod)
+        }
+        setattr(cls, _GROUP, AttributeGroup(made, hooks, constraints, check, check_perform))
         _NAMES.update(made)
         return cls
 
@@ -184,6 +194,11 @@ def attribute_group(
 def groups_of(cls: type[Any]) -> list[AttributeGroup]:
     """Return the groups of a worker class, the core's last."""
     return [vars(owner)[_GROUP] for owner in cls.__mro__ if is_group(owner)]
+
+
+def hooks_of(cls: type[Any]) -> dict[str, int]:
+    """Return the hooks of a worker class, and the number of arguments that each is called with."""
+    return {name: count for group in reversed(groups_of(cls)) for name, count in group.hooks.items()}
 
 
 def constraints_of(cls: type[Any]) -> tuple[Constraint, ...]:

@@ -1,11 +1,11 @@
 """Declare the attributes that belong to no feature: owner, queue, names, retries, run and arguments of a job."""
 
 from datetime import timedelta
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 from framework.declare import validators
 from framework.declare.attribute import Constraint, attribute, attribute_group
-from framework.types import Ack, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, Payload, ResourceBoundary, StrictArguments, Urgency
 
 _CONSTRAINTS = (
     Constraint(
@@ -280,3 +280,28 @@ class CoreAttributes:
         "`ExceedLimitError`. Waiting jobs keep their form.",
     )
     """Whether arguments of ``size_limit.compression_threshold`` (100,000) or more bytes are compressed."""
+
+    @classmethod
+    def retry_in(
+        cls, count: int, error: Exception, job: Payload
+    ) -> timedelta | float | Literal["discard", "kill"] | None:
+        """Hook: return the delay of the next run, after failure number ``count`` (from 0). None keeps Sidekiq's formula.
+
+        A number is seconds. ``"kill"`` moves the job to the dead set, ``"discard"`` deletes it (Sidekiq 7).
+        """
+        del count, error, job
+        return None
+
+    @classmethod
+    def retries_exhausted(cls, job: Payload, error: Exception) -> Literal["discard"] | None:
+        """Hook: handle a job after its last retry, before it moves to the dead set. ``"discard"`` deletes it instead."""
+        del job, error
+        return None
+
+    @classmethod
+    def on_success(cls, job: Payload) -> None:
+        """Hook: handle a job that has succeeded and has left Redis. An error is logged, and changes nothing."""
+
+    @classmethod
+    def interruptions_exhausted(cls, job: Payload) -> None:
+        """Hook: handle a job that was interrupted too often and moves to the interrupted set (GitLab)."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from typing_extensions import Format, get_annotations
 
-from framework.declare import foreign_names, names, versions
-from framework.declare.attribute import Attribute, ClassValues, constraints_of, groups_of, is_group, merged
+from framework.declare import foreign_names, names, validators, versions
+from framework.declare.attribute import Attribute, ClassValues, constraints_of, groups_of, hooks_of, is_group, merged
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
@@ -20,22 +20,10 @@ from framework.text import format_count
 from framework.typeguards import class_of, is_class, qualified_name, short_repr
 from framework.types import QUEUE_NAME
 
-HOOKS: Mapping[str, int] = {
-    "retry_in": 3,
-    "retries_exhausted": 2,
-    "interruptions_exhausted": 1,
-    "on_success": 1,
-    "idempotency_arguments": 1,
-    "on_concurrency_limit_deferred": 1,
-    "on_concurrency_limit_resumed": 1,
-}
-"""The class hooks, and the number of arguments that each is called with."""
-
 _HOOK_PREFIXES = ("on_concurrency_limit", "sidekiq_")
 """A user expects that a method with such a prefix is called: GitLab's hooks, and Sidekiq's (``sidekiq_retry_in``)."""
 
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])([A-Z])")
-_CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit", "max_running_jobs")
 _SIMILARITY_CUTOFF = 0.85
 """How alike a free name and an attribute must be to count as a misspelling: ``preform`` is one, ``perform_one`` is not."""
 
@@ -49,7 +37,7 @@ def read_attributes(faults: ErrorCollector, cls: type[Any]) -> dict[str, Any]:
     known = attributes_of(cls)
     _check_body(faults, cls, known)
     for mixin in _mixins(cls):
-        _check_mixin(faults, mixin, known)
+        _check_mixin(faults, mixin, known, hooks_of(cls))
     _check_reserved_names(faults, cls)
     owners = defining_classes(cls)
     places = {name: _inherited_from_note(owner, cls) for name, owner in owners.items()}
@@ -234,22 +222,28 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
     )
 
 
-def _closest_hook(name: str) -> str | None:
+def _callable_names(cls: type[Any], known: Mapping[str, Attribute]) -> tuple[str, ...]:
+    """Return the names that may hold a function: ``perform``, the hooks, and the limits."""
+    return ("perform", *hooks_of(cls), *(name for name, one in known.items() if one.validator is validators.limit))
+
+
+def _closest_hook(name: str, hooks: Iterable[str]) -> str | None:
     """Return the hook that a name in another spelling, or with a hook's prefix, is a misspelling of."""
     word = _CAMEL_CASE_BOUNDARY.sub(r"_\1", name).lower()
-    if word in HOOKS:
+    if word in hooks:
         return word
     if not word.startswith(_HOOK_PREFIXES):
         return None
     # Sidekiq has hooks that this framework has not. A name with the prefix of a limit's hook means one of those two.
     bare = word.removeprefix("sidekiq_")
-    return nearest(bare, HOOKS, cutoff=_SIMILARITY_CUTOFF if bare != word else 0.6)
+    return nearest(bare, hooks, cutoff=_SIMILARITY_CUTOFF if bare != word else 0.6)
 
 
 def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attribute]) -> None:
     versions.check_handler_names(faults, cls)
+    hooks, callables = hooks_of(cls), _callable_names(cls, known)
     for name, value in _attribute_like_values(cls, known):
-        if name not in known and name not in _CALLABLE_NAMES:
+        if name not in known and name not in callables:
             faults.add(
                 f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{_attribute_advice(name, known)}",
                 name,
@@ -260,7 +254,7 @@ def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attr
     for name, value in vars(cls).items():
         if name.startswith("_") or name in of_base or not _is_descriptor(value):
             continue
-        match = closest_name(name, _CALLABLE_NAMES) or _closest_hook(name)
+        match = closest_name(name, callables) or _closest_hook(name, hooks)
         word = None if match else foreign_names.advice(name, "hook")
         if word is not None:
             faults.add(f"{name!r} is not called by the framework. {word}. A helper of your own: _{name}.", name)
@@ -299,7 +293,9 @@ def _annotation_text(annotation: Any) -> str:
     return annotation.__name__ if is_class(annotation) else short_repr(annotation)
 
 
-def _check_mixin(faults: ErrorCollector, mixin: type[Any], known: Mapping[str, Attribute]) -> None:
+def _check_mixin(
+    faults: ErrorCollector, mixin: type[Any], known: Mapping[str, Attribute], hooks: Mapping[str, int]
+) -> None:
     # A mixin may come from any library and hold values of its own, so only what looks like a misspelling is refused.
     versions.check_handler_names(faults, mixin)
     for name, value in _attribute_like_values(mixin, known):
@@ -311,8 +307,8 @@ def _check_mixin(faults: ErrorCollector, mixin: type[Any], known: Mapping[str, A
                 name,
             )
     for name, value in vars(mixin).items():
-        is_other = isinstance(value, classmethod) and name not in HOOKS
-        match = closest_name(name, HOOKS) or _closest_hook(name) if is_other else None
+        is_other = isinstance(value, classmethod) and name not in hooks
+        match = closest_name(name, hooks) or _closest_hook(name, hooks) if is_other else None
         if match is not None:
             message = f"{name!r} in {qualified_name(mixin)} is not called by the framework (did you mean {match!r}?)."
             faults.add(message, name)
@@ -322,7 +318,7 @@ def _check_reserved_names(faults: ErrorCollector, cls: type[Any]) -> None:
     """Refuse names that hide the framework's: ``Worker.route()`` would call a helper, ``self.jid`` would be a method."""
     base: type[Any] = cls._aw_base
     of_base = [pair for owner in base.__mro__ for pair in vars(owner).items()]
-    taken = {name for name, value in of_base if isinstance(value, classmethod)} - HOOKS.keys()
+    taken = {name for name, value in of_base if isinstance(value, classmethod)} - hooks_of(cls).keys()
     taken |= {"jid", "job_version"}
     for owner in (cls, *_mixins(cls)):
         for name in sorted(taken & vars(owner).keys()):
@@ -335,12 +331,12 @@ def _check_reserved_names(faults: ErrorCollector, cls: type[Any]) -> None:
 
 
 def _check_hooks(faults: ErrorCollector, cls: type[Any]) -> None:
-    for name, count in HOOKS.items():
-        owner = next(owner for owner in cls.__mro__ if name in vars(owner))
-        if owner in cls._aw_base.__mro__:
+    for name, count in hooks_of(cls).items():
+        *owners, ours = (owner for owner in cls.__mro__ if name in vars(owner))
+        if not owners:
             continue
+        owner, wanted = owners[0], inspect.signature(vars(ours)[name].__get__(None, cls))
         hook = vars(owner)[name]
-        wanted = inspect.signature(getattr(cls._aw_base, name))
         if not isinstance(hook, classmethod):
             fact = f"{name} = {short_repr(hook)}{_inherited_from_note(owner, cls)}"
             message = (

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar, cast
 
 from framework.declare import check, misuse, port, registry
 from framework.declare.attribute import Attribute, is_group, merged
 from framework.declare.attributes import CoreAttributes
 from framework.declare.awaitable_pushes import AwaitablePushes
-from framework.declare.batch import Batch, BatchEvent, batch_of, event_of
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, JobStory, PlainLogger
@@ -24,7 +23,6 @@ from framework.types import (
     Payload,
 )
 from framework.wire.batch_fields import bid_of
-from framework.wire.cron_fields import CronTick, tick_of
 from framework.wire.job import Job
 
 T = TypeVar("T")
@@ -48,8 +46,6 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
     """Whether the class runs item by item (``IterableWorker``)."""
     _aw_chosen_queues: ClassVar[tuple[str, ...]] = ()
     """The queues that pushes of the class choose (``set(queue=...)``), where they are known."""
-    _aw_is_reenqueuer: ClassVar[bool] = False
-    """Whether one job of the class at a time pushes the next (``ReenqueuerWorker``)."""
     _aw_base: "ClassVar[type[CoreWorker]]"
     """The direct subclass of ``CoreWorker`` that the class descends from."""
     _aw_attributes: ClassVar[dict[str, Attribute]]
@@ -86,7 +82,7 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
             return
         cls._aw_declaration = check.build_declaration(faults, cls, attributes)
         cls._aw_setter = cls._aw_setter_type(cls, cls._aw_declaration, NO_OPTIONS)
-        if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not CoreWorker:
+        if next(owner for owner in cls.__mro__ if "on_success" in vars(owner)) is not CoreAttributes:
             # A function of the class is a method of the instance. Other classes have none, and their jobs pay nothing.
             cls._aw_on_success = cast("Any", CoreWorker._aw_call_on_success)  # pyright: ignore[reportAttributeAccessIssue]
         misuse.install_perform_descriptor(cls)
@@ -117,49 +113,8 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
         del args, kwargs
         raise DeclarationError(qualified_name(type(self)), "has no perform.", attribute="perform")
 
-    @classmethod
-    def retry_in(
-        cls, count: int, error: Exception, job: Payload
-    ) -> timedelta | float | Literal["discard", "kill"] | None:
-        """Hook: return the delay of the next run, after failure number ``count`` (from 0). None keeps Sidekiq's formula.
-
-        A number is seconds. ``"kill"`` moves the job to the dead set, ``"discard"`` deletes it (Sidekiq 7).
-        """
-        del count, error, job
-        return None
-
-    @classmethod
-    def retries_exhausted(cls, job: Payload, error: Exception) -> Literal["discard"] | None:
-        """Hook: handle a job after its last retry, before it moves to the dead set. ``"discard"`` deletes it instead."""
-        del job, error
-        return None
-
-    @classmethod
-    def on_success(cls, job: Payload) -> None:
-        """Hook: handle a job that has succeeded and has left Redis. An error is logged, and changes nothing."""
-
     def _aw_call_on_success(self) -> None:
         type(self).on_success(Job(self._aw_job or {}))
-
-    @classmethod
-    def interruptions_exhausted(cls, job: Payload) -> None:
-        """Hook: handle a job that was interrupted too often and moves to the interrupted set (GitLab)."""
-
-    @classmethod
-    def on_concurrency_limit_deferred(cls, args: list[Any]) -> None:
-        """Hook: handle a job with these arguments that must wait for a slot of the class's limit (GitLab)."""
-
-    @classmethod
-    def on_concurrency_limit_resumed(cls, args: list[Any]) -> None:
-        """Hook: handle a job with these arguments that got a slot after its wait, before it runs (GitLab)."""
-
-    @classmethod
-    def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
-        """Hook: return the arguments to compare for deduplication. The default is all of them (GitLab).
-
-        ``args`` has every argument of the method that runs the job's version, with defaults.
-        """
-        return args
 
     @property
     def logger(self) -> JobLogger:
@@ -174,14 +129,6 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
             self._aw_extra = {}
         self._aw_extra.update(fields)
 
-    def record(self, message: str, **fields: Any) -> None:
-        """Add a message with the time to the story of a tracked job (``track = True``): ``self.record("row 7 refused", sku="A1")``.
-
-        The fields are JSON values. ``framework.tasks`` shows the messages. A job that is not tracked records nothing.
-        """
-        if self._aw_record is not None:
-            self._aw_record.note(message, fields)
-
     @property
     def cancelled(self) -> bool:
         """Return whether this job was cancelled: ``framework.cancel``, ``jobs cancel``, or Sidekiq's ``Client#cancel!``.
@@ -194,24 +141,6 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
         if self._aw_cancellation is None:
             self._aw_cancellation = self._aw_run.cancellation(self.jid, bid_of(self._aw_job))
         return self._aw_cancellation.cancelled
-
-    @property
-    def batch(self) -> Batch | None:
-        """Return the batch of this job, ``None`` without one. A callback of a nested batch is a job of the batch around it."""
-        return batch_of(self._aw_job)
-
-    @property
-    def batch_event(self) -> BatchEvent | None:
-        """Return the event and the batch that this job is a callback of; ``None`` for any other job."""
-        return event_of(self._aw_job)
-
-    @property
-    def cron_tick(self) -> CronTick | None:
-        """Return the tick of the schedule that pushed this job, ``None`` for any other job.
-
-        ``self.cron_tick.time`` is its nominal time: it stays the same for a late job, and for a second run.
-        """
-        return tick_of(self._aw_job)
 
     @property
     def interrupted(self) -> bool:

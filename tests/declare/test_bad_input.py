@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from framework.application_worker import ATTRIBUTES, CONSTRAINTS, ApplicationWorker
 from framework.declare import registry
-from framework.declare.check import HOOKS
+from framework.declare.attribute import hooks_of
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.errors import ConfigurationError, DeclarationError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
@@ -24,6 +24,7 @@ from tests.tables import each_row
 
 NAN, INF = math.nan, math.inf
 MODULE = "workers.sample"
+HOOKS = hooks_of(ApplicationWorker)
 PLACE = f"{MODULE}.SampleWorker"
 
 

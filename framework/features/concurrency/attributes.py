@@ -1,7 +1,7 @@
 """Declare the attributes that limit the jobs of a class that run at a time."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
@@ -55,3 +55,11 @@ class ConcurrencyAttributes:
         trap="It limits no other class: use `concurrency_limit` there. A callable runs often: it must be fast.",
     )
     """The maximum number of jobs of a ``LimitedCapacityWorker`` that run at a time, over all processes. ``0`` stops the class."""
+
+    @classmethod
+    def on_concurrency_limit_deferred(cls, args: list[Any]) -> None:
+        """Hook: handle a job with these arguments that must wait for a slot of the class's limit (GitLab)."""
+
+    @classmethod
+    def on_concurrency_limit_resumed(cls, args: list[Any]) -> None:
+        """Hook: handle a job with these arguments that got a slot after its wait, before it runs (GitLab)."""

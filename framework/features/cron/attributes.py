@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.signature import JobSignature
+from framework.types import Payload
+from framework.wire.cron_fields import CronTick, tick_of
 
 _CRON = WorkerKind("_aw_is_cron", "a CronWorker", otherwise="put an entry into config/schedule.yml")
 _BESIDE_CRON = _CRON._replace(refused=False)
@@ -62,3 +64,14 @@ class CronAttributes:
     )
     """The seconds over which the jobs of the ticks of ``cron`` are spread, so that not all entries push theirs in the same
     second."""
+
+    if TYPE_CHECKING:
+        _aw_job: Payload | None
+
+    @property
+    def cron_tick(self) -> CronTick | None:
+        """Return the tick of the schedule that pushed this job, ``None`` for any other job.
+
+        ``self.cron_tick.time`` is its nominal time: it stays the same for a late job, and for a second run.
+        """
+        return tick_of(self._aw_job)

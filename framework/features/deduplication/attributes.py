@@ -71,3 +71,11 @@ class DeduplicationAttributes:
         "names the job that has the lock.",
     )
     """How equal jobs are deduplicated. ``None`` turns off the default of ``idempotent``."""
+
+    @classmethod
+    def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
+        """Hook: return the arguments to compare for deduplication. The default is all of them (GitLab).
+
+        ``args`` has every argument of the method that runs the job's version, with defaults.
+        """
+        return args

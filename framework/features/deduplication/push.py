@@ -11,7 +11,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature
-from framework.declare.worker import CoreWorker
+from framework.features.deduplication.attributes import DeduplicationAttributes
 from framework.push.lock_port import KeyMaker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
@@ -36,7 +36,7 @@ from framework.wire.waiters import awaited_job_of
 from framework.wire.windows import WindowMode, WindowTerms
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
-_DEFAULT_HOOK: Any = vars(CoreWorker)["idempotency_arguments"].__func__
+_DEFAULT_HOOK: Any = vars(DeduplicationAttributes)["idempotency_arguments"].__func__
 # Seconds between two lines about one class's hook, or one flag.
 _LOG_INTERVAL_S = 60.0
 _MAX_ITEMS, _MAX_BYTES = 1_000, 65_536

@@ -1,8 +1,9 @@
 """Declare the attribute of classes whose jobs are recorded in the database of tasks."""
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from framework.declare.attribute import attribute, attribute_group
+from framework.declare.job_context import JobStory
 from framework.declare.job_option import TRACKED
 
 
@@ -20,3 +21,14 @@ class TaskAttributes:
         "thousands of jobs per second.",
     )
     """Whether the life of each job is recorded in the database of tasks."""
+
+    if TYPE_CHECKING:
+        _aw_record: JobStory | None
+
+    def record(self, message: str, **fields: Any) -> None:
+        """Add a message with the time to the story of a tracked job (``track = True``): ``self.record("row 7 refused", sku="A1")``.
+
+        The fields are JSON values. ``framework.tasks`` shows the messages. A job that is not tracked records nothing.
+        """
+        if self._aw_record is not None:
+            self._aw_record.note(message, fields)
