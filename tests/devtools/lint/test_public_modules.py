@@ -11,8 +11,10 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "__init__",
     "__main__",
     "all_settings",
+    "application_worker",
     "async_twin",
     "backoff",
+    "by_name",
     "call_threads",
     "cancellation",
     "command_line",
@@ -20,9 +22,11 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "exit_codes",
     "extensions",
     "feature",
+    "function_jobs",
     "lazy_names",
     "messages",
     "private_files",
+    "process_clock",
     "pytest_plugin",
     "results",
     "supervised_threads",
@@ -30,6 +34,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "timings",
     "typeguards",
     "version",
+    "worker_attributes",
 } | {"admin", "enumerators", "middleware", "tasks", "testing"}
 
 
