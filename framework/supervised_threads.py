@@ -92,6 +92,7 @@ def _log(name: str, error: BaseException) -> None:
 
 
 _on_death: OnDeath = _log
+_held: list[tuple[str, BaseException]] = []
 _running: set[SupervisedThread] = set()
 
 
@@ -99,6 +100,15 @@ def report_to(on_death: OnDeath | None) -> None:
     """Pass the reports of all threads without a receiver of their own to ``on_death``; ``None`` logs them."""
     global _on_death  # noqa: PLW0603 - one receiver per process
     _on_death = on_death or _log
+    held = _held.copy()
+    _held.clear()
+    for name, error in held:
+        _on_death(name, error)
+
+
+def hold_reports() -> None:
+    """Hold the reports until ``report_to`` names their receiver, which a process that starts does not have yet."""
+    report_to(lambda name, error: _held.append((name, error)))
 
 
 def supervised_threads() -> list[SupervisedThread]:

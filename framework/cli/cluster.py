@@ -23,6 +23,7 @@ from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.route.queue_locations import open_queue_locations
 from framework.settings.model import MAX_CONCURRENCY
+from framework.supervised_threads import hold_reports
 from framework.telemetry import logs
 from framework.terminal.checkout import run_from_checkout
 from framework.terminal.errors import reports_errors
@@ -174,6 +175,7 @@ def _supervise(asked: "_ClusterArguments", plan: "_Plan", options: ClusterOption
     signals = SignalQueue()
     signals.install()
     logging = plan.settings.logging
+    hold_reports()
     logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
     try:
         group = open_supervisor(plan.settings, plan.specs, plan.timeout_s, log_event)

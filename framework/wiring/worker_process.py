@@ -53,7 +53,7 @@ from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.endpoints import endpoint_of
-from framework.supervised_threads import report_to
+from framework.supervised_threads import hold_reports, report_to
 from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
@@ -84,8 +84,7 @@ def run_worker(
     signals = SignalQueue()
     signals.install()
     identity = own_identity()
-    early_deaths: list[tuple[str, BaseException]] = []
-    report_to(lambda name, error: early_deaths.append((name, error)))
+    hold_reports()
     log = logs.open_server_log(
         settings.logging.level,
         {
@@ -111,8 +110,6 @@ def run_worker(
         components = build_worker(settings, router, options, shard, identity, job_log, supervisor=supervisor)
         components.events.death_limit_s = DEATH_LIMIT_S
         report_to(components.events.component_died)
-        for death in early_deaths:
-            components.events.component_died(*death)
         components.parts.serve()
         serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:

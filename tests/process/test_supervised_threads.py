@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework import supervised_threads
 from framework.call_threads import CallThreads
-from framework.policies.consistency.servers import DatabaseServer
+from framework.features.consistency.servers import DatabaseServer
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Watchdog
 from framework.process.redis_at_boot import wait_for_redis
@@ -230,6 +230,18 @@ def test_thread_that_ends_before_its_first_line_is_found(deaths, monkeypatch):
     for thread in supervised_threads.supervised_threads():
         thread.report_if_dead()
     assert [name for name, _ in deaths] == ["unrun"]
+
+
+def test_death_before_there_is_a_receiver_is_passed_on(deaths):
+    receive = supervised_threads._on_death
+    supervised_threads.hold_reports()
+    early = SupervisedThread("early", lambda: 1 / 0)
+    early.start()
+    early.join()
+    assert deaths == []
+    report_to(receive)
+    report_to(receive)
+    assert [name for name, _ in deaths] == ["early"]
 
 
 def test_thread_that_hangs_is_found(deaths):
