@@ -17,7 +17,7 @@ from typing import Any
 
 from framework.errors import ConfigurationError
 from framework.features.consistency import replica_context
-from framework.features.consistency.databases import missing_extra
+from framework.features.consistency.databases import DATABASES, missing_extra
 from framework.wiring.client import process_client
 
 try:
@@ -41,12 +41,12 @@ def connection(database: str = "main") -> RoutedConnection:
     Raises:
         ConfigurationError: the database is unknown.
     """
-    return RoutedConnection(process_client.current().databases[database])
+    return RoutedConnection(process_client.current().service(DATABASES)[database])
 
 
 def session(database: str = "main", **options: Any) -> Session:
     """Return a SQLAlchemy Session with ``options``. The errors are those of ``connection``."""
-    return RoutedSession(process_client.current().databases[database], **options)
+    return RoutedSession(process_client.current().service(DATABASES)[database], **options)
 
 
 def reads_replica(database: str = "main") -> bool:
@@ -65,7 +65,7 @@ def replicas() -> Generator[None]:
 
     The first write in the block, and all later reads, use the primary.
     """
-    token = replica_context.use(process_client.current().databases.available_replicas())
+    token = replica_context.use(process_client.current().service(DATABASES).available_replicas())
     try:
         yield
     finally:

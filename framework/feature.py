@@ -11,10 +11,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Late(Generic[T]):
+class Late(Generic[T_co]):
     """An object that is imported at its first use: ``Late("framework.features.leases.store:Leases")``.
 
     Write the type as an annotation of the name: ``_LEASES: "Late[type[Leases]]" = Late(...)``. Two objects of one path are equal.
@@ -25,10 +25,10 @@ class Late(Generic[T]):
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def load(self) -> T:
+    def load(self) -> T_co:
         """Return the object. Python keeps the module, so a second call costs a look-up of two names."""
         module, _, name = self.path.partition(":")
-        value: T = getattr(import_module(module), name)
+        value: T_co = getattr(import_module(module), name)
         return value
 
     def __eq__(self, other: object) -> bool:
@@ -94,6 +94,10 @@ class Feature:
     """The name of its folder below ``framework/features``."""
     rights: Mapping[RoleName, Rights] = field(default_factory=dict[RoleName, Rights])
     """Who may use its keys and scripts."""
+    push: "Late[Any] | None" = None
+    """``PushStep``: changes the plan of a class for its pushes; once per class and set of options."""
+    locks: "Late[Any] | None" = None
+    """``Callable[[Client], PushLocks]``: decides which push takes which lock. One feature at most has it."""
     holds: tuple[Hold, ...] = ()
     """What waits for the end of its jobs."""
     worker: "Late[Any] | None" = None

@@ -25,6 +25,7 @@ from framework.async_twin import async_twin
 from framework.declare import validators
 from framework.declare.validators import InvalidValue
 from framework.features.flags.flag import Flag, check_flag_name
+from framework.features.flags.process_flags import PROCESS_FLAGS
 from framework.process.identity import operator_name
 from framework.typeguards import short_repr
 from framework.wiring.client import process_client
@@ -38,12 +39,12 @@ def enabled(name: str, key: str | int | None = None) -> bool:
     A percentage decides at random for each call. With a ``key``, such as the id of a user, it always decides the same for that key,
     in every process. Sends nothing to Redis. The first call in a process without jobs waits for the flags, for two seconds at most.
     """
-    return process_client.current().flags.enabled(name, key)
+    return process_client.current().service(PROCESS_FLAGS).enabled(name, key)
 
 
 async def aenabled(name: str, key: str | int | None = None) -> bool:
     """Return as ``enabled``, without blocking the event loop at the first call in a process."""
-    flags = process_client.current().flags
+    flags = process_client.current().service(PROCESS_FLAGS)
     return flags.enabled(name, key) if flags.ready else await asyncio.to_thread(flags.enabled, name, key)
 
 
@@ -60,7 +61,7 @@ def set(  # noqa: A001 - the name of the public contract
         ShardUnavailableError: a shard does not answer or refuses. The flag is set on the other shards; set it again.
     """
     flag = Flag(check_flag_name(name), _check_percentage(percentage), _check_reason(reason), operator_name())
-    return process_client.current().flags.set(flag, _check_duration(expires_in))
+    return process_client.current().service(PROCESS_FLAGS).set(flag, _check_duration(expires_in))
 
 
 aset = async_twin(set)
@@ -73,7 +74,7 @@ def clear(name: str) -> bool:
         ValueError: the name is not allowed, or is that of a flag of a class.
         ShardUnavailableError: as ``set``.
     """
-    return process_client.current().flags.clear(check_flag_name(name))
+    return process_client.current().service(PROCESS_FLAGS).clear(check_flag_name(name))
 
 
 aclear = async_twin(clear)
@@ -87,7 +88,7 @@ def all() -> dict[str, Flag]:  # noqa: A001 - the name of the public contract
     Raises:
         ShardUnavailableError: the shard does not answer or refuses.
     """
-    return process_client.current().flags.all()
+    return process_client.current().service(PROCESS_FLAGS).all()
 
 
 aall = async_twin(all)

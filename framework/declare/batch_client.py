@@ -1,6 +1,6 @@
 """Lead the pushes of a block ``with batch.jobs():`` to the batch, as long as a block is open in this process."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ class BlockClient:
         """See ``ClientPort``. The job of a block is written at its end: its result cannot be waited for within."""
         return self.client.results
 
-    def service(self, kind: Late[type[S]]) -> S:
+    def service(self, kind: Late[Callable[[Any], S]]) -> S:
         """See ``ClientPort``."""
         return self.client.service(kind)
 

@@ -74,7 +74,7 @@ class ClientPort(Protocol):
         """The results of called jobs."""
         ...
 
-    def service(self, kind: "Late[type[S]]") -> S:
+    def service(self, kind: "Late[Callable[[Any], S]]") -> S:
         """Return the object of this kind that belongs to the client; made at its first use as ``kind.load()(client)``."""
         ...
 

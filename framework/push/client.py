@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
-from framework.feature import Late
+from framework.feature import Late, features
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
 from framework.push.batches import Batches
@@ -20,10 +20,10 @@ from framework.push.edited_payloads import EditedPayloads, check_accumulation
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
-from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, queued_lifetime_s
+from framework.push.normalize import NO_CONTEXT, queued_lifetime_s
 from framework.push.prepared_job import PreparedJob, prepared_job
 from framework.push.protection import NO_PROTECTION, PayloadProtection
-from framework.push.push_plan import PushPlan, recorded_plan
+from framework.push.push_plan import PushPlan, PushStep, recorded_plan
 from framework.push.recording import PushRecorder, is_recorded
 from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
@@ -34,6 +34,7 @@ from framework.push.template import JobTemplate, TemplatePayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.push.workflows import Workflows
 from framework.route.router import Router
+from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.types import Jid, Json, Payload
@@ -52,26 +53,27 @@ class Client:
         self,
         shards: Shards,
         router: Router,
-        locks: PushLocks,
         *,
+        locks: PushLocks | None = None,
+        steps: Sequence[PushStep] = (),
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter | None = None,
         strict_arguments: StrictArgumentsCheck | None = None,
         transaction_check: TransactionCheck | None = None,
         reliable_push: ReliablePush | None = None,
-        extra_fields: ExtraFieldsFactory = no_extra_fields,
         recorder: PushRecorder | None = None,
         protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
         self.shards = shards
         self._router = router
-        self._locks = locks
+        self.locks = locks
+        """Decides which push takes which lock; ``None``: no push takes one."""
+        self._steps = steps
         self._middleware = middleware
         self._limiter = limiter or SizeLimiter(SizeLimits(), OversizeReporter())
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
         self._transaction_check = transaction_check or TransactionCheck()
         self._reliable_push = reliable_push
-        self._extra_fields_for = extra_fields
         self._push_recorder = recorder
         self.protection = protection
         self._schedule_writer = ScheduleWriter()
@@ -81,11 +83,22 @@ class Client:
         self.batches = Batches(self, protection.state)
         self.workflows = Workflows(self, self.batches, protection.state)
 
+    def join_features(self) -> None:
+        """Let all features take part in the pushes of this client."""
+        self._steps = [one.push.load() for one in features() if one.push is not None]
+        deciding = next((one.locks for one in features() if one.locks is not None), None)
+        self.locks = None if deciding is None else deciding.load()(self)
+
+    @property
+    def settings(self) -> CoreSettings:
+        """The settings, for features. Only the client of a process has them."""
+        raise NotImplementedError
+
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""
         return self._router.route(declaration)
 
-    def service(self, kind: Late[type[S]]) -> S:
+    def service(self, kind: Late[Callable[[Any], S]]) -> S:
         """Return the object of this kind that belongs to the client, made at its first use.
 
         A process that uses no leases neither imports nor makes them.
@@ -93,8 +106,7 @@ class Client:
         found: S | None = self._services.get(kind)
         if found is None:
             # Two threads may make one each; the first is kept.
-            made: Any = kind.load()
-            found = self._services.setdefault(kind, made(self))
+            found = self._services.setdefault(kind, kind.load()(self))
         return cast("S", found)
 
     def shard(self, request: PushRequest) -> Shard:
@@ -344,8 +356,8 @@ class Client:
         route = self._router.route_push(declaration, options)
         shard = self.shards[route.shard]
         deduplication = None
-        if declaration.deduplicate is not None and declaration.deduplicates:
-            deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
+        if self.locks is not None and declaration.deduplicate is not None and declaration.deduplicates:
+            deduplication = Deduplication(declaration, declaration.deduplicate, self.locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
         if self._has_sub_queues(declaration, options, route.queue):
             decompressed_limit = self._limiter.limits.decompressed_limit
@@ -358,7 +370,9 @@ class Client:
             payloads = EditedPayloads(payloads, edits)
             if deduplication is not None:
                 deduplication.on_dropped = edits.undo
-        plan = PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
+        plan = PushPlan(declaration, shard, payloads, None, deduplication)
+        for step in self._steps:
+            plan = step(plan, self)
         if self._push_recorder is not None and is_recorded(declaration, options):
             return recorded_plan(plan, self._push_recorder)
         return plan

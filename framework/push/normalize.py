@@ -22,8 +22,6 @@ NO_CONTEXT: Mapping[str, Json] = {}
 ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
 """Returns additional payload fields for the jobs that one push, or one chunk of a bulk push, is about to write."""
 
-ExtraFieldsFactory: TypeAlias = Callable[[Declaration], ExtraFields | None]
-"""Returns the ``ExtraFields`` of a class, or ``None``. Called once per class and set of options."""
 
 _CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
 """Options also stored as the caller's choice: later routing may change a routed queue or shard, but not a chosen one."""
@@ -70,11 +68,6 @@ class Normalizer:
     def now(self) -> float:
         """Return the time for ``enqueued_at``, in the format that all versions of Sidekiq read."""
         return wire_timestamp(process_clock.now())
-
-
-def no_extra_fields(declaration: Declaration) -> None:
-    """Return ``None`` for every class."""
-    del declaration
 
 
 def inherited_context(declaration: Declaration) -> dict[str, Json]:

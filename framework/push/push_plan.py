@@ -1,8 +1,8 @@
 """Decide once what all jobs of one class with the same options share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.push.deduplication import Deduplication
@@ -42,6 +42,10 @@ class PushPlan(NamedTuple):
     def fields_of_push(self) -> Mapping[str, Json]:
         """Return the additional payload fields of a push made here and now."""
         return NO_CONTEXT if self.extra_fields is None else self.extra_fields()
+
+
+PushStep: TypeAlias = Callable[[PushPlan, Any], PushPlan]
+"""Returns the plan of a class with what a feature adds to it. It gets the plan and the ``Client``, of which it may ask services."""
 
 
 def recorded_plan(plan: PushPlan, recorder: PushRecorder) -> PushPlan:

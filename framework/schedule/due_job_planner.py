@@ -53,7 +53,7 @@ class DueJobPlanner:
         *,
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter,
-        locks: PushLocks,
+        locks: PushLocks | None,
         budget: MemoryBudget | None = None,
         protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
@@ -148,10 +148,11 @@ class DueJobPlanner:
         """Return the encoded lock request of a deduplicated job, and the callback for a duplicate. Sets the job's lock key."""
         worker: Any = registry.find(payload["class"])
         jid = payload.get("jid")
-        if worker is None or not isinstance(jid, str) or not jid:
+        locks = self._locks
+        if locks is None or worker is None or not isinstance(jid, str) or not jid:
             return b"", None
         declaration: Declaration = worker.declaration()
-        policy = self._locks.policy(declaration, shard, scheduled=False)
+        policy = locks.policy(declaration, shard, scheduled=False)
         foreign = IDEMPOTENCY_KEY in payload and lock_of(payload, None) is None
         # A job whose window is over needs no lock: a later push has begun a window of its own.
         if policy is None or foreign or policy.has_window:
@@ -160,7 +161,7 @@ class DueJobPlanner:
             decompressed = dict(payload)
             try:
                 self._decompress(decompressed)
-                self._locks.set_key(payload, declaration, decompressed["args"])
+                locks.set_key(payload, declaration, decompressed["args"])
                 if is_encrypted(payload):
                     self._protection.hide_lock_key(payload)
             except PayloadError:
@@ -168,10 +169,8 @@ class DueJobPlanner:
                 return b"", None
         tracked = tracked_job(payload)
         status_command = tracked.command("discarded") if tracked is not None else None
-        lock_request = self._locks.lock_request(payload, declaration, policy, status_command)
-        on_duplicate = (
-            partial(self._locks.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
-        )
+        lock_request = locks.lock_request(payload, declaration, policy, status_command)
+        on_duplicate = partial(locks.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
         return lock_request.encode(), on_duplicate
 
     def _run_middleware(self, payload: Payload, destination: QueueLocation) -> bool:

@@ -9,11 +9,9 @@ from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature import Late
-from framework.features.consistency.databases import databases_of
-from framework.features.consistency.push import PushPositions
-from framework.features.deduplication.push import Deduplicator
+from framework.features.consistency.push import PUSH_POSITIONS, PushPositions
 from framework.features.flags.flag import Flag, is_class_flag
-from framework.features.flags.process_flags import ProcessFlags
+from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
 from framework.features.leases.store import Leases
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.push.client import Client
@@ -45,8 +43,7 @@ class FakeClient(ProcessClient):
     def __init__(
         self, settings: Settings, stubs: Stubs, clock: FakeClock, server_middlewares: Sequence[type[Any]] | None
     ) -> None:
-        self.settings = settings
-        self.databases = databases_of(settings)
+        self._settings = settings
         protection = memory_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
@@ -60,12 +57,10 @@ class FakeClient(ProcessClient):
         self._fake_clock = clock
         # A push of a fake that is made unavailable raises, and is not kept.
         self.reliable_push = None
-        self.flags = MemoryFlags(stubs.flags, clock)
         self._limiters = stubs.limiters
         stubs.leases.clock = clock
         self.recorder = LazyRecorder(settings, Shards(self.memory_shards), protection, IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
-        self._deduplicator = Deduplicator(self.flags.enabled_on)
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
         self._client_calls = middleware.client.instantiate()
         # Not the constructor of the base, which opens shards.
@@ -73,14 +68,15 @@ class FakeClient(ProcessClient):
             self,
             Shards(self.memory_shards),
             self._own_router,
-            self._deduplicator,
             middleware=self._client_calls,
             limiter=self._own_limiter,
             strict_arguments=self._strict_arguments,
-            extra_fields=_positions_of(PushPositions(stubs.replicas)),
             recorder=self.recorder,
             protection=protection,
         )
+        self.join_features()
+        self._services[PROCESS_FLAGS] = MemoryFlags(stubs.flags, clock)
+        self._services[PUSH_POSITIONS] = _positions_of(PushPositions(stubs.replicas))
         self._services[_LEASES] = stubs.leases
 
     def tools(self) -> MemoryTools:
@@ -91,7 +87,7 @@ class FakeClient(ProcessClient):
             self._stubs,
             self._fake_clock,
             self.memory_shards,
-            self._deduplicator,
+            self.locks,
             self._own_limiter,
             self._client_calls,
             self.server_calls(),

@@ -15,13 +15,13 @@ from framework.execute.job_log import JobLog
 from framework.execute.outcome_report import report_outcome
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
-from framework.features.deduplication.push import Deduplicator
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.process.events import ProcessEvents
+from framework.push.lock_port import PushLocks
 from framework.push.protection import PayloadProtection
 from framework.push.size_limiter import SizeLimiter
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -59,7 +59,7 @@ class MemoryTools:
         stubs: Stubs,
         clock: Callable[[], float],
         shards: dict[str, MemoryShard],
-        deduplicator: Deduplicator,
+        locks: PushLocks | None,
         limiter: SizeLimiter,
         client_calls: tuple[Call, ...],
         server_calls: tuple[Call, ...],
@@ -71,7 +71,7 @@ class MemoryTools:
         self.stubs = stubs
         self.clock = clock
         self.shards = shards
-        self.deduplicator = deduplicator
+        self.locks = locks
         self.limiter = limiter
         self.client_calls = client_calls
         self.server_calls = server_calls
@@ -128,7 +128,7 @@ class MemoryWorker:
             states,
             middleware=tools.client_calls,
             limiter=tools.limiter,
-            locks=tools.deduplicator,
+            locks=tools.locks,
             protection=tools.protection,
         )
 

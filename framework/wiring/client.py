@@ -12,10 +12,6 @@ from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
 from framework.declare.result_port import ResultPort
 from framework.execute.inline import run_inline
-from framework.features.consistency.databases import databases_of
-from framework.features.consistency.push import PushPositions
-from framework.features.deduplication.push import Deduplicator
-from framework.features.flags.process_flags import ProcessFlags
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
@@ -46,26 +42,28 @@ class ProcessClient(Client):
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
-        self.settings = settings
-        self.databases = databases_of(settings)
+        self._settings = settings
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards, protection = open_shards(settings, role="client"), open_protection(settings)
         self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
-        self.flags = flags = ProcessFlags(settings, shards)
         self.recorder = LazyRecorder(settings, shards, protection)
         super().__init__(
             shards,
             router or open_router(settings),
-            Deduplicator(flags.enabled_on),
             middleware=middleware.client.compile(),
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             reliable_push=self.reliable_push,
-            extra_fields=PushPositions(self.databases),
             recorder=self.recorder,
             protection=protection,
         )
+        self.join_features()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the process."""
+        return self._settings
 
     @property
     def limiters(self) -> LimiterPort:

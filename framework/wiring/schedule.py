@@ -2,15 +2,13 @@
 
 from framework import middleware
 from framework.all_settings import Settings
-from framework.features.deduplication.push import Deduplicator
-from framework.features.flags.process_flags import ProcessFlags
 from framework.process.worker_parts import ProcessContext
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poller import Poller
 from framework.shard.shards import Shards
-from framework.wiring.client import open_limiter
+from framework.wiring.client import default_client, open_limiter
 
 
 def open_poller(settings: Settings, process: ProcessContext, shards: Shards) -> Poller:
@@ -24,7 +22,7 @@ def open_poller(settings: Settings, process: ProcessContext, shards: Shards) -> 
         process.states,
         middleware=middleware.client.compile(),
         limiter=open_limiter(settings),
-        locks=Deduplicator(ProcessFlags(settings, shards).enabled_on),
+        locks=default_client().locks,
         budget=process.budget,
         protection=process.protection,
     )

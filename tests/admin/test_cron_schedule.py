@@ -19,7 +19,7 @@ from framework.wire import keys
 @pytest.fixture
 def report(both_shards):
     router = Router([RoutingRule("*", None, "second")], ["main", "second"])
-    with registry.isolated(), port.override(Client(both_shards, router, Deduplicator(lambda *_: True))):
+    with registry.isolated(), port.override(Client(both_shards, router, locks=Deduplicator(lambda *_: True))):
 
         class ReportWorker(CronWorker):
             feature_category = "not_owned"

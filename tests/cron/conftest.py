@@ -55,7 +55,7 @@ class Cron:
         self.redis = redis
         self.shard = opened(url)
         self.client = Client(
-            {"main": self.shard}, Router([], ["main"]), Deduplicator(lambda *_: True), middleware=middleware
+            {"main": self.shard}, Router([], ["main"]), locks=Deduplicator(lambda *_: True), middleware=middleware
         )
         self.states = CronStates(self.shard.client, "default")
         self.events = Events()

@@ -40,7 +40,9 @@ class Pusher:
             chain.add(one)
         router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))
         locks = options.pop("locks", None) or Deduplicator()
-        self.client = Client(self.shards, router, locks, middleware=chain.compile(), limiter=limiter, **options)
+        if positions := options.pop("positions", None):
+            options["steps"] = [lambda plan, _client: plan._replace(extra_fields=positions(plan.declaration))]
+        self.client = Client(self.shards, router, locks=locks, middleware=chain.compile(), limiter=limiter, **options)
         port.bind(self.client)
         return self
 

@@ -136,14 +136,14 @@ def test_lock_is_taken_at_the_commit(transaction, pusher, jobs, redis, caplog):
 
 
 def test_wal_position_is_that_of_the_commit(transaction, pusher, jobs):
-    pusher.open(extra_fields=Positions())
+    pusher.open(positions=Positions())
     worker().perform_async(1)
     transaction.commit()
     assert [one[WAL_POSITIONS] for one in jobs()] == [{"main": "0/2"}]
 
 
 def test_wal_position_of_a_duplicate_is_that_of_the_commit(transaction, pusher, redis):
-    pusher.open(extra_fields=Positions())
+    pusher.open(positions=Positions())
     job = worker(idempotent=True)
     jid = job.perform_async(1)
     job.perform_async(1)

@@ -183,7 +183,7 @@ def test_class_is_checked_once_not_with_each_push(redis, redis_url):
             def perform(self) -> None: ...
 
         router = CountingRouter([RoutingRule("*", "default")], ["main"], ["search"])
-        client = Client(Shards({"main": opened(redis_url)}), router, Deduplicator())
+        client = Client(Shards({"main": opened(redis_url)}), router, locks=Deduplicator())
         declaration: Declaration = FineWorker.declaration()
         for _ in range(10):
             client.push_bulk(BulkRequest(declaration, [[]] * 5, None, {}))

@@ -1,15 +1,17 @@
 """Know the application's databases, and which of them a class may read from a replica."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.feature import Late
 from framework.features.consistency.servers import DatabaseServer
 from framework.messages import did_you_mean, join_names
+from framework.push.client import Client
 from framework.route.loading import LoadedWorkers
 from framework.settings.model import CoreSettings, DatabaseSettings
 from framework.types import DataConsistency
@@ -103,6 +105,14 @@ def _open(settings: tuple[tuple[str, DatabaseSettings], ...], file: str) -> Data
 def database_problems(workers: LoadedWorkers) -> list[ConfigurationProblem]:
     """Return the problems of the classes with the configured databases."""
     return databases_of(workers.settings).problems(workers.declarations)
+
+
+def open_databases(client: Client) -> Databases:
+    """Return the databases of the client's configuration. Opens no socket."""
+    return databases_of(client.settings)
+
+
+DATABASES: "Late[Callable[[Client], Databases]]" = Late("framework.features.consistency.databases:open_databases")
 
 
 def weakest_level(levels: ConsistencyLevels) -> DataConsistency:

@@ -5,5 +5,6 @@ from framework.feature import Feature, Late
 CONSISTENCY = Feature(
     name="consistency",
     problems=Late("framework.features.consistency.databases:database_problems"),
+    push=Late("framework.features.consistency.push:add_positions"),
     worker=Late("framework.features.consistency.worker:worker_part"),
 )

@@ -4,18 +4,19 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from framework.declare.declaration import Declaration
+from framework.feature import Late
 from framework.features.consistency import replica_context
-from framework.features.consistency.databases import Databases, weakest_level
+from framework.features.consistency.databases import DATABASES, Databases, weakest_level
 from framework.features.consistency.servers import format_lsn
+from framework.push.client import Client
+from framework.push.normalize import ExtraFields
+from framework.push.push_plan import PushPlan
 from framework.types import Json
 from framework.wire.resources import WAL_POSITIONS
 
 CONSISTENCY_FIELD = "worker_data_consistency"
 PER_DATABASE_FIELD = "worker_data_consistency_per_db"
 SOURCES_FIELD = "wal_location_sources"
-
-PositionFields = Callable[[], Mapping[str, Json]]
-"""Looks up the current positions; returns the fields to add to a payload."""
 
 
 # The insert position, not the end of the written log: with `synchronous_commit = off` a commit may lie behind that.
@@ -25,7 +26,7 @@ class PushPositions:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    def __call__(self, declaration: Declaration) -> PositionFields | None:
+    def __call__(self, declaration: Declaration) -> ExtraFields | None:
         """Return the function that looks the positions up. Raises ConfigurationError if the libraries for it are missing."""
         levels = self._databases.levels(declaration)
         if not levels:
@@ -51,3 +52,17 @@ class PushPositions:
             return {**fields, WAL_POSITIONS: positions, SOURCES_FIELD: sources} if positions else fields
 
         return look_up
+
+
+def open_positions(client: Client) -> PushPositions:
+    """Return the positions of the databases of the client."""
+    return PushPositions(client.service(DATABASES))
+
+
+PUSH_POSITIONS: "Late[Callable[[Client], PushPositions]]" = Late("framework.features.consistency.push:open_positions")
+
+
+def add_positions(plan: PushPlan, client: Client) -> PushPlan:
+    """Let the pushes of a class that reads from a replica look up the positions."""
+    fields = client.service(PUSH_POSITIONS)(plan.declaration)
+    return plan if fields is None else plan._replace(extra_fields=fields)

@@ -2,4 +2,8 @@
 
 from framework.feature import Feature, Late
 
-DEDUPLICATION = Feature(name="deduplication", worker=Late("framework.features.deduplication.worker:worker_part"))
+DEDUPLICATION = Feature(
+    name="deduplication",
+    locks=Late("framework.features.deduplication.push:open_locks"),
+    worker=Late("framework.features.deduplication.worker:worker_part"),
+)

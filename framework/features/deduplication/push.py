@@ -12,6 +12,8 @@ from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature
 from framework.features.deduplication.attributes import DeduplicationAttributes
+from framework.features.flags.process_flags import PROCESS_FLAGS
+from framework.push.client import Client
 from framework.push.lock_port import KeyMaker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
@@ -195,6 +197,11 @@ class Deduplicator:
                 **{"class": declaration.wire_name},
             )
             return False
+
+
+def open_locks(client: Client) -> Deduplicator:
+    """Return the object that makes the lock requests of the client's pushes. Flags are read at the first push that needs one."""
+    return Deduplicator(lambda shard, flag: client.service(PROCESS_FLAGS).enabled_on(shard, flag))
 
 
 def _accumulates(declaration: Declaration) -> bool:

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.feature import Late
 from framework.features.flags.flag import (
     Flag,
     FlagSource,
@@ -24,6 +25,7 @@ from framework.features.flags.redis_flags import RedisFlags, ShardFlags, read_fl
 from framework.features.flags.refresher import RefreshedFlags
 from framework.features.flags.settings import FlagSettings
 from framework.messages import join_names
+from framework.push.client import Client
 from framework.route.router import MAIN
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
@@ -126,6 +128,16 @@ class ProcessFlags:
             state = f"{done} on {join_names(results)}, and not on {join_names(failed)}" if results else ""
             raise unavailable_error(first, self._shards[first].endpoint, cause, state=state) from cause
         return results
+
+
+def open_process_flags(client: Client) -> ProcessFlags:
+    """Return the flags on the shards of the client. Opens no socket."""
+    return ProcessFlags(FlagSettings.of(client.settings), client.shards)
+
+
+PROCESS_FLAGS: "Late[Callable[[Client], ProcessFlags]]" = Late(
+    "framework.features.flags.process_flags:open_process_flags"
+)
 
 
 def open_flags(settings: FlagSettings, stored: RedisFlags) -> FlagSource:

@@ -39,7 +39,7 @@ def opened(pusher):
     """The pusher, with the positions of these databases, in either push mode."""
 
     def open_pusher(databases, push_mode="plain"):
-        return pusher.open(*[Passing] * (push_mode == "middleware"), extra_fields=PushPositions(databases))
+        return pusher.open(*[Passing] * (push_mode == "middleware"), positions=PushPositions(databases))
 
     return open_pusher
 

@@ -15,6 +15,7 @@ from framework.all_settings import load
 from framework.declare import port, registry
 from framework.errors import ConfigurationError
 from framework.features.consistency import replica_context
+from framework.features.consistency.databases import DATABASES
 from framework.features.consistency.routed_queries import RoutedConnection, RoutedSession, is_read
 from framework.features.consistency.servers import DatabaseServer
 from framework.wiring.client import ProcessClient, bind, bind_default
@@ -264,7 +265,7 @@ def bound(settings, databases, tmp_path):
         yield
     port.unbind()
     bind_default()
-    enqueuer.databases.dispose()
+    enqueuer.service(DATABASES).dispose()
     enqueuer.shards.close()
 
 
