@@ -6,7 +6,6 @@ A feature is one base in each of the classes here. The order of the groups is th
 from typing import Any, ClassVar, Unpack, cast
 
 from framework.declare.attribute import constraints_of
-from framework.declare.calls import ResultCalls, SetterCalls
 from framework.declare.options import CoreOptions, add_options, check_options
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter
@@ -28,6 +27,7 @@ from framework.features.limiters.attributes import LimiterAttributes
 from framework.features.pause.attributes import PauseAttributes
 from framework.features.profiling.options import ProfilingOptions
 from framework.features.results.attributes import ResultAttributes
+from framework.features.results.calls import ResultCalls, SetterCalls
 from framework.features.results.options import ResultOptions
 from framework.features.status.attributes import StatusAttributes
 from framework.features.status.options import StatusOptions

@@ -98,6 +98,8 @@ class Feature:
     """``PushStep``: changes the plan of a class for its pushes; once per class and set of options."""
     locks: "Late[Any] | None" = None
     """``Callable[[Client], PushLocks]``: decides which push takes which lock. One feature at most has it."""
+    payload: "Late[Any] | None" = None
+    """``(Payload, Declaration) -> None``: adds the payload fields that the attributes of a class decide."""
     holds: tuple[Hold, ...] = ()
     """What waits for the end of its jobs."""
     worker: "Late[Any] | None" = None

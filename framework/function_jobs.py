@@ -9,12 +9,12 @@ from typing import Any, Concatenate, Generic, TypeVar, Unpack, cast, overload
 
 from framework.application_worker import ApplicationWorker, PushOptions, Setter
 from framework.declare.annotations import resolve_annotations
-from framework.declare.calls import JobCall
 from framework.declare.names import class_name_of
 from framework.declare.options import check_options
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Route
 from framework.declare.validators import InvalidValue
 from framework.errors import DeclarationError, Discard
+from framework.features.results.calls import JobCall
 from framework.text import with_article
 from framework.typeguards import class_of, is_class, short_repr
 from framework.worker_attributes import WorkerAttributes

@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from framework.declare import misuse, port
-from framework.declare.calls import seconds_of, stored_end, value_of
 from framework.errors import MisuseError, ResultExpiredError, ResultTimeoutError, UnknownResultError
+from framework.features.results.calls import RESULTS, seconds_of
 from framework.status import check_jid
 from framework.types import Jid
+from framework.wire.answers import stored_end, value_of
 
 __all__ = ["aresult", "result"]
 
@@ -57,7 +58,7 @@ async def aresult(jid: Jid, timeout: timedelta | float | None = None) -> Any:  #
 
 def _look(jid: Jid) -> Any:
     """Return the result, or ``_WAITING`` if the job has not ended. Raises as ``result``."""
-    answer, state = port.current().results.find(jid)
+    answer, state = port.current().service(RESULTS).find(jid)
     if answer is not None:
         return value_of("", jid, stored_end(answer))
     if state in _NOT_ENDED:

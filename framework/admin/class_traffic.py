@@ -11,10 +11,10 @@ import redis
 from framework.admin.held_jobs import HeldJobs
 from framework.admin.job_counts import QUEUE_PREFIX, OnProgress, jobs_of_classes
 from framework.admin.statistics import reply_number
+from framework.features.results.payload import call_of
 from framework.types import Payload, Priority
 from framework.wire import keys
 from framework.wire.job import PROFILE, timestamp
-from framework.wire.result_fields import call_of
 from framework.wire.sub_queues import LEVELS, PRIORITY, parent_of
 
 WINDOW_MIN = 5

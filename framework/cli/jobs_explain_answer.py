@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 
 from framework.admin.job_answer import KeptAnswer
 from framework.command_line import command
+from framework.features.results.payload import call_of
 from framework.shard.profile_store import JobProfile
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
 from framework.text import format_duration
 from framework.types import Payload
 from framework.wire.job import PROFILE
-from framework.wire.result_fields import call_of
 
 
 def wish_lines(payload: Payload) -> Iterator[str]:

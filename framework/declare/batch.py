@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from framework.async_twin import async_twin
 from framework.declare import batch_client, port
-from framework.declare.batch_port import BatchFacts, BatchStatus, JobCollector
-from framework.declare.calls import kept_values
+from framework.declare.batch_port import BatchFacts, BatchStatus, JobCollector, kept_values
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue, queue

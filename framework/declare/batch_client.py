@@ -10,7 +10,6 @@ from framework.declare.batch_port import BatchPort, JobCollector
 from framework.declare.declaration import Declaration
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.declare.result_port import ResultPort
 from framework.declare.workflow_port import WorkflowPort
 from framework.feature import Late
 from framework.types import Jid, JobState
@@ -41,11 +40,6 @@ class BlockClient:
     def limiters(self) -> LimiterPort:
         """See ``ClientPort``."""
         return self.client.limiters
-
-    @property
-    def results(self) -> ResultPort:
-        """See ``ClientPort``. The job of a block is written at its end: its result cannot be waited for within."""
-        return self.client.results
 
     def service(self, kind: Late[Callable[[Any], S]]) -> S:
         """See ``ClientPort``."""

@@ -1,11 +1,12 @@
 """Define what a batch asks of the client: to collect and write its jobs, and to read and change it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from framework.declare.request import BulkRequest, PushRequest
 from framework.types import Jid
+from framework.wire.answers import stored_end, value_of
 from framework.wire.batch_fields import BatchAction, BatchEventName, BatchMembers, Callback
 from framework.wire.workflow_fields import StepPart
 
@@ -139,6 +140,12 @@ class KeptResult(NamedTuple):
     place: int
     """Its place among the results of the batch."""
     answer: bytes
+
+
+def kept_values(results: Iterable[KeptResult]) -> list[Any]:
+    """Return the values of jobs of a batch. One that was discarded has none. Raises ResultRefusedError."""
+    ends = ((jid, stored_end(answer)) for jid, _, answer in results)
+    return [value_of("", jid, end) for jid, end in ends if end.word in ("done", "refused")]
 
 
 class BatchPort(Protocol):

@@ -24,8 +24,9 @@ running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignor
 _PUSH_MODULES = frozenset(
     f"framework.{name}"
     for name in (
-        *("declare.misuse", "declare.setter", "declare.worker", "declare.calls", "by_name"),
+        *("declare.misuse", "declare.setter", "declare.worker", "by_name"),
         "features.concurrency.limited_capacity",
+        "features.results.calls",
     )
 )
 """The modules between an application's push and the check whether the push is awaited."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from framework.declare.declaration import Declaration
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
-    from framework.declare.result_port import ResultPort
     from framework.declare.workflow_port import WorkflowPort
     from framework.feature import Late
     from framework.types import Jid, JobState
@@ -67,11 +66,6 @@ class ClientPort(Protocol):
     @property
     def limiters(self) -> "LimiterPort":
         """The state of the rate limiters."""
-        ...
-
-    @property
-    def results(self) -> "ResultPort":
-        """The results of called jobs."""
         ...
 
     def service(self, kind: "Late[Callable[[Any], S]]") -> S:

@@ -1,24 +1,24 @@
 """Read and change batches on every shard, and build their callbacks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback, JobCollector, KeptResult
 from framework.declare.declaration import Declaration
 from framework.declare.request import PushRequest
-from framework.errors import BatchError, UnknownBatchError
+from framework.errors import BatchError, MissingKeyError, StateRefusedError, UnknownBatchError
 from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
 from framework.push.homes import Homes
 from framework.push.job_batch import JobBatch
 from framework.push.push_plan import PushPlan
-from framework.shard.result_store import opened_results
 from framework.shard.shard import Shard
 from framework.types import Json
-from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEventName, BatchMembers, Callback
+from framework.wire.answers import end_answer
+from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEventName, BatchMembers, Callback, kept_at
 from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.payload_edit import rewrite
-from framework.wire.stored_state import StateSignatures
+from framework.wire.stored_state import StateSignatures, result_place
 from framework.wire.sub_queues import parent_of
 
 
@@ -132,3 +132,21 @@ class Batches:
         """See ``BatchPort``."""
         home = self._homes.ask(bid, lambda one: one if one.read_batch(bid) is not None else None)
         return home.batch_members(bid, kind)
+
+
+def opened_results(signatures: StateSignatures, bid: str, kept: Iterable[KeptResult]) -> list[KeptResult]:
+    """Return the results of a batch without their signatures; one that is not signed as it must be becomes a refused one."""
+    if not signatures.signs:
+        return list(kept)
+    return [one._replace(answer=_opened_of(signatures, bid, one)) for one in kept]
+
+
+def _opened_of(signatures: StateSignatures, bid: str, kept: KeptResult) -> bytes:
+    try:
+        answer = signatures.open(result_place(kept.jid), kept.answer)
+    except (StateRefusedError, MissingKeyError) as error:
+        return end_answer("refused", error.reason).encode()
+    # A signed answer names its batch and its place there: none of another batch can stand here.
+    if answer != kept.answer and kept_at(answer) != [bid, kept.place]:
+        return end_answer("refused", "it is the result of another batch, or of another place in this one").encode()
+    return answer

@@ -79,6 +79,7 @@ class Client:
         self._schedule_writer = ScheduleWriter()
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
+        self.state_signatures = protection.state
         self._services: dict[Late[Any], Any] = {}
         self.batches = Batches(self, protection.state)
         self.workflows = Workflows(self, self.batches, protection.state)

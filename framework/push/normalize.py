@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cache
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -11,11 +12,11 @@ from framework.declare.job_option import field_of, payload_fields
 from framework.declare.linked_push import LINKS
 from framework.declare.per_class import PerClass
 from framework.errors import ArgumentsError
+from framework.feature import features
 from framework.process_clock import process_clock
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, PROFILE, wire_timestamp
-from framework.wire.result_fields import RESULT, result_request, state_ttl_s
 from framework.wire.status_key import STATUS_EXPIRATION, tracked_job
 
 NO_CONTEXT: Mapping[str, Json] = {}
@@ -115,11 +116,6 @@ def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
 def class_fields(declaration: Declaration) -> Payload:
     """Return the payload fields that a class decides. Fields with Sidekiq's default are left out, except ``retry``."""
     fields: Payload = {"class": declaration.wire_name, "args": [], "retry": declaration.retry}
-    keep_result, status_expiration = declaration.facts.get("keep_result"), declaration.status_expiration
-    if keep_result is not None:
-        ttl_s = wire_value(keep_result)
-        fields[RESULT] = result_request(ttl_s)
-        status_expiration = max(status_expiration or timedelta(0), timedelta(seconds=state_ttl_s(ttl_s)))
     optional = {
         "version": declaration.version or None,
         "queue_namespace": declaration.queue_namespace,
@@ -128,12 +124,19 @@ def class_fields(declaration: Declaration) -> Payload:
         "backtrace": declaration.backtrace or None,
         "tags": declaration.tags or None,
         "dead": None if declaration.dead else False,
-        "status_expiration": status_expiration,
+        "status_expiration": declaration.status_expiration,
         "expires_in": declaration.expires_in,
     }
     fields.update({name: wire_value(value) for name, value in optional.items() if value is not None})
     fields.update(payload_fields(declaration.options))
+    for add_fields in _of_features():
+        add_fields(fields, declaration)
     return fields
+
+
+@cache
+def _of_features() -> tuple[Callable[[Payload, Declaration], None], ...]:
+    return tuple(one.payload.load() for one in features() if one.payload is not None)
 
 
 def option_fields(options: Mapping[str, Any]) -> Payload:

@@ -7,9 +7,8 @@ from typing import Any, Protocol, cast
 
 from framework.declare import registry
 from framework.declare.batch_client import current_block
-from framework.declare.batch_port import BatchFacts
+from framework.declare.batch_port import BatchFacts, kept_values
 from framework.declare.bulk import bind_all
-from framework.declare.calls import kept_values
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.declare.setter import CoreSetter

@@ -315,18 +315,9 @@ class Shard(WorkflowStore):
         """
         return cast("Sequence[bytes | None]", self._connection.read(pack(("MGET", *map(keys.status, jids)))))
 
-    def note_result_facts(self, jid: Jid, facts: bytes, ttl_s: int) -> None:
-        """Keep facts beside the result of a job. Raises as ``states``."""
-        self._connection.read(pack(("SET", keys.result_facts(jid), facts, "EX", ttl_s)))
-
-    def result_facts(self, jid: Jid) -> bytes | None:
-        """Return these facts, ``None`` without any. Raises as ``states``."""
-        return cast("bytes | None", self._connection.read(pack(("GET", keys.result_facts(jid)))))
-
-    def result(self, jid: Jid) -> tuple[bytes | None, bytes | None]:
-        """Return the stored answer of a job and the value of its status key, ``None`` for a missing key. Raises as ``states``."""
-        found = cast("list[bytes | None]", self._connection.read(pack(("MGET", keys.result(jid), keys.status(jid)))))
-        return found[0], found[1]
+    def read(self, *command: Any) -> Any:
+        """Run a command that may run twice; return its reply. Raises as ``states``."""
+        return self._connection.read(pack(command))
 
 
 @lru_cache(maxsize=1_000)

@@ -128,7 +128,6 @@ PRODUCER = Role(
         keys.turns("*"),
         keys.levels("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
-        *(keys.result("*"), keys.result_calls("*")),
         *(keys.BATCHES, keys.batch("*"), keys.BATCH_EVENTS, keys.TASK_EVENTS),
         *(keys.WORKFLOWS, keys.workflow("*")),
     ),
@@ -148,7 +147,6 @@ PRODUCER = Role(
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     own_commands=(
-        *("blpop", "lpop"),
         *(
             "exec",
             "hdel",

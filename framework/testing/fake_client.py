@@ -13,6 +13,7 @@ from framework.features.consistency.push import PUSH_POSITIONS, PushPositions
 from framework.features.flags.flag import Flag, is_class_flag
 from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
 from framework.features.leases.store import Leases
+from framework.features.results.calls import RESULTS
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
@@ -50,7 +51,6 @@ class FakeClient(ProcessClient):
         self.memory_shards = {
             name: MemoryShard(name, endpoint_of(settings, name), JobMemory(clock), clock) for name in settings.shards
         }
-        self._results = MemoryResults(self.memory_shards)
         self.on_push: OnPush | None = None
         """Called with the ids of written jobs: the mode ``inline`` runs them."""
         self._stubs = stubs
@@ -78,6 +78,7 @@ class FakeClient(ProcessClient):
         self._services[PROCESS_FLAGS] = MemoryFlags(stubs.flags, clock)
         self._services[PUSH_POSITIONS] = _positions_of(PushPositions(stubs.replicas))
         self._services[_LEASES] = stubs.leases
+        self._services[RESULTS] = MemoryResults(self.memory_shards)
 
     def tools(self) -> MemoryTools:
         """Return the parts that the workers of the faked shards share."""

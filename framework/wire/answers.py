@@ -1,7 +1,17 @@
 """Define the answer of a job: its result, or how it ended without one."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from framework.errors import (
+    JobDiscardedError,
+    JobEndedError,
+    JobExpiredError,
+    JobFailedError,
+    JobRemovedError,
+    ResultRefusedError,
+)
+from framework.types import Jid
 from framework.wire.json import dumps, loads
 
 RESULT_LIMIT = 262_144
@@ -11,6 +21,20 @@ EndWord: TypeAlias = Literal[
     "dead", "deleted", "discarded", "dropped", "expired", "cancelled", "removed", "retired", "skipped", "refused"
 ]
 """How a job ended without a result. A script writes the words of ``JobEnd`` by itself."""
+
+
+_ERRORS: Mapping[str, type[JobEndedError]] = {
+    "dead": JobFailedError,
+    "deleted": JobFailedError,
+    "discarded": JobDiscardedError,
+    "done": JobDiscardedError,
+    "dropped": JobDiscardedError,
+    "skipped": JobDiscardedError,
+    "retired": JobDiscardedError,
+    "expired": JobExpiredError,
+    "refused": ResultRefusedError,
+}
+"""Other words are those of operators: the job was cancelled or removed."""
 
 
 class CallEnd(NamedTuple):
@@ -45,3 +69,18 @@ def read_answer(data: bytes) -> CallEnd:
     if not (isinstance(word, str) and isinstance(reason, str) and isinstance(error_class, str)):
         raise TypeError("an answer has texts")
     return CallEnd(cast("EndWord", word or "removed"), None, reason, error_class)
+
+
+def stored_end(data: bytes) -> CallEnd:
+    """Return how a job has ended, from its stored answer."""
+    try:
+        return read_answer(data)
+    except Exception as error:  # noqa: BLE001 - the process of an isolated job may have sent anything
+        return CallEnd("refused", reason=f"the stored answer cannot be read: {type(error).__name__}")
+
+
+def value_of(worker: str, jid: Jid | None, end: CallEnd) -> Any:
+    """Return the value of a job that has ended. Raises JobEndedError for an end without one."""
+    if end.word == "done":
+        return end.value
+    raise _ERRORS.get(end.word, JobRemovedError)(worker, jid, end.word, end.reason, end.error_class)

@@ -240,18 +240,8 @@ def status(jid: str) -> str:
 
 
 def result(jid: str) -> str:
-    """STRING with a TTL: how a job ended whose caller waits, with its result (``wire/result_fields.py``)."""
+    """STRING with a TTL: how a job ended whose caller waits, with its result (``wire/answers.py``)."""
     return f"aw:result:{jid}"
-
-
-def result_facts(jid: str) -> str:
-    """STRING with a TTL: facts of an integration beside the result of a job, such as the function of ``django.tasks``."""
-    return f"aw:result:{jid}:facts"
-
-
-def result_calls(caller: str) -> str:
-    """LIST with a TTL: the ids of the jobs that have ended, for the process that has called them."""
-    return f"aw:result_calls:{caller}"
 
 
 METRICS_SHORT_S, METRICS_LONG_S = 8 * 3_600, 3 * 86_400

@@ -10,7 +10,6 @@ from framework.declare import port
 from framework.declare.bulk import bind_all
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
-from framework.declare.result_port import ResultPort
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
@@ -25,7 +24,6 @@ from framework.push.transactions import TransactionCheck
 from framework.route.loading import checked_router, open_router
 from framework.route.router import Router
 from framework.shard.limiter_store import LimiterStore
-from framework.shard.result_store import ResultStore
 from framework.shard.shards import Shards, open_shards
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
@@ -38,7 +36,6 @@ class ProcessClient(Client):
     """Implement the client port of ``declare``: the pushes of ``Client``, and inline runs, which need both chains."""
 
     _limiters: LimiterPort | None = None
-    _results: ResultPort | None = None
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
@@ -71,13 +68,6 @@ class ProcessClient(Client):
         if self._limiters is None:
             self._limiters = LimiterStore(self.shards)
         return self._limiters
-
-    @property
-    def results(self) -> ResultPort:
-        """The results of called jobs. Made at its first use."""
-        if self._results is None:
-            self._results = ResultStore(self, self.protection.state)
-        return self._results
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""

@@ -17,6 +17,8 @@ from framework.cron.scheduler import CronScheduler
 from framework.cron.states import CronStates
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
+from framework.features.results.calls import RESULTS
+from framework.features.results.keys import result_facts
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext
 from framework.push.protection import open_protection
@@ -423,8 +425,8 @@ def test_forged_result_of_a_step_is_not_received(app, attack):
 
 def test_forged_facts_of_a_result_count_as_missing(app):
     request = PushRequest(app.row.declaration(), [1], None, {})
-    results = app.client.results
+    results = app.client.service(RESULTS)
     results.note("j" * 24, request, b"{}", 60)
     assert results.noted("j" * 24) == b"{}"
-    app.redis.set(keys.result_facts("j" * 24), b'{"task":"forged"}')
+    app.redis.set(result_facts("j" * 24), b'{"task":"forged"}')
     assert results.noted("j" * 24) is None

@@ -20,8 +20,8 @@ from framework import (
     status,
 )
 from framework.batches import Batch
-from framework.declare.calls import JobCall
 from framework.declare.request import JobRequest, Route
+from framework.features.results.calls import JobCall
 from framework.job_options import declare_option
 from framework.testing import FakeClock, FakeJobs, assert_enqueued, enqueued, fake, json_type, real
 from framework.types import Jid, JobState, Json, Payload, Urgency

@@ -1,6 +1,6 @@
 """Test what waits for the end of a job, as its payload says."""
 
-from framework.wire.result_fields import WAIT_S
+from framework.features.results.payload import WAIT_S
 from framework.wire.waiters import awaited_job_of, held_fields, kept_state_s
 
 CALLED = {"jid": "j", "aw_result": [60, "me"]}

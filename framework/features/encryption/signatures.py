@@ -9,20 +9,18 @@ from framework.features.encryption.settings import SignatureSection
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
-from framework.wire.batch_fields import BATCH_EVENT, BID, KEPT
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE
-from framework.wire.cron_fields import CRON
 from framework.wire.job import PROFILE, TASK, TASK_ITEMS, TIMEOUT, TRACK
 from framework.wire.json import dumps_parsed
 from framework.wire.protected import ENCRYPTED, ENCRYPTION_KEY, OFFLOADED, SIGNATURE
-from framework.wire.result_fields import RESULT
 
 _SIGNED_FIELDS = (
     *("class", "jid", "version", "args", COMPRESSED, ORIGINAL_SIZE, ENCRYPTED, ENCRYPTION_KEY),
     # With it the arguments are an id with the digest of the blob.
     OFFLOADED,
     *("retry", "retry_for", "dead", "backtrace", "tags", "status_expiration", TIMEOUT, PROFILE),
-    *(TRACK, TASK, TASK_ITEMS, BID, KEPT, BATCH_EVENT, RESULT, CRON, CORRELATION_ID),
+    # Of batches, results and cron. The order is a part of what is signed.
+    *(TRACK, TASK, TASK_ITEMS, "bid", "aw_kept", "aw_batch_event", "aw_result", "cron", CORRELATION_ID),
 )
 """Fields that no move of a job changes, and that decide what runs, how, and for whom."""
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from framework.declare import validators
 from framework.declare.attribute import ClassValues, attribute, attribute_group
-from framework.declare.calls import refused_result
 from framework.declare.error_collector import ErrorCollector
-from framework.wire.result_fields import MAX_TTL_S
+from framework.features.results.calls import refused_result
+from framework.features.results.payload import MAX_TTL_S
 
 
 def _check(faults: ErrorCollector, found: ClassValues) -> None:

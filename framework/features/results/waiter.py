@@ -1,7 +1,7 @@
 """Keep the answer of a job for its caller, in the step that ends the job."""
 
+from framework.features.results.payload import ResultCall, call_of
 from framework.types import Jid, Payload
-from framework.wire.result_fields import ResultCall, call_of
 from framework.wire.waiters import JobEnd, Waiter
 
 

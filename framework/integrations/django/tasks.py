@@ -24,15 +24,15 @@ from django.utils import timezone
 
 from framework.application_worker import ATTRIBUTES, ApplicationWorker, Setter
 from framework.declare import port
-from framework.declare.calls import kept_options, stored_end
 from framework.declare.request import PushRequest
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError, PushError, UnknownTaskError
+from framework.features.results.calls import RESULTS, kept_options
+from framework.features.results.payload import RESULT
 from framework.types import QUEUE_NAME, JobState, Json, Priority
-from framework.wire.answers import CallEnd
+from framework.wire.answers import CallEnd, stored_end
 from framework.wire.job import count_of
 from framework.wire.json import dumps, loads
-from framework.wire.result_fields import RESULT
 
 if TYPE_CHECKING:
     from django_tasks import signals as _signals
@@ -169,7 +169,7 @@ class ApplicationWorkerBackend(BaseTaskBackend):
         """
         if not self._kept_s:
             raise NotImplementedError(f"TASKS[{self.alias!r}]['OPTIONS'] has no keep_result, so no results are kept.")
-        results = port.current().results
+        results = port.current().service(RESULTS)
         noted, (answer, state) = results.noted(result_id), results.find(result_id)
         if noted is None or (answer is None and state not in _STATUSES):
             raise TaskResultDoesNotExist(result_id)
@@ -195,7 +195,7 @@ class ApplicationWorkerBackend(BaseTaskBackend):
             "enqueued_at": _epoch(result.enqueued_at),
         }
         waits_s = 0.0 if task.run_after is None else (_aware(task.run_after) - timezone.now()).total_seconds()
-        port.current().results.note(result.id, request, dumps(facts), ceil(max(0.0, waits_s)) + _FACTS_S)
+        port.current().service(RESULTS).note(result.id, request, dumps(facts), ceil(max(0.0, waits_s)) + _FACTS_S)
 
 
 _FACTS_S = 8 * 86_400

@@ -3,8 +3,13 @@
 import pytest
 
 from framework.errors import MissingKeyError, PayloadError
+from framework.features.encryption import signatures as signatures_module
 from framework.features.encryption.key_versions import KeyVersions
 from framework.features.encryption.signatures import PayloadSignatures
+from framework.features.results.payload import RESULT
+from framework.telemetry.context import CORRELATION_ID
+from framework.wire.batch_fields import BATCH_EVENT, BID, KEPT
+from framework.wire.cron_fields import CRON
 from framework.wire.json import dumps, loads
 
 OLD, NEW = b"1" * 32, b"2" * 32
@@ -94,3 +99,8 @@ def test_options_of_the_application_are_covered_by_name():
             signatures(option_fields=lambda: options).check({**stored, **change}, "default")
     without = {**stored, "aw_signature": stored["aw_signature"].partition(":")[0]}
     assert not signatures().accepts(without, "default")
+
+
+def test_fields_of_features_are_signed_in_a_fixed_order():
+    """A signature covers the values in this order: another one would refuse the jobs of a release before."""
+    assert signatures_module._SIGNED_FIELDS[-6:] == (BID, KEPT, BATCH_EVENT, RESULT, CRON, CORRELATION_ID)

@@ -9,29 +9,29 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
-from framework.declare.batch_port import KeptResult
 from framework.declare.request import PushRequest
 from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
+from framework.features.results.keys import result_calls, result_facts
+from framework.push.client import Client
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.types import Jid, JobState
 from framework.wire import keys
 from framework.wire.answers import end_answer
-from framework.wire.batch_fields import kept_at
 from framework.wire.status_key import most_advanced
-from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures, result_place
+from framework.wire.stored_state import StatePlace, StateSignatures, result_place
 
 _SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
-"""The answer of a script: only how the job ended without a result (``parts/batch.lua``)."""
+"""The answer of a script: only how the job ended without a result (``parts/answer.lua``)."""
 
 _BLOCK_S = 2
 _LOOK_EVERY = 2
@@ -41,25 +41,12 @@ _IDLE_WAITS = 5
 """After so many waits without any waiting call the thread ends."""
 
 
-class PendingCall(Protocol):
-    """The methods of the client that the store uses."""
+class JobResults:
+    """The answers of the jobs that this process has called. Opens no socket before the first wait; safe from any thread."""
 
-    def shard(self, request: PushRequest) -> Shard:
-        """Return the shard of a request."""
-        ...
-
-    @property
-    def shards(self) -> Mapping[str, Shard]:
-        """All shards."""
-        ...
-
-
-class ResultStore:
-    """Implement ``ResultPort`` on the shards of the process. Opens no socket before the first wait; safe from any thread."""
-
-    def __init__(self, client: PendingCall, signatures: StateSignatures = UNSIGNED_STATE) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._signatures = signatures
+        self._signatures = client.state_signatures
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
@@ -68,10 +55,13 @@ class ResultStore:
         self._lock = threading.Lock()
         self._threads: dict[str, _ShardThread] = {}
         self.caller = secrets.token_hex(8)
-        """The token of this process."""
+        """The token of this process, which its calls carry; empty if no process waits."""
 
     def watch(self, jid: Jid, request: PushRequest) -> "Future[bytes]":
-        """See ``ResultPort``. Does not raise: while a shard does not answer, the future waits."""
+        """Return the future of the stored answer of a job. Looks once, then waits for a message of the shard.
+
+        Does not raise: while a shard does not answer, the future waits.
+        """
         shard = self._client.shard(request)
         future: Future[bytes] = Future()
         with self._lock:
@@ -87,12 +77,16 @@ class ResultStore:
         return future
 
     def find(self, jid: Jid) -> tuple[bytes | None, JobState]:
-        """See ``ResultPort``. The answer and the state of a job are on one shard, and are written in one step."""
+        """Return the stored answer of a job, ``None`` without one, and its state. One round trip to each shard.
+
+        Both are on one shard, and are written in one step.
+        Raises ShardUnavailableError: a shard does not answer, and no other one has the answer.
+        """
         states: list[bytes | None] = []
         failure: ShardUnavailableError | None = None
         for shard in self._client.shards.values():
             try:
-                answer, state = shard.result(jid)
+                answer, state = shard.read("MGET", keys.result(jid), keys.status(jid))
             except ShardUnavailableError as error:
                 failure = failure or error
                 continue
@@ -104,13 +98,16 @@ class ResultStore:
         return None, most_advanced(states)
 
     def note(self, jid: Jid, request: PushRequest, facts: bytes, ttl_s: int) -> None:
-        """See ``ResultPort``."""
+        """Keep facts beside the result of a job that was pushed by this request. Raises ShardUnavailableError."""
         sealed = self._signatures.seal(_facts_place(jid), facts)
-        self._client.shard(request).note_result_facts(jid, sealed, ttl_s)
+        self._client.shard(request).read("SET", result_facts(jid), sealed, "EX", ttl_s)
 
     def noted(self, jid: Jid) -> bytes | None:
-        """See ``ResultPort``. Facts that are not signed as they must be count as missing. Raises MissingKeyError."""
-        found = (shard.result_facts(jid) for shard in self._client.shards.values())
+        """Return these facts, ``None`` without any, or if they are not signed as they must be.
+
+        Raises ShardUnavailableError, MissingKeyError.
+        """
+        found: Iterator[bytes | None] = (shard.read("GET", result_facts(jid)) for shard in self._client.shards.values())
         sealed = next((facts for facts in found if facts is not None), None)
         try:
             return None if sealed is None else self._signatures.open(_facts_place(jid), sealed)
@@ -118,7 +115,7 @@ class ResultStore:
             return None
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
-        """See ``ResultPort``."""
+        """Wait for this answer no more."""
         for thread in list(self._threads.values()):
             thread.remove(jid, future)
 
@@ -130,7 +127,7 @@ class _ShardThread:
         self._shard = shard
         self._signatures = signatures
         self.others = others
-        self._list = keys.result_calls(caller)
+        self._list = result_calls(caller)
         self._lock = threading.Lock()
         self._waiting: dict[Jid, list[Future[bytes]]] = {}
         self._ended = False
@@ -217,25 +214,7 @@ class _ShardThread:
 
 
 def _facts_place(jid: Jid) -> StatePlace:
-    return StatePlace("result", keys.result_facts(jid))
-
-
-def opened_results(signatures: StateSignatures, bid: str, kept: Iterable[KeptResult]) -> list[KeptResult]:
-    """Return the results of a batch without their signatures; one that is not signed as it must be becomes a refused one."""
-    if not signatures.signs:
-        return list(kept)
-    return [one._replace(answer=_opened_of(signatures, bid, one)) for one in kept]
-
-
-def _opened_of(signatures: StateSignatures, bid: str, kept: KeptResult) -> bytes:
-    try:
-        answer = signatures.open(result_place(kept.jid), kept.answer)
-    except (StateRefusedError, MissingKeyError) as error:
-        return end_answer("refused", error.reason).encode()
-    # A signed answer names its batch and its place there: none of another batch can stand here.
-    if answer != kept.answer and kept_at(answer) != [bid, kept.place]:
-        return end_answer("refused", "it is the result of another batch, or of another place in this one").encode()
-    return answer
+    return StatePlace("result", result_facts(jid))
 
 
 def _opened(signatures: StateSignatures, jid: Jid, stored: bytes) -> bytes:

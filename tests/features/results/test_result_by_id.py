@@ -12,10 +12,10 @@ from framework import errors, status
 from framework.all_settings import load
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
+from framework.features.results.payload import WAIT_S
 from framework.testing import FakeClock, fake
 from framework.wire import keys
 from framework.wire.ids import generate_jid
-from framework.wire.result_fields import WAIT_S
 from framework.wiring.client import ProcessClient, override
 from tests import result_jobs as jobs
 

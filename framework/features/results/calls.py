@@ -1,7 +1,7 @@
 """Call jobs: push one, and wait for what its ``perform`` returns."""
 
 import asyncio
-from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
@@ -9,27 +9,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 from framework.declare import awaited_push, misuse, port, validators
-from framework.declare.batch_port import KeptResult
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import NO_OPTIONS, P, PushRequest
-from framework.declare.result_port import ResultPort
 from framework.declare.validators import InvalidValue
 from framework.errors import (
     ArgumentsError,
-    JobDiscardedError,
-    JobEndedError,
-    JobExpiredError,
-    JobFailedError,
-    JobRemovedError,
     MisuseError,
-    ResultRefusedError,
     ResultTimeoutError,
 )
+from framework.feature import Late
+from framework.features.results.payload import MAX_TTL_S, RESULT, result_request, state_ttl_s
 from framework.typeguards import short_repr
 from framework.types import Jid
-from framework.wire.answers import CallEnd, read_answer
-from framework.wire.result_fields import MAX_TTL_S, RESULT, result_request, state_ttl_s
+from framework.wire.answers import CallEnd, stored_end, value_of
+
+if TYPE_CHECKING:
+    from framework.features.results.store import JobResults
+
+# Late: a class of workers has calls, and most programs make none.
+RESULTS: "Late[type[JobResults]]" = Late("framework.features.results.store:JobResults")
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -39,19 +38,6 @@ RESULT_TTL_S = 3_600
 
 WAIT_S = 60.0
 """For how long a caller waits, unless it says otherwise."""
-
-_ERRORS: Mapping[str, type[JobEndedError]] = {
-    "dead": JobFailedError,
-    "deleted": JobFailedError,
-    "discarded": JobDiscardedError,
-    "done": JobDiscardedError,
-    "dropped": JobDiscardedError,
-    "skipped": JobDiscardedError,
-    "retired": JobDiscardedError,
-    "expired": JobExpiredError,
-    "refused": ResultRefusedError,
-}
-"""Other words are those of operators: the job was cancelled or removed."""
 
 
 class Returns(Protocol[P, R_co]):
@@ -84,7 +70,7 @@ class JobCall(Generic[R]):
                 raise MisuseError(
                     self.worker, "result() would stop the event loop: write await call, or await call.aresult()"
                 )
-            seconds, results = seconds_of(self.worker, timeout), port.current().results
+            seconds, results = seconds_of(self.worker, timeout), port.current().service(RESULTS)
             future = results.watch(self._known_jid, self._request)
             try:
                 self._end = stored_end(future.result(seconds))
@@ -97,7 +83,7 @@ class JobCall(Generic[R]):
     async def aresult(self, timeout: timedelta | float = WAIT_S) -> R:  # noqa: ASYNC109
         """Return the result as ``result``, while the event loop goes on. ``await call`` is the same. It may be cancelled."""
         if self._end is None:
-            seconds, results = seconds_of(self.worker, timeout), port.current().results
+            seconds, results = seconds_of(self.worker, timeout), port.current().service(RESULTS)
             future = await _watched(results, self._known_jid, self._request)
             try:
                 self._end = stored_end(await asyncio.wait_for(_in_loop(future), seconds))
@@ -187,7 +173,9 @@ def push_call(
     if not 0 < ttl_s <= MAX_TTL_S:
         raise ArgumentsError(name, f"result_ttl is {ttl_s:,} s. Allowed: from 1 s to 7 days")
     bound = declaration.signature.bind(args, kwargs)
-    request = PushRequest(declaration, bound, None, kept_options(declaration, options, ttl_s, client.results.caller))
+    request = PushRequest(
+        declaration, bound, None, kept_options(declaration, options, ttl_s, client.service(RESULTS).caller)
+    )
     return JobCall(declaration.wire_name, client.push(request), request)
 
 
@@ -227,19 +215,6 @@ async def apush_call(
     return await awaited_push.run(declaration, options, push, is_bulk=False)
 
 
-def value_of(worker: str, jid: Jid | None, end: CallEnd) -> Any:
-    """Return the value of a job that has ended. Raises JobEndedError for an end without one."""
-    if end.word == "done":
-        return end.value
-    raise _ERRORS.get(end.word, JobRemovedError)(worker, jid, end.word, end.reason, end.error_class)
-
-
-def kept_values(results: Iterable[KeptResult]) -> list[Any]:
-    """Return the values of jobs of a batch. One that was discarded has none. Raises ResultRefusedError."""
-    ends = ((jid, stored_end(answer)) for jid, _, answer in results)
-    return [value_of("", jid, end) for jid, end in ends if end.word in ("done", "refused")]
-
-
 def _declaration_of(worker: Any) -> Declaration:
     found: Declaration = worker.declaration()
     return found
@@ -258,7 +233,7 @@ def seconds_of(worker: str, timeout: object) -> float:
     return span.total_seconds()
 
 
-async def _watched(results: ResultPort, jid: Jid, request: PushRequest) -> "Future[bytes]":
+async def _watched(results: "JobResults", jid: Jid, request: PushRequest) -> "Future[bytes]":
     """Return the future of an answer. A wait that is cancelled meanwhile leaves no future behind, for which a thread would wait."""
     watching = asyncio.ensure_future(asyncio.to_thread(results.watch, jid, request))
 
@@ -276,11 +251,3 @@ async def _watched(results: ResultPort, jid: Jid, request: PushRequest) -> "Futu
 async def _in_loop(future: "Future[bytes]") -> bytes:
     # Shielded: the end of one waiter must not end the future of another.
     return await asyncio.shield(asyncio.wrap_future(future))
-
-
-def stored_end(data: bytes) -> CallEnd:
-    """Return how a job has ended, from its stored answer."""
-    try:
-        return read_answer(data)
-    except Exception as error:  # noqa: BLE001 - the process of an isolated job may have sent anything
-        return CallEnd("refused", reason=f"the stored answer cannot be read: {type(error).__name__}")

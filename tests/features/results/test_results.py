@@ -12,6 +12,7 @@ import framework
 from framework import Deduplicate, admin, errors
 from framework.all_settings import load
 from framework.declare import port, registry
+from framework.features.results.calls import RESULTS
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests import result_jobs as jobs
@@ -104,7 +105,7 @@ def test_calls_from_one_process_share_a_thread_and_a_loop(process, site):
         waiting = asyncio.create_task((await jobs.SumWorker.set(queue="unserved").acall(1, 1)).aresult())
         for _ in range(3):
             await asyncio.sleep(0)
-        store = port.current().results
+        store = port.current().service(RESULTS)
         # The event loop stands still meanwhile: the task does not see that its thread has registered it.
         until(lambda: store._threads["main"]._waiting, "a waiting call")
         waiting.cancel()
