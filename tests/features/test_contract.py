@@ -95,3 +95,14 @@ def test_assembled_part_tells_waiters_in_the_order_of_records(monkeypatch) -> No
     assert text.index("if held.first then") < text.index("release_first(unpack(held.first))")
     assert text.index("release_first(") < text.index("if held.next then") < text.index("release_next(")
     assert "return" not in text[text.index("if held.first") : text.index("if held.next")]
+
+
+def test_at_most_one_feature_decides_about_locks() -> None:
+    assert [feature.name for feature in features() if feature.locks is not None] == ["deduplication"]
+
+
+def test_parts_of_pushes_and_processes_are_functions() -> None:
+    """Each is called with the plan and the client, with the client, or with the context of a process."""
+    for feature in features():
+        for part, parameters in ((feature.push, 2), (feature.locks, 1), (feature.worker, 1)):
+            assert part is None or len(inspect.signature(part.load()).parameters) == parameters

@@ -4,6 +4,7 @@ import pytest
 
 from framework.all_settings import load
 from framework.feature import Late
+from framework.process import worker_parts
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
 from framework.push.protection import NO_PROTECTION
@@ -91,3 +92,13 @@ def test_worker_parts_join_sub_queues_and_checks(process):
     assert parts.sub_queues == {"fair", "urgent"}
     parts.check()
     assert asked == ["first", "last"]
+
+
+def test_worker_parts_without_features_admit_every_job(process, monkeypatch):
+    monkeypatch.setattr(worker_parts, "features", tuple)
+    parts = parts_of(process)
+    chain = parts.chain("owner")
+    assert (chain._local, chain._remote, parts.periodic, parts.sub_queues) == ((), (), [], frozenset())
+    parts.refresh()
+    parts.check()
+    parts.serve()
