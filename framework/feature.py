@@ -106,6 +106,8 @@ class Feature:
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
     protection: "Late[Any] | None" = None
     """``(SettingsBase) -> PayloadProtection``: what protects stored payloads. One feature has it."""
+    fallback: "Late[Any] | None" = None
+    """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: what keeps pushes that Redis does not take. One feature has it."""
     problems: "Late[Any] | None" = None
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: what is wrong with the settings or the classes of the workers."""
     commands: tuple[LateCommand, ...] = ()

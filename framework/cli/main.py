@@ -44,15 +44,6 @@ _OF_NO_FEATURE = (
     ),
     LateCommand("jobs", "Show jobs that do not run, explain why, and release them.", Late("framework.cli.jobs:jobs")),
     LateCommand("top", "Show queues, processes and jobs, live, in a terminal.", Late("framework.cli.top.command:top")),
-    LateCommand(
-        "pushes", "Show and replay the pushes that are kept while Redis is down.", Late("framework.cli.pushes:pushes")
-    ),
-    LateCommand(
-        "encryption",
-        "Make keys for encrypted arguments, and show the jobs of each.",
-        Late("framework.cli.encryption:encryption"),
-    ),
-    LateCommand("payloads", "Show and sweep the store of large arguments.", Late("framework.cli.payloads:payloads")),
     LateCommand("store", "Start, stop or show the development stores.", Late("framework.cli.store:store")),
     LateCommand("acl", "Print the least Redis rights of a role.", Late("framework.cli.acl:acl")),
 )

@@ -19,6 +19,7 @@ from framework.features.leases.feature import LEASES
 from framework.features.limiters.feature import LIMITERS
 from framework.features.pause.feature import PAUSE
 from framework.features.profiling.feature import PROFILING
+from framework.features.reliable_push.feature import RELIABLE_PUSH
 from framework.features.results.feature import RESULTS
 from framework.features.tasks.feature import TASKS
 from framework.features.workflows.feature import WORKFLOWS
@@ -38,6 +39,7 @@ FEATURES: tuple[Feature, ...] = (
     FLAGS,
     CRON,
     ENCRYPTION,
+    RELIABLE_PUSH,
     LEASES,
     # The caller of a job is told before its batch: a callback of the batch finds the answer.
     RESULTS,

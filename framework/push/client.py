@@ -17,6 +17,7 @@ from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
 from framework.push.edited_payloads import EditedPayloads, check_accumulation
+from framework.push.fallback import NO_FALLBACK, PushFallback
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
@@ -25,7 +26,6 @@ from framework.push.prepared_job import PreparedJob, prepared_job
 from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.push.push_plan import PushPlan, PushStep, recorded_plan
 from framework.push.recording import PushRecorder, is_recorded
-from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -60,7 +60,7 @@ class Client:
         limiter: SizeLimiter | None = None,
         strict_arguments: StrictArgumentsCheck | None = None,
         transaction_check: TransactionCheck | None = None,
-        reliable_push: ReliablePush | None = None,
+        fallback: PushFallback = NO_FALLBACK,
         recorder: PushRecorder | None = None,
         protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
@@ -73,7 +73,7 @@ class Client:
         self._limiter = limiter or SizeLimiter(SizeLimits(), OversizeReporter())
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
         self._transaction_check = transaction_check or TransactionCheck()
-        self._reliable_push = reliable_push
+        self.fallback = fallback
         self._push_recorder = recorder
         self.protection = protection
         self._schedule_writer = ScheduleWriter()
@@ -199,7 +199,7 @@ class Client:
                 return None if due is None else self._schedule_writer.first_due_at(plan.shard, due)
             except ShardUnavailableError:
                 # The clock of this host, as the push is kept at the same outage.
-                if self._reliable_push is None or due is None:
+                if not self.fallback.keeps or due is None:
                     raise
                 return due.at
 
@@ -302,11 +302,8 @@ class Client:
                 entries = [(due.at, payload) for due, payload in zip(dues, batch.payloads, strict=True)]
                 shard.schedule(entries, token, batch.statuses)
         except ShardUnavailableError as error:
-            if self._reliable_push is None:
-                raise
-            self._reliable_push.keep(
-                error, batch, token, locks_when_due=plan.deduplication is not None and batch.unique is None
-            )
+            locks_when_due = plan.deduplication is not None and batch.unique is None
+            self.fallback.keep(error, batch, token, locks_when_due=locks_when_due)
         return batch.jids
 
     # Decision 235: the event is durable before its job is.

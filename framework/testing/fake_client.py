@@ -55,8 +55,6 @@ class FakeClient(ProcessClient):
         """Called with the ids of written jobs: the mode ``inline`` runs them."""
         self._stubs = stubs
         self._fake_clock = clock
-        # A push of a fake that is made unavailable raises, and is not kept.
-        self.reliable_push = None
         self._limiters = stubs.limiters
         stubs.leases.clock = clock
         self.recorder = LazyRecorder(settings, Shards(self.memory_shards), protection, IN_MEMORY)

@@ -16,15 +16,15 @@ from framework.middleware.chain import Call
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
 from framework.process.unserved import warn_unserved
 from framework.push.client import Client
+from framework.push.fallback import open_fallback
 from framework.push.protection import open_protection
-from framework.push.reliable.reliable_push import KeepLimits, ReliablePush
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
 from framework.route.loading import checked_router, open_router
 from framework.route.router import Router
 from framework.shard.limiter_store import LimiterStore
-from framework.shard.shards import Shards, open_shards
+from framework.shard.shards import open_shards
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
@@ -42,7 +42,6 @@ class ProcessClient(Client):
         self._settings = settings
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards, protection = open_shards(settings, role="client"), open_protection(settings)
-        self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
         self.recorder = LazyRecorder(settings, shards, protection)
         super().__init__(
             shards,
@@ -51,7 +50,7 @@ class ProcessClient(Client):
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
-            reliable_push=self.reliable_push,
+            fallback=open_fallback(settings, shards),
             recorder=self.recorder,
             protection=protection,
         )
@@ -128,12 +127,6 @@ def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseExcept
     )
 
 
-def open_reliable_push(settings: Settings, shards: Shards) -> ReliablePush:
-    """Return the object that keeps and replays pushes in the configured folder. Opens no file."""
-    chosen = settings.reliable_push
-    return ReliablePush(settings.pushes_dir, KeepLimits(chosen.max_jobs, chosen.max_bytes), shards)
-
-
 def open_limiter(settings: Settings) -> SizeLimiter:
     """Return the limiter of the arguments' sizes."""
     sizes = settings.size_limit
@@ -173,7 +166,7 @@ def boot() -> Settings:
     """
     settings = load()
     router = connect(settings)
-    replay_kept_pushes(process_client.current())
+    process_client.current().fallback.start()
     warn_unknown_variables(settings)
     warn_stale_queues(settings)
     warn_splits(settings, router)
@@ -216,14 +209,8 @@ def _open_default() -> ProcessClient:
     settings = load()
     warn_unknown_variables(settings)
     client = ProcessClient(settings)
-    replay_kept_pushes(client)
+    client.fallback.start()
     return client
-
-
-def replay_kept_pushes(client: ProcessClient) -> None:
-    """Begin to replay what ended processes with the same folder have kept."""
-    if client.reliable_push is not None:
-        client.reliable_push.start()
 
 
 process_client: port.Binding[ProcessClient] = port.Binding("`import framework` binds the client of the process.")

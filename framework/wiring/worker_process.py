@@ -60,7 +60,7 @@ from framework.telemetry.sentry import tracker_of
 from framework.version import VERSION
 from framework.wire import keys
 from framework.wiring.capsule_parts import CapsuleBuilder
-from framework.wiring.client import default_client, replay_kept_pushes
+from framework.wiring.client import default_client
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.schedule import open_poller
 
@@ -118,7 +118,7 @@ def run_worker(
         if waited is not None:
             return waited
         components.parts.check()
-        replay_kept_pushes(default_client())
+        default_client().fallback.start()
         # The objects that exist by now live as long as the process. Unfrozen, each full garbage collection would visit them, and jobs
         # that make many objects cause such collections: jobs that parse files took twice the processor time.
         gc.freeze()

@@ -11,10 +11,10 @@ import pytest
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import DueTime
 from framework.errors import BulkPushError, ConfigurationError, ShardUnavailableError
+from framework.features.reliable_push.kept_push import KeptPush
+from framework.features.reliable_push.replay import write_kept_push
 from framework.push.edited_payloads import Edits
 from framework.push.protection import PayloadProtection
-from framework.push.reliable.kept_push import KeptPush
-from framework.push.reliable.replay import write_kept_push
 from framework.push.size_limiter import SizeLimits
 from framework.wire import keys
 from framework.wire.ids import generate_jid

@@ -11,13 +11,15 @@ from pathlib import Path
 from weakref import WeakSet
 
 from framework.errors import ShardUnavailableError
+from framework.features.reliable_push.file_system import FileSystem
+from framework.features.reliable_push.kept_push import KeptPush
+from framework.features.reliable_push.push_file import PushFile
+from framework.features.reliable_push.push_folder import remove_file, take_over_files
+from framework.features.reliable_push.replay_round import ReplayProgress, ReplayRound
+from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.process_clock import process_clock
+from framework.push.fallback import PushFallback
 from framework.push.job_batch import JobBatch
-from framework.push.reliable.file_system import FileSystem
-from framework.push.reliable.kept_push import KeptPush
-from framework.push.reliable.push_file import PushFile
-from framework.push.reliable.push_folder import remove_file, take_over_files
-from framework.push.reliable.replay_round import ReplayProgress, ReplayRound
 from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread, ThreadStartError
@@ -43,8 +45,10 @@ class KeepLimits:
 
 
 # A push is in a synced file before it returns, and leaves the file after Redis has it.
-class ReliablePush:
+class ReliablePush(PushFallback):
     """Keep and replay pushes. Safe to share between threads, and after a fork."""
+
+    keeps = True
 
     def __init__(
         self,
@@ -282,3 +286,9 @@ def _reset_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def open_reliable_push(settings: ReliablePushSettings, shards: Mapping[str, Shard]) -> ReliablePush:
+    """Return the object that keeps and replays pushes in the configured folder. Opens no file."""
+    chosen = settings.reliable_push
+    return ReliablePush(settings.pushes_dir, KeepLimits(chosen.max_jobs, chosen.max_bytes), shards)

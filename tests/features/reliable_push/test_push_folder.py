@@ -5,14 +5,14 @@ import os
 import pytest
 
 from framework.errors import ShardUnavailableError
+from framework.features.reliable_push.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
+from framework.features.reliable_push.push_file import read_file
+from framework.features.reliable_push.push_folder import set_aside_files
 from framework.push.job_batch import JobBatch
-from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
-from framework.push.reliable.push_file import read_file
-from framework.push.reliable.push_folder import set_aside_files
 from framework.wire.status_key import TrackedJob
+from tests.features.reliable_push.conftest import DOWN, Producer
 from tests.harness import until
 from tests.push.conftest import worker
-from tests.push.reliable.conftest import DOWN, Producer
 
 
 def keep(producer, *numbers):
@@ -99,7 +99,7 @@ def test_file_without_a_header_is_set_aside(producer, jobs, lines):
 
 def test_file_of_another_version_stays_as_it_is(producer, jobs, lines, monkeypatch):
     with monkeypatch.context() as newer:
-        newer.setattr("framework.push.reliable.push_file.VERSION", 2)
+        newer.setattr("framework.features.reliable_push.push_file.VERSION", 2)
         path = keep(producer, 1)
     data = path.read_bytes()
     producer().reliable.replay()

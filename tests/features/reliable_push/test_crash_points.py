@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 
 from framework.wire import keys
+from tests.features.reliable_push.conftest import DOWN, CrashingFiles, Killed
 from tests.push.conftest import worker
-from tests.push.reliable.conftest import DOWN, CrashingFiles, Killed
 
 pytestmark = pytest.mark.usefixtures("no_thread")
 PUSHES = 3

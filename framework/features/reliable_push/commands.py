@@ -11,16 +11,16 @@ import click
 from framework.all_settings import load
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
+from framework.features.reliable_push.push_file import VERSION, read_file
+from framework.features.reliable_push.push_folder import is_locked, push_files, set_aside_files
+from framework.features.reliable_push.reliable_push import open_reliable_push
 from framework.private_files import check_folder
-from framework.push.reliable.push_file import VERSION, read_file
-from framework.push.reliable.push_folder import is_locked, push_files, set_aside_files
 from framework.shard.shards import open_shards
 from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import json_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines
 from framework.text import format_age, format_count
-from framework.wiring.client import open_reliable_push
 
 _HEADINGS = ("FILE", "PROCESS", "SHARDS", "JOBS", "BYTES", "OLDEST", "STATE")
 

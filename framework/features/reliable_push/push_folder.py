@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from framework.errors import UnsafeFileError
+from framework.features.reliable_push.file_system import FileSystem
+from framework.features.reliable_push.push_file import DAMAGED, SUFFIX, UNFINISHED, VERSION, PushFile
 from framework.private_files import check_folder
-from framework.push.reliable.file_system import FileSystem
-from framework.push.reliable.push_file import DAMAGED, SUFFIX, UNFINISHED, VERSION, PushFile
 from framework.telemetry import logs
 
 # A process makes a file in far less time.

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 from redis.exceptions import NoPermissionError
 
 from framework.errors import ShardUnavailableError
+from framework.features.reliable_push.kept_push import KeptPush
 from framework.push.job_batch import JobBatch
-from framework.push.reliable.kept_push import KeptPush
 from framework.shard.shard import Shard
 from framework.shard.transaction import TOKEN_S
 from framework.types import Jid

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from framework.features.reliable_push.file_system import FileSystem
+from framework.features.reliable_push.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
 from framework.private_files import make_folder
 from framework.private_files import read_file as read_private_file
-from framework.push.reliable.file_system import FileSystem
-from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
 
 VERSION = 1
 """The version of the format. A file of another version is left to the release that wrote it."""

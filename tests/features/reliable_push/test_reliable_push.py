@@ -10,13 +10,13 @@ import pytest
 
 from framework import Deduplicate
 from framework.errors import ShardUnavailableError
+from framework.features.reliable_push.reliable_push import KeepLimits
 from framework.process_clock import process_clock
-from framework.push.reliable.reliable_push import KeepLimits
 from framework.supervised_threads import report_to
 from framework.wire import keys
+from tests.features.reliable_push.conftest import DOWN, FullDisk
 from tests.harness import forked, full_memory, until
 from tests.push.conftest import LetPass, worker
-from tests.push.reliable.conftest import DOWN, FullDisk
 
 
 class Clock:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from framework.errors import ShardUnavailableError
+from framework.features.reliable_push.kept_push import DamagedRecordError, KeptPush
+from framework.features.reliable_push.push_file import Entry, PushFile
+from framework.features.reliable_push.replay import ReplayResult, write_kept_push
 from framework.process_clock import process_clock
-from framework.push.reliable.kept_push import DamagedRecordError, KeptPush
-from framework.push.reliable.push_file import Entry, PushFile
-from framework.push.reliable.replay import ReplayResult, write_kept_push
 from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
 from framework.telemetry import logs

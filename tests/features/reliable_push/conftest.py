@@ -6,9 +6,9 @@ import os
 import pytest
 
 from framework.declare import port, registry
-from framework.push.reliable.file_system import FileSystem
-from framework.push.reliable.push_folder import push_files
-from framework.push.reliable.reliable_push import KeepLimits, ReliablePush
+from framework.features.reliable_push.file_system import FileSystem
+from framework.features.reliable_push.push_folder import push_files
+from framework.features.reliable_push.reliable_push import KeepLimits, ReliablePush
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wiring.client import bind_default
@@ -115,7 +115,7 @@ class Producer:
         limits = options.pop("limits")
         middleware = options.pop("middleware", ())
         self.reliable = ReliablePush(folder, limits, shards, **options)
-        self.pusher = Pusher(shards).open(*middleware, reliable_push=self.reliable)
+        self.pusher = Pusher(shards).open(*middleware, fallback=self.reliable)
 
     def end(self):
         """Free the locks as the end of a process does."""

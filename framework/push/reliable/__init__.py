@@ -1,1 +1,0 @@
-"""Keep pushes in files of the producer while Redis is down, and replay them."""
