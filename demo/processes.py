@@ -61,7 +61,7 @@ class DemoProcesses:
                 store.start()
             settings = load()  # no framework.boot(): it would warn that no process runs yet
             self._open_log()
-            self._supervisor = open_supervisor(settings, self._specs(), on_event=self._on_event)
+            self._supervisor = open_supervisor(settings, self._specs(), STOP_TIMEOUT_S, self._on_event)
             self._supervisor.start()
             self._supervisor.run_in_thread()
         except BaseException:
