@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from framework.async_twin import async_twin
 from framework.declare import batch_client, port
-from framework.declare.batch_port import BatchFacts, BatchStatus, JobCollector, kept_values
+from framework.declare.batch_port import BATCHES, BatchFacts, BatchStatus, JobCollector, kept_values
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue, queue
@@ -125,7 +125,7 @@ class Batch:
             UnknownBatchError: the batch has no jobs yet, was deleted, or has expired.
             ShardUnavailableError: Redis does not answer.
         """
-        return port.current().batches.status(self.bid)
+        return port.current().service(BATCHES).status(self.bid)
 
     async def astatus(self) -> BatchStatus:
         """Return ``status`` without blocking the event loop, with its errors."""
@@ -138,7 +138,7 @@ class Batch:
         A job asks at its start, and returns if it is false: it then counts as succeeded. A batch that is unknown is not valid. Each
         read is a round trip. Raises ShardUnavailableError.
         """
-        return port.current().batches.is_valid(self.bid)
+        return port.current().service(BATCHES).is_valid(self.bid)
 
     async def avalid(self) -> bool:
         """Return ``valid`` without blocking the event loop, with its errors."""
@@ -151,7 +151,7 @@ class Batch:
             UnknownBatchError: the batch has no jobs yet, was deleted, or has expired.
             ShardUnavailableError: Redis does not answer.
         """
-        port.current().batches.change(self.bid, "invalidate")
+        port.current().service(BATCHES).change(self.bid, "invalidate")
 
     def cancel(self) -> None:
         """Cancel every job of the batch and of the nested ones: none begins later than five seconds after this call.
@@ -161,14 +161,14 @@ class Batch:
         all have ended; ``success`` never happens. From this call on the batch takes no jobs (``BatchCancelledError``). If it is a
         step of a workflow, the workflow is cancelled. A batch that has succeeded stays as it is. Raises as ``invalidate``.
         """
-        port.current().batches.change(self.bid, "cancel")
+        port.current().service(BATCHES).change(self.bid, "cancel")
 
     def delete(self) -> None:
         """Delete the state of the batch: its jobs stay, and no event happens any more. Its parent does not wait for it any more.
 
         Raises as ``invalidate``.
         """
-        port.current().batches.change(self.bid, "delete")
+        port.current().service(BATCHES).change(self.bid, "delete")
 
     def results(self) -> list[Any]:
         """Return what the jobs that have succeeded have returned, in the order of their pushes.
@@ -181,20 +181,20 @@ class Batch:
             UnknownBatchError: the batch was deleted, or has expired: a day after its success.
             ShardUnavailableError: Redis does not answer.
         """
-        return kept_values(port.current().batches.results(self.bid))
+        return kept_values(port.current().service(BATCHES).results(self.bid))
 
     def failed_jids(self) -> Iterator[Jid]:
         """Yield the ids of its jobs that failed in their last run: those that will be retried, and the dead ones."""
-        yield from port.current().batches.members(self.bid, "failed")
+        yield from port.current().service(BATCHES).members(self.bid, "failed")
         yield from self.dead_jids()
 
     def dead_jids(self) -> Iterator[Jid]:
         """Yield the ids of its jobs that died."""
-        yield from port.current().batches.members(self.bid, "dead")
+        yield from port.current().service(BATCHES).members(self.bid, "dead")
 
     def children(self) -> "Iterator[Batch]":
         """Yield the batches that are nested in it."""
-        for bid in port.current().batches.members(self.bid, "children"):
+        for bid in port.current().service(BATCHES).members(self.bid, "children"):
             yield Batch(bid)
 
     aresults = async_twin(results)
@@ -210,7 +210,7 @@ class Batch:
         **kwargs: P.kwargs,
     ) -> None:
         setter = cast("CoreSetter[P]", _check_callback(event, callback))
-        batches, facts = port.current().batches, self._facts
+        batches, facts = port.current().service(BATCHES), self._facts
         built = batches.build_callback(facts, event, setter.request(*args, **kwargs))
         if built is None:
             return
@@ -235,7 +235,7 @@ class JobsBlock(AbstractContextManager["JobsBlock"]):
     def __enter__(self) -> Self:
         if self._collector is not None:
             raise BatchError(self._facts.bid, "this block was entered before; call jobs() again")
-        self._collector = port.current().batches.block(self._facts, self._autoflush)
+        self._collector = port.current().service(BATCHES).block(self._facts, self._autoflush)
         self._stack.enter_context(batch_client.collecting(self._collector))
         return self
 

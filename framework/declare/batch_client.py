@@ -6,11 +6,10 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from framework.declare import port
-from framework.declare.batch_port import BatchPort, JobCollector
+from framework.declare.batch_port import JobCollector
 from framework.declare.declaration import Declaration
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.declare.workflow_port import WorkflowPort
 from framework.feature import Late
 from framework.types import Jid, JobState
 
@@ -25,16 +24,6 @@ class BlockClient:
 
     def __init__(self, client: port.ClientPort) -> None:
         self.client = client
-
-    @property
-    def batches(self) -> BatchPort:
-        """See ``ClientPort``."""
-        return self.client.batches
-
-    @property
-    def workflows(self) -> WorkflowPort:
-        """See ``ClientPort``."""
-        return self.client.workflows
 
     @property
     def limiters(self) -> LimiterPort:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from framework.declare.request import BulkRequest, PushRequest
+from framework.feature import Late
 from framework.types import Jid
 from framework.wire.answers import stored_end, value_of
 from framework.wire.batch_fields import BatchAction, BatchEventName, BatchMembers, Callback
@@ -182,3 +183,7 @@ class BatchPort(Protocol):
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
         """Yield the ids of its failed or dead jobs, or of its nested batches."""
         ...
+
+
+BATCHES: Late[type[BatchPort]] = Late("framework.features.batches.batches:Batches")
+"""The batches of the client, which serves them (``ClientPort.service``)."""

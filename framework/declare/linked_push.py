@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from framework.declare import batch_client, port
-from framework.declare.batch_port import BatchFacts
+from framework.declare.batch_port import BATCHES, BatchFacts
 from framework.declare.request import PushRequest
 from framework.types import Jid
 from framework.wire.batch_fields import BatchEventName, new_bid
@@ -33,7 +33,7 @@ def push_linked(
     facts = BatchFacts(new_bid(), f"Callbacks of {request.declaration.wire_name}", expires_in_s=_EXPIRES_IN_S)
     if around is not None:
         facts.parent, facts.parent_block = around.facts, around
-    batches = port.current().batches
+    batches = port.current().service(BATCHES)
     collector = batches.block(facts, autoflush=_AUTOFLUSH)
     try:
         with batch_client.collecting(collector):

@@ -10,11 +10,9 @@ from framework.errors import PushError
 
 # `import framework` loads this module. pydantic, which these modules import, is loaded with the first worker class.
 if TYPE_CHECKING:
-    from framework.declare.batch_port import BatchPort
     from framework.declare.declaration import Declaration
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
-    from framework.declare.workflow_port import WorkflowPort
     from framework.feature import Late
     from framework.types import Jid, JobState
 
@@ -43,16 +41,6 @@ class ClientPort(Protocol):
 
     def perform_bulk_inline(self, worker: type[Any], request: "BulkRequest") -> "list[Jid | None]":
         """Run many jobs here, one after the other, as ``perform_inline`` does. All are checked before the first runs."""
-        ...
-
-    @property
-    def batches(self) -> "BatchPort":
-        """Return the batches of the shards."""
-        ...
-
-    @property
-    def workflows(self) -> "WorkflowPort":
-        """Return the workflows of the shards."""
         ...
 
     def look_up(self, jids: "Sequence[Jid]") -> "dict[Jid, JobState]":

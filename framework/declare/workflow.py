@@ -17,7 +17,7 @@ from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue
 from framework.declare.workflow_functions import path_of
-from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
+from framework.declare.workflow_port import WORKFLOWS, NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
 from framework.errors import ArgumentsError, WorkflowError
 from framework.messages import did_you_mean
 from framework.typeguards import is_class, short_repr
@@ -165,7 +165,7 @@ class Workflow:
         self._check_kept(made, kept)
         steps = [NewStep(one.name, one.on, one.after, jobs, one.name in kept) for one, jobs in made]
         new = NewWorkflow(self._name, self._description, self._queue, self._expires_in_s, steps)
-        return WorkflowRun(port.current().workflows.start(new))
+        return WorkflowRun(port.current().service(WORKFLOWS).start(new))
 
     astart = async_twin(start)
 
@@ -282,7 +282,7 @@ class WorkflowRun:
             UnknownWorkflowError: it was deleted, or has expired.
             ShardUnavailableError: Redis does not answer.
         """
-        return port.current().workflows.status(self.id)
+        return port.current().service(WORKFLOWS).status(self.id)
 
     async def astatus(self) -> WorkflowStatus:
         """Return ``status`` without blocking the event loop, with its errors."""
@@ -293,18 +293,18 @@ class WorkflowRun:
 
         Raises as ``status``.
         """
-        port.current().workflows.change(self.id, "invalidate")
+        port.current().service(WORKFLOWS).change(self.id, "invalidate")
 
     def cancel(self) -> None:
         """Cancel the jobs of the step that runs (``Batch.cancel``), and write no other step or branch. Raises as ``status``."""
-        port.current().workflows.change(self.id, "cancel")
+        port.current().service(WORKFLOWS).change(self.id, "cancel")
 
     def delete(self) -> None:
         """Forget the workflow and the batch of the step that runs: its jobs stay, and no step starts.
 
         Raises as ``status``.
         """
-        port.current().workflows.change(self.id, "delete")
+        port.current().service(WORKFLOWS).change(self.id, "delete")
 
     ainvalidate = async_twin(invalidate)
     acancel = async_twin(cancel)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.feature import Late
 from framework.wire.workflow_fields import StepCondition, WorkflowCommand, WorkflowEvent
 
 StepState: TypeAlias = Literal["waiting", "starting", "running", "succeeded", "failed", "cancelled", "skipped"]
@@ -142,3 +143,7 @@ class WorkflowPort(Protocol):
     def status(self, workflow_id: str) -> WorkflowStatus:
         """Return the status of a workflow."""
         ...
+
+
+WORKFLOWS: Late[type[WorkflowPort]] = Late("framework.features.workflows.workflows:Workflows")
+"""The workflows of the client, which serves them (``ClientPort.service``)."""

@@ -12,7 +12,6 @@ from framework.errors import ShardUnavailableError
 from framework.feature import Late, features
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
-from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
@@ -32,7 +31,6 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.sub_queue_payloads import SubQueuePayloads, check_priority
 from framework.push.template import JobTemplate, TemplatePayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
-from framework.push.workflows import Workflows
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
@@ -81,8 +79,6 @@ class Client:
         self._plans: dict[str, PushPlan] = {}
         self.state_signatures = protection.state
         self._services: dict[Late[Any], Any] = {}
-        self.batches = Batches(self, protection.state)
-        self.workflows = Workflows(self, self.batches, protection.state)
 
     def join_features(self) -> None:
         """Let all features take part in the pushes of this client."""

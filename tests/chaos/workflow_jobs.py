@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from redis import Redis
 
 from framework import ApplicationWorker
-from framework.push import step_parts
+from framework.features.workflows import step_parts
 from framework.workflows import Workflow, computed, computes_arguments
 
 PROOFS = Redis.from_url(os.environ["PROOF_URL"])

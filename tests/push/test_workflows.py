@@ -7,7 +7,7 @@ import pytest
 from framework.batches import Batch
 from framework.declare import registry
 from framework.errors import ArgumentsError, UnknownWorkflowError, WorkflowError
-from framework.push import step_parts
+from framework.features.workflows import step_parts
 from framework.store.script import FINISH
 from framework.wire import keys
 from framework.wire.batch_fields import bid_of

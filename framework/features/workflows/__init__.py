@@ -1,1 +1,1 @@
-"""Run batches of jobs one after the other, as steps."""
+"""Run the steps of a workflow one after the other, each as a batch."""

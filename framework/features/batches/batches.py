@@ -7,8 +7,8 @@ from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback,
 from framework.declare.declaration import Declaration
 from framework.declare.request import PushRequest
 from framework.errors import BatchError, MissingKeyError, StateRefusedError, UnknownBatchError
-from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
-from framework.push.homes import Homes
+from framework.features.batches.block import BatchBlock, JobMaker, stored_callback
+from framework.features.batches.homes import Homes
 from framework.push.job_batch import JobBatch
 from framework.push.push_plan import PushPlan
 from framework.shard.shard import Shard
@@ -25,6 +25,8 @@ from framework.wire.sub_queues import parent_of
 class CallbackMaker(JobMaker, Protocol):
     """The methods of the client that batches use."""
 
+    state_signatures: StateSignatures
+
     def build_one(
         self, declaration: Declaration, args: list[Any], options: Mapping[str, Any], fields: Mapping[str, Json]
     ) -> tuple[PushPlan, JobBatch | None]:
@@ -35,9 +37,9 @@ class CallbackMaker(JobMaker, Protocol):
 class Batches:
     """The batches of all shards of a client. Safe to share between threads."""
 
-    def __init__(self, client: CallbackMaker, signatures: StateSignatures) -> None:
+    def __init__(self, client: CallbackMaker) -> None:
         self._client = client
-        self._signatures = signatures
+        self._signatures = client.state_signatures
         self._homes = Homes(lambda: client.shards, UnknownBatchError)
 
     def block(self, facts: BatchFacts, autoflush: int) -> JobCollector:

@@ -1,9 +1,9 @@
 """Start workflows and their steps, on every shard."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from framework.declare import registry
 from framework.declare.batch_client import current_block
@@ -17,17 +17,18 @@ from framework.declare.workflow_functions import function_of
 from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
 from framework.declare.workflow_worker import WorkflowStepWorker
 from framework.errors import BatchError, ResultError, UnknownBatchError, UnknownWorkflowError, WorkflowError
-from framework.push.batch_block import BatchBlock
-from framework.push.batches import Batches, CallbackMaker
-from framework.push.homes import Homes
-from framework.push.step_parts import split_jobs
+from framework.feature import Late
+from framework.features.batches.batches import Batches, CallbackMaker
+from framework.features.batches.block import BatchBlock
+from framework.features.batches.homes import Homes
+from framework.features.workflows.step_parts import split_jobs
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.types import Json
 from framework.wire import keys
 from framework.wire.ids import generate_jid
 from framework.wire.json import dumps, loads
-from framework.wire.stored_state import StatePlace, StateSignatures
+from framework.wire.stored_state import StatePlace
 from framework.wire.workflow_fields import (
     EVENTS_OF_STEPS,
     StepJobs,
@@ -50,6 +51,11 @@ _NO_FLUSH = 1 << 60
 """A part of a step is one write, whatever its size."""
 
 
+S = TypeVar("S")
+
+_BATCHES: Late[type[Batches]] = Late("framework.features.batches.batches:Batches")
+
+
 class StepPusher(CallbackMaker, Protocol):
     """The methods of the client that workflows use."""
 
@@ -61,14 +67,18 @@ class StepPusher(CallbackMaker, Protocol):
         """Return the queue and the shard of a class."""
         ...
 
+    def service(self, kind: Late[Callable[[Any], S]]) -> S:
+        """Return the object of this kind that belongs to the client."""
+        ...
+
 
 class Workflows:
     """The workflows of all shards of a client. Safe to share between threads."""
 
-    def __init__(self, client: StepPusher, batches: Batches, signatures: StateSignatures) -> None:
+    def __init__(self, client: StepPusher) -> None:
         self._client = client
-        self._signatures = signatures
-        self._batches = batches
+        self._signatures = client.state_signatures
+        self._batches = client.service(_BATCHES)
         self._homes = Homes(lambda: client.shards, UnknownWorkflowError)
 
     # At a crash: a death before the last line leaves a definition that no job refers to. It expires, and the caller has no id.
