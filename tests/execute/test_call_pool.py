@@ -33,7 +33,8 @@ def test_pool_runs_calls_in_threads_up_to_its_most(deaths):
     assert sum(thread.name == "pool" for thread in threading.enumerate()) == 2
     held.set()
     until(lambda: pool.idle)
-    assert (len(names), len(set(names)), deaths) == (4, 2, [])
+    # One thread may have run them all before the other looked.
+    assert (len(names), len(set(names)) <= 2, deaths) == (4, True, [])
     pool.close()
     until(lambda: not any(thread.is_alive() for thread in names))
 

@@ -7,6 +7,7 @@ import pytest
 
 from framework.all_settings import load
 from framework.application_worker import ApplicationWorker
+from framework.push.protection import NO_PROTECTION
 from framework.tasks import ledger
 from framework.tasks.access import LazyRecorder
 from framework.tasks.apply import apply_changes
@@ -27,7 +28,7 @@ def recorder(tmp_path, redis_url, monkeypatch, application):
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("REDIS_URL", redis_url)
     shard = opened(redis_url)
-    made = LazyRecorder(load(), {"main": shard}, f"sqlite:///{tmp_path}/tasks.db")
+    made = LazyRecorder(load(), {"main": shard}, NO_PROTECTION, f"sqlite:///{tmp_path}/tasks.db")
     yield made
     made.close()
     shard.close()
