@@ -12,21 +12,27 @@ class ProcessClock:
         # An attribute and no method: a push and a run ask several times, and pay for a call in C only. Not in the module: freezegun
         # replaces `time.time` in every module, and would put it back while a test has another clock.
         self.now: Callable[[], float] = time.time
-        self._host = self.now
-        self._overrides: tuple[tuple[Callable[[], float]], ...] = ()
+        self.to_server: Callable[[float], float] = float
+        """Converts a time of this clock to that of Redis, by which keys expire. They differ only in a test that moves this clock."""
+        self._overrides: tuple[tuple[Callable[[], float], Callable[[float], float]], ...] = ((self.now, float),)
 
     @contextmanager
-    def override(self, now: Callable[[], float]) -> Generator[None]:
+    def override(self, now: Callable[[], float], to_server: Callable[[float], float] = float) -> Generator[None]:
         """For tests: ask ``now`` for the time within the block, in all threads. The innermost block counts."""
-        # A tuple of its own, so that a block which ends early removes itself and no other.
-        entry = (now,)
+        entry = (now, to_server)
         self._overrides = (*self._overrides, entry)
-        self.now = now
+        self.now, self.to_server = entry
         try:
             yield
         finally:
+            # A block may end before one that it contains.
             self._overrides = tuple(one for one in self._overrides if one is not entry)
-            self.now = self._overrides[-1][0] if self._overrides else self._host
+            self.now, self.to_server = self._overrides[-1]
+
+    @property
+    def host(self) -> Callable[[], float]:
+        """The clock of the host, whatever a test has set."""
+        return self._overrides[0][0]
 
 
 process_clock = ProcessClock()

@@ -88,11 +88,12 @@ class Poller:
         self._timing.set_clock(float(reply[0]))
         members: Sequence[bytes] = reply[1::2]
         if members:
-            self._promote(timing.source, members, reply[2::2])
+            self.promote(timing.source, members, reply[2::2])
         self._timing.promoted(timing, more=len(members) == PAGE_SIZE)
         return len(members)
 
-    def _promote(self, source: str, members: Sequence[bytes], scores: Sequence[bytes]) -> None:
+    def promote(self, source: str, members: Sequence[bytes], scores: Sequence[bytes]) -> None:
+        """Move these members of a set, which are due since these times, in one script. Raises redis errors."""
         planned = zip(members, scores, strict=True)
         plans = [self._planner.plan(source, member, float(score)) for member, score in planned]
         actions = [plan for plan in plans if isinstance(plan, DueAction)]

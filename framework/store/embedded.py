@@ -96,16 +96,25 @@ class EmbeddedServer:
 
     With ``detached=False`` the server dies with its parent process, even when the parent is killed (on Linux; elsewhere at ``stop``
     only). Linux binds it to the thread that started it, so that thread must live as long as the server. With ``detached=True`` the
-    server outlives its parent, and ``stop`` ends it from any process.
+    server outlives its parent, and ``stop`` ends it from any process. With ``keeps_data=False`` nothing is written to the disk.
     """
 
     def __init__(
-        self, data_dir: Path, *, binary: Path | None = None, detached: bool = False, source: str = "config/redis.yml"
+        self,
+        data_dir: Path,
+        *,
+        binary: Path | None = None,
+        detached: bool = False,
+        source: str = "config/redis.yml",
+        keeps_data: bool = True,
+        databases: int = 16,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self.detached = detached
         self._binary = binary
         self._source = source
+        self._keeps_data = keeps_data
+        self._databases = databases
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -236,8 +245,9 @@ class EmbeddedServer:
             password, port = secrets.token_hex(16), str(_free_port())
             url = f"redis://:{password}@127.0.0.1:{port}/0"
             place = {"bind": "127.0.0.1", "port": port, "requirepass": password}
-        durable = {"appendonly": "yes", "appendfsync": "everysec", "save": '""', "maxmemory-policy": "noeviction"}
-        lines = {"daemonize": "no", "dir": _quoted(self.data_dir), **place, **durable}
+        durable = {"appendonly": "yes" if self._keeps_data else "no", "appendfsync": "everysec", "save": '""'}
+        limits = {"maxmemory-policy": "noeviction", "databases": str(self._databases)}
+        lines = {"daemonize": "no", "dir": _quoted(self.data_dir), **place, **durable, **limits}
         _write(self.data_dir / "server.conf", "".join(f"{key} {value}\n" for key, value in lines.items()))
         return url
 

@@ -28,7 +28,7 @@ class Script:
     @cached_property
     def source(self) -> bytes:
         """The text that Redis runs: the parts, then the script."""
-        return b"".join((*map(_part, self.parts), _text(self.name, "")))
+        return b"".join((*map(part_text, self.parts), _text(self.name, "")))
 
     @cached_property
     def digest(self) -> str:
@@ -87,7 +87,8 @@ class Script:
 
 
 @cache
-def _part(name: str) -> bytes:
+def part_text(name: str) -> bytes:
+    """Return the text of a part, read once."""
     return _waiters() if name == _WAITERS else _text(name, "parts")
 
 
@@ -98,7 +99,7 @@ def _waiters() -> bytes:
     The list of rights reads the source: it finds ``release_NAME(``, and would not find a table of functions.
     """
     holds = [hold for one in features() for hold in one.holds]
-    parts = b"".join(_part(name) for name in dict.fromkeys(hold.part for hold in holds))
+    parts = b"".join(part_text(name) for name in dict.fromkeys(hold.part for hold in holds))
     told = "".join(
         f"""  if held.{hold.name} then
     local told, why = pcall(function() release_{hold.name}(unpack(held.{hold.name})) end)

@@ -1,4 +1,4 @@
-"""Test workers and the code that pushes jobs: without Redis (``fake``, ``inline``), or with it (``real``).
+"""Test workers and the code that pushes jobs: on a Redis of the tests (``fake``, ``inline``), or on the configured one (``real``).
 
     from framework.testing import assert_enqueued, drain, fake
 

@@ -37,6 +37,16 @@ def exclusive_use(endpoints: Iterable[Endpoint]) -> Generator[None]:
         yield
 
 
+def use_now(endpoint: Endpoint) -> bool:
+    """Use this database until the process ends; return false if another process uses it now."""
+    path = _lock_path(endpoint)
+    descriptor = _try_lock(path)
+    if descriptor is None:
+        return False
+    _held.add(path)
+    return True
+
+
 def _lock_path(endpoint: Endpoint) -> Path:
     place = f"{endpoint.shown} {urlsplit(endpoint.url).path} {dict(endpoint.options).get('db', '')}"
     name = hashlib.sha256(place.encode()).hexdigest()[:16]
@@ -59,17 +69,24 @@ def _locked(path: Path, endpoint: Endpoint) -> Generator[None]:
 def _lock(path: Path, endpoint: Endpoint) -> int:
     """Lock the file, for as long as its descriptor is open; return the descriptor. The end of the process closes it."""
     for _ in range(_ATTEMPTS):
-        descriptor = private_files.open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have deleted it after it was opened.
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        os.close(descriptor)
+        descriptor = _try_lock(path)
+        if descriptor is not None:
+            return descriptor
         time.sleep(_POLL_S)
     raise ModeError(
         f"another process of tests uses {endpoint.shown}: real() acts on all jobs there. Give each process a database of its own, "
         "for example by REDIS_URL, or end that process."
     )
+
+
+def _try_lock(path: Path) -> int | None:
+    descriptor = private_files.open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may have deleted it after it was opened.
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None

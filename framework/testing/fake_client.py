@@ -1,6 +1,7 @@
-"""Push into memory: the client of the product, with faked shards."""
+"""Push into the databases of a fake: the client of the product, with what the test decides."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -8,32 +9,25 @@ from framework import middleware
 from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
-from framework.feature import Late
 from framework.features.consistency.push import PUSH_POSITIONS, PushPositions
 from framework.features.flags.flag import Flag, is_class_flag
 from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
-from framework.features.leases.store import Leases
 from framework.features.results.calls import RESULTS
+from framework.features.results.store import JobResults
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.loading import open_router
 from framework.shard.shards import Shards
-from framework.store.endpoints import endpoint_of
 from framework.tasks.access import IN_MEMORY, LazyRecorder
-from framework.testing.fake_clock import FakeClock
-from framework.testing.memory import JobMemory
-from framework.testing.memory_payloads import memory_protection
-from framework.testing.memory_policies import Stubs
-from framework.testing.memory_results import MemoryResults
-from framework.testing.memory_shard import MemoryShard
-from framework.testing.memory_worker import MemoryTools
-from framework.testing.stubs import StubFlags
+from framework.testing.fake_payloads import fake_protection
+from framework.testing.fake_redis import FakeShard
+from framework.testing.fake_worker import FakeTools
+from framework.testing.stubs import StubFlags, Stubs
 from framework.types import Jid, Json
+from framework.wire.stored_state import UNSIGNED_STATE
 from framework.wiring.client import ProcessClient, open_limiter
-
-_LEASES: Late[type[Leases]] = Late("framework.features.leases.store:Leases")
 
 OnPush = Callable[[Sequence[Jid]], None]
 
@@ -42,29 +36,35 @@ class FakeClient(ProcessClient):
     """Take the place of the client of the process. ``server_middlewares`` replace the application's; ``None`` keeps them."""
 
     def __init__(
-        self, settings: Settings, stubs: Stubs, clock: FakeClock, server_middlewares: Sequence[type[Any]] | None
+        self,
+        settings: Settings,
+        stubs: Stubs,
+        clock: Callable[[], float],
+        fake_shards: Mapping[str, FakeShard],
+        server_middlewares: Sequence[type[Any]] | None,
     ) -> None:
         self._settings = settings
-        protection = memory_protection(settings)
+        protection = fake_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
-        self.memory_shards = {
-            name: MemoryShard(name, endpoint_of(settings, name), JobMemory(clock), clock) for name in settings.shards
-        }
+        self.fake_shards = fake_shards
+        shards = Shards(fake_shards, source=settings.config_file_label("redis.yml"))
+        self.order: dict[Jid, int] = {}
+        """Numbers the jobs as they are pushed: a clock that stands gives them the same time."""
         self.on_push: OnPush | None = None
         """Called with the ids of written jobs: the mode ``inline`` runs them."""
+        self.on_written: Callable[[], None] | None = None
+        """Called when jobs of a batch are written, which may have enqueued callbacks."""
         self._stubs = stubs
-        self._fake_clock = clock
         self._limiters = stubs.limiters
-        stubs.leases.clock = clock
-        self.recorder = LazyRecorder(settings, Shards(self.memory_shards), protection, IN_MEMORY)
+        self.recorder = LazyRecorder(settings, shards, protection, IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
         self._client_calls = middleware.client.instantiate()
         # Not the constructor of the base, which opens shards.
         Client.__init__(
             self,
-            Shards(self.memory_shards),
+            shards,
             self._own_router,
             middleware=self._client_calls,
             limiter=self._own_limiter,
@@ -73,19 +73,17 @@ class FakeClient(ProcessClient):
             protection=protection,
         )
         self.join_features()
-        self._services[PROCESS_FLAGS] = MemoryFlags(stubs.flags, clock)
+        self._services[PROCESS_FLAGS] = StubbedFlags(stubs.flags, clock)
         self._services[PUSH_POSITIONS] = _positions_of(PushPositions(stubs.replicas))
-        self._services[_LEASES] = stubs.leases
-        self._services[RESULTS] = MemoryResults(self.memory_shards)
+        self._services[RESULTS] = FakeResults(self)
 
-    def tools(self) -> MemoryTools:
+    def tools(self) -> FakeTools:
         """Return the parts that the workers of the faked shards share."""
-        return MemoryTools(
+        return FakeTools(
             self.settings,
             self._own_router,
             self._stubs,
-            self._fake_clock,
-            self.memory_shards,
+            {name: shard.own for name, shard in self.fake_shards.items()},
             self.locks,
             self._own_limiter,
             self._client_calls,
@@ -106,8 +104,8 @@ class FakeClient(ProcessClient):
     def push(self, request: PushRequest) -> Jid | None:
         """See ``Client``."""
         jid = super().push(request)
-        if jid is not None and self.on_push is not None:
-            self.on_push([jid])
+        if jid is not None:
+            self._note((jid,))
         return jid
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
@@ -125,18 +123,39 @@ class FakeClient(ProcessClient):
     def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
         """See ``Client``."""
         self._note(jids)
-        for shard in self.memory_shards.values():
-            enqueued = shard.memory.batches.enqueued
-            # A callback may enqueue another.
-            while enqueued and self.on_push is not None:
-                self._note([enqueued.pop(0)])
+        if self.on_written is not None:
+            self.on_written()
 
     def _note(self, jids: Sequence[Jid]) -> None:
+        for jid in jids:
+            self.order[jid] = len(self.order)
         if jids and self.on_push is not None:
             self.on_push(jids)
 
 
-class MemoryFlags(ProcessFlags):
+class FakeResults(JobResults):
+    """Find the results of jobs. No call waits: a job that has not run has none, and no other process runs it."""
+
+    def __init__(self, client: ProcessClient) -> None:
+        # Not the constructor of the base, which keeps each object until the end of the process.
+        self._client = client
+        self._signatures = UNSIGNED_STATE
+        self._reset()
+        self.caller = ""
+
+    def watch(self, jid: Jid, request: PushRequest) -> "Future[bytes]":
+        """See ``JobResults``: without an answer the wait ends at once."""
+        del request
+        future: Future[bytes] = Future()
+        found, _ = self.find(jid)
+        if found is not None:
+            future.set_result(found)
+        else:
+            future.set_exception(TimeoutError("the job has not ended: run it, for example with drain()"))
+        return future
+
+
+class StubbedFlags(ProcessFlags):
     """Answer ``framework.flags`` from the flags of the test, and let the code under test set them."""
 
     def __init__(self, stub: StubFlags, clock: Callable[[], float]) -> None:

@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from framework.errors import ModeError
+from framework.testing.host_time import host_time
 
 
 class FakeClock:
@@ -21,6 +22,10 @@ class FakeClock:
     def __call__(self) -> float:
         """Return the time in epoch seconds."""
         return self._now if self.frozen else time.time() + self._offset_s
+
+    def to_host(self, at: float) -> float:
+        """Return the time of the host's clock that is as far away as ``at`` is by this one."""
+        return at - self() + host_time()
 
     @property
     def now(self) -> datetime:

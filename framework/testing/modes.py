@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from framework.all_settings import load
 from framework.errors import ModeError
 from framework.process_clock import process_clock
 from framework.testing.exclusive_use import exclusive_use
 from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_jobs import FakeJobs
+from framework.testing.fake_redis import faked_shards
+from framework.testing.known_settings import known_settings
 from framework.testing.real_jobs import RealJobs
 from framework.testing.waiting_jobs import WorkerClass
 from framework.wire.job import Job
@@ -24,15 +25,16 @@ _active: list[FakeJobs | RealJobs] = []
 def fake(
     *, clock: FakeClock | None = None, server_middlewares: Sequence[type[Any]] | None = None
 ) -> Generator[FakeJobs]:
-    """Keep the jobs of every push within the block in memory, and run none until the test asks.
+    """Keep the jobs of every push within the block in a Redis of the test's process, and run none until the test asks.
 
     ``clock`` replaces the clock that decides when jobs are due. ``server_middlewares`` run around the jobs instead of those of the
     application: ``()`` for none. Neither ``framework.boot()`` nor a second thread leaves the block.
 
     Raises:
         ConfigurationError: the configuration of the application is invalid.
+        ModeError: no server is installed, and no Redis for tests is configured.
     """
-    with _in_memory(clock, server_middlewares) as jobs:
+    with _faked(clock, server_middlewares) as jobs:
         yield jobs
 
 
@@ -44,8 +46,8 @@ def inline(
 
     The error of a job reaches the pushing code, after its retry was written. Otherwise as ``fake``.
     """
-    with _in_memory(clock, server_middlewares) as jobs:
-        jobs.client.on_push = jobs.run_now
+    with _faked(clock, server_middlewares) as jobs:
+        jobs.client.on_push, jobs.client.on_written = jobs.run_now, jobs.run_callbacks
         yield jobs
 
 
@@ -61,7 +63,12 @@ def real() -> Generator[RealJobs]:
     """
     client = wiring.process_client.original()
     endpoints = [shard.endpoint for shard in client.shards.values()]
-    with exclusive_use(endpoints), wiring.override(client), _activated(RealJobs(client)) as jobs:
+    with (
+        exclusive_use(endpoints),
+        wiring.override(client),
+        process_clock.override(process_clock.host),
+        _activated(RealJobs(client)) as jobs,
+    ):
         yield jobs
 
 
@@ -104,13 +111,15 @@ def assert_enqueued(
 
 
 @contextmanager
-def _in_memory(clock: FakeClock | None, server_middlewares: Sequence[type[Any]] | None) -> Generator[FakeJobs]:
-    jobs = FakeJobs(load(), clock or FakeClock(), server_middlewares)
-    with wiring.override(jobs.client), process_clock.override(jobs.clock), _activated(jobs):
-        try:
-            yield jobs
-        finally:
-            jobs.client.recorder.close()
+def _faked(clock: FakeClock | None, server_middlewares: Sequence[type[Any]] | None) -> Generator[FakeJobs]:
+    settings, now = known_settings(), clock or FakeClock()
+    with faked_shards(settings, now) as shards:
+        jobs = FakeJobs(settings, now, shards, server_middlewares)
+        with wiring.override(jobs.client), process_clock.override(now, now.to_host), _activated(jobs):
+            try:
+                yield jobs
+            finally:
+                jobs.client.recorder.close()
 
 
 @contextmanager

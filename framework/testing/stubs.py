@@ -6,19 +6,27 @@ primary.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from framework.all_settings import Settings
 from framework.application_worker import ApplicationWorker
 from framework.declare.declaration import Declaration
 from framework.errors import ModeError
+from framework.features.concurrency.limits import QUEUE_PREFIX
 from framework.features.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
 from framework.features.consistency.servers import DatabaseServer
 from framework.features.flags.flag import Flag, FlagSource
 from framework.features.health.checks import HealthChecker
 from framework.features.health.indicator import Normal, Signal, Stop
+from framework.features.leases.keys import EXCLUSIVE_LEASES, exclusive_lease
+from framework.features.leases.store import OBTAIN
 from framework.messages import did_you_mean, join_names
 from framework.settings.model import DatabaseSettings
+from framework.shard.shard import Shard
+from framework.testing.stub_limiters import StubLimiters
 from framework.types import DataConsistency
+from framework.wire import keys
+from framework.wire.resources import slot_member
 
 ReplicaState: TypeAlias = Literal["caught_up", "behind"]
 """Whether the replica of a database shows what a push saw."""
@@ -59,27 +67,75 @@ class StubFlags(FlagSource):
         return False
 
 
-class StubLimits:
-    """The slots that other processes hold, by the wire name of a class, or ``queue/NAME``."""
+_ELSEWHERE = "elsewhere"
+"""The identity of the other processes in the members that hold slots."""
+_FOR_EVER = 1e12
 
-    def __init__(self) -> None:
+
+class OtherSlots:
+    """The slots that other processes hold, by the wire name of a class, or ``queue/NAME``: written on every shard of the fake."""
+
+    def __init__(self, shards: Mapping[str, Shard]) -> None:
+        self._shards = shards
         self._taken: dict[str, int] = {}
 
     def occupy(self, worker: type[ApplicationWorker], slots: int) -> None:
         """Let jobs of other processes hold so many slots of a class, so that its jobs may have to wait."""
-        self._taken[worker.declaration().wire_name] = slots
+        self._occupy(worker.declaration().wire_name, slots)
 
     def occupy_queue(self, queue: str, slots: int) -> None:
         """Let jobs of other processes hold so many slots of a queue that the setting ``limits`` names."""
-        self._taken[f"queue/{queue}"] = slots
+        self._occupy(f"{QUEUE_PREFIX}{queue}", slots)
 
     def clear(self) -> None:
         """Free all of these slots. The next ``drain`` runs the jobs that were held."""
-        self._taken.clear()
+        for name in list(self._taken):
+            self._occupy(name, 0)
 
-    def taken(self, name: str) -> int:
-        """Return the slots that other processes hold of a limit."""
-        return self._taken.get(name, 0)
+    def restore(self) -> None:
+        """Write the slots again: the databases were emptied."""
+        for name, slots in self._taken.items():
+            self._occupy(name, slots)
+
+    def _occupy(self, name: str, slots: int) -> None:
+        before, self._taken[name] = self._taken.get(name, 0), slots
+        for shard in self._shards.values():
+            running: Any = f"{keys.limit(name)}:running"
+            client: Any = shard.client
+            if before:
+                client.zrem(running, *(slot_member(_ELSEWHERE, str(number)) for number in range(before)))
+            if slots:
+                client.zadd(running, {slot_member(_ELSEWHERE, str(number)): _FOR_EVER for number in range(slots)})
+
+
+class OtherLeases:
+    """The leases that other holders have: written on the shards of the fake."""
+
+    def __init__(self, shards: Mapping[str, Shard]) -> None:
+        self._shards = shards
+        self._taken: dict[tuple[str, str], float] = {}
+
+    def take(self, name: str, *, timeout_s: float = 3_600.0, shard: str = "main") -> None:
+        """Let another holder have the lease from now on: its holder in the test has lost it."""
+        self._taken[name, shard] = timeout_s
+        on, place = self._shards[shard], exclusive_lease(name)
+        client: Any = on.client
+        client.delete(place)
+        arguments = [name, _ELSEWHERE, "another holder", round(timeout_s * 1_000)]
+        OBTAIN(client, [place, EXCLUSIVE_LEASES], arguments)
+
+    def clear(self) -> None:
+        """Let every lease be free."""
+        self._taken.clear()
+        for shard in self._shards.values():
+            client: Any = shard.client
+            found = list(client.scan_iter(match=exclusive_lease("*")))
+            client.delete(EXCLUSIVE_LEASES, *found)
+
+    def restore(self) -> None:
+        """Write the leases again: the databases were emptied."""
+        for (name, shard), timeout_s in self._taken.items():
+            self.take(name, timeout_s=timeout_s, shard=shard)
 
 
 class StubHealth(HealthChecker):
@@ -165,3 +221,17 @@ class StubReplicas(Databases):
         overrides: ConsistencyLevels = declaration.facts["data_consistency_overrides"] or {}
         found: dict[str, DataConsistency] = {name: overrides.get(name, usual) for name in self._all}
         return found if weakest_level(found) != "always" else {}
+
+
+class Stubs:
+    """The decisions of a test for the policies."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float], shards: Mapping[str, Shard]) -> None:
+        self.flags = StubFlags(clock)
+        self.limits = OtherSlots(shards)
+        self.limiters = StubLimiters()
+        self.leases = OtherLeases(shards)
+        self.health = StubHealth()
+        self.replicas = StubReplicas(settings.databases)
+        self.interrupt_every: int | None = None
+        """After so many items an iterating job is interrupted; ``None``: never."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, overload
 
+from framework.process_clock import process_clock
 from framework.types import Jid, JobState, Payload
 from framework.wire import keys
 from framework.wire.waiters import kept_state_s
@@ -58,7 +59,8 @@ class TrackedJob(NamedTuple):
         """Return the command for a job that waits in its queue, or until ``at`` in epoch seconds of Redis's clock."""
         if at is None:
             return self.command("queued")
-        return ("SET", keys.status(self.jid), "queued", "EXAT", min(MAX_TTL_S, math.ceil(at) + self.lifetime_s(0)))
+        expires_at = math.ceil(process_clock.to_server(at)) + self.lifetime_s(0)
+        return ("SET", keys.status(self.jid), "queued", "EXAT", min(MAX_TTL_S, expires_at))
 
     def delayed_command(self, delay_s: float) -> StatusCommand:
         """Return the command for a job that waits ``delay_s`` by Redis's clock."""

@@ -86,11 +86,11 @@ def test_assembled_part_tells_waiters_in_the_order_of_records(monkeypatch) -> No
         Feature(name=name, holds=(Hold(name=name, field=name, part="time", waiter=none),)) for name in ("first", "next")
     ]
     monkeypatch.setattr(script, "features", lambda: records)
-    script._part.cache_clear()
+    script.part_text.cache_clear()
     try:
-        text = script._part("waiters").decode()
+        text = script.part_text("waiters").decode()
     finally:
-        script._part.cache_clear()
+        script.part_text.cache_clear()
     assert text.count("local function redis_now()") == 1
     assert text.index("if held.first then") < text.index("release_first(unpack(held.first))")
     assert text.index("release_first(") < text.index("if held.next then") < text.index("release_next(")

@@ -1,4 +1,4 @@
-"""Compare the batches of a real server with those in memory, move by move, and both with what a batch promises."""
+"""Compare the batches of a server with a model of them, move by move, and both with what a batch promises."""
 
 from collections import Counter
 
@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from framework.shard.batch_reader import read_batches
 from framework.store.script import BATCH_CHANGE, BATCH_PUSH, FINISH
-from framework.testing.memory import JobMemory
 from framework.wire import keys
 from framework.wire.batch_fields import EVENTS, BatchGroup, BatchWrite, Callback, NewBatch
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
+from tests.property.batch_model import BatchModel
 
 BIDS = ("aw-0", "aw-1", "aw-2")
 """Each is nested in the one before."""
@@ -25,11 +25,11 @@ END = st.tuples(st.just("end"), st.sampled_from(BIDS), st.integers(0, 5), st.sam
 
 
 class Both:
-    """The same moves on a server and in memory; each job is where it can be: waiting, dead or gone."""
+    """The same moves on a server and in the model; each job is where it can be: waiting, dead or gone."""
 
     def __init__(self, redis) -> None:
         self.redis = redis
-        self.memory = JobMemory(lambda: 1.0)
+        self.model = BatchModel()
         self.waiting: dict[str, list[str]] = {bid: [] for bid in BIDS}
         self.dead: dict[str, list[str]] = {bid: [] for bid in BIDS}
         self.open: set[str] = set()
@@ -44,7 +44,7 @@ class Both:
         place = BIDS.index(bid)
         callbacks = {event: [Callback("callbacks", f'{{"jid":"{bid} {event}"}}'.encode())] for event in EVENTS}
         new = None
-        if self.memory.batches.fields(bid) is None:
+        if self.model.fields(bid) is None:
             if mode == "closes":
                 return
             new = NewBatch("", BIDS[place - 1] if place else "", "", callbacks)
@@ -62,7 +62,7 @@ class Both:
         ]
         self.redis.delete("token")
         code, *_ = BATCH_PUSH(self.redis, places, [write.head(60_000), *write.payloads()])
-        reply = self.memory.batches.write(write, list)
+        reply = self.model.write(write, list)
         assert code == reply.code
         if code == 1:
             self.waiting[bid] += [str(self.number - count + one) for one in range(count)]
@@ -70,7 +70,7 @@ class Both:
 
     def change(self, bid, action):
         done = BATCH_CHANGE(self.redis, [keys.batch(bid), keys.BATCHES, keys.CANCELLED], [bid, action, "", ""])
-        assert done == self.memory.batches.change(bid, action, "", b"")
+        assert done == self.model.change(bid, action, "", b"")
         self.open.discard(bid) if action != "invalidate" else None
         if action == "delete":
             self.waiting[bid], self.dead[bid] = [], []
@@ -90,16 +90,15 @@ class Both:
             ["working"],
             [jid, JobResources(awaited=awaited_job_of({"bid": bid, "jid": jid}), end_word=how).on_end()],
         )
-        self.memory.batches.count(bid, jid, how)
+        self.model.count(bid, jid, how)
 
     def compare(self):
         fired = Counter(data.decode().split('"')[3] for data in self.redis.lrange(keys.queue("callbacks"), 0, -1))
         assert not fired or max(fired.values()) == 1 or self.deleted, fired
         self.take_callbacks(fired)
-        in_memory = [job.payload.get("jid") or job.data.decode().split('"')[3] for job in self.memory.jobs("queue")]
-        assert fired == Counter(in_memory)
+        assert fired == Counter(self.model.enqueued)
         for bid in BIDS:
-            found = self.memory.batches.fields(bid)
+            found = self.model.fields(bid)
             (real,) = read_batches(self.redis, "main", [bid]) or [None]
             assert (real is None) == (found is None)
             if real is None:
@@ -119,7 +118,7 @@ class Both:
         for callback in fired.keys() - self.seen:
             self.seen.add(callback)
             place = BIDS.index(callback.split()[0])
-            if place and self.memory.batches.fields(BIDS[place - 1]) is not None:
+            if place and self.model.fields(BIDS[place - 1]) is not None:
                 self.waiting[BIDS[place - 1]].append(callback)
 
     def promise(self, real):
@@ -137,7 +136,7 @@ class Both:
 @pytest.mark.proves("R45", "I21")
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(moves=st.lists(st.one_of(PUSH, PUSH, END, END, END, CHANGE), max_size=30))
-def test_batches_of_a_server_equal_those_in_memory(redis, moves):
+def test_batches_of_a_server_equal_those_of_a_model(redis, moves):
     redis.flushall()
     both = Both(redis)
     for bid in BIDS:

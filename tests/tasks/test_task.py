@@ -1,4 +1,4 @@
-"""Tasks in the fake mode of ``framework.testing``: the product's own code, with jobs and database in memory."""
+"""Tasks in the fake mode of ``framework.testing``: the product's own code, with the database in memory."""
 
 import asyncio
 import json

@@ -44,7 +44,7 @@ def write_config(folder: Path, shards: dict[str, dict[str, str]], **files: objec
 
 @pytest.fixture(params=["fake", "real"])
 def jobs(request: pytest.FixtureRequest, application: Path) -> Iterator[FakeJobs | RealJobs]:
-    """The jobs of the application, in memory, or in two Redis servers."""
+    """The jobs of the application, in a fake, or in two Redis servers."""
     if request.param == "fake":
         with fake() as found:
             yield found

@@ -1,4 +1,4 @@
-"""Batches in the modes of a test: counted in memory, by the same rules."""
+"""Batches in the modes of a test."""
 
 from contextlib import suppress
 from datetime import timedelta

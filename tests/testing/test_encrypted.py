@@ -1,4 +1,4 @@
-"""Jobs of classes with encrypted arguments, in memory and on real servers with real workers: pushes, runs, retries, locks."""
+"""Jobs of classes with encrypted arguments, in a fake and on real servers with real workers: pushes, runs, retries, locks."""
 
 import base64
 import json
@@ -38,11 +38,7 @@ def charge_worker(**attributes):
 
 def stored(jobs):
     """Return the bytes of every job."""
-    if isinstance(jobs, FakeJobs):
-        memories = [shard.memory for shard in jobs.client.memory_shards.values()]
-        places = ("queue", "schedule", "retry", "dead")
-        return b"".join(job.data for memory in memories for place in places for job in memory.jobs(place))
-    client = jobs._client.shards["main"].client
+    client = (jobs.client if isinstance(jobs, FakeJobs) else jobs._client).shards["main"].client
     sets = [client.zrange(name, 0, -1) for name in (keys.SCHEDULE, keys.RETRY, keys.DEAD)]
     lists = [client.lrange(name, 0, -1) for name in client.scan_iter(match="queue:*")]
     return b"".join(data for found in (*sets, *lists) for data in found)

@@ -1,10 +1,11 @@
-"""Check what only the modes in memory have: a clock, stubs, middlewares of a test, and their borders."""
+"""Check what only fakes have: a clock, stubs, middlewares of a test, and their borders."""
 
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 import framework
 from framework import (
@@ -36,6 +37,7 @@ from framework.testing import (
     perform_one,
 )
 from framework.testing import fake_jobs as fake_jobs_module
+from framework.wire import keys
 from framework.wire.job import LOAD_BALANCING_STRATEGY
 from framework.wiring import client as wiring
 from tests.execute.processor_bench import worker
@@ -108,10 +110,14 @@ def test_functions_without_a_mode_say_what_to_do():
             function()
 
 
-def test_pool_of_a_faked_shard_refuses_commands():
+def test_pool_of_a_faked_shard_sees_its_jobs():
     worker = counting()
-    with fake(), router.via(worker) as pool, pytest.raises(PushError, match="is faked and has no Redis, so llen"):
-        pool.llen("queue:default")
+    with fake() as jobs:
+        worker.perform_async(1)
+        with router.via(worker) as pool:
+            assert pool.llen("queue:default") == 1
+            with jobs.unavailable(), pytest.raises(RedisConnectionError, match="the test says so"):
+                pool.llen("queue:default")
 
 
 # --- inline ---------------------------------------------------------------------------------------------------------
@@ -421,6 +427,21 @@ def test_unavailable_shards_refuse_each_push_and_keep_jobs():
         assert (jobs.drain(), ran) == (1, [1])
 
 
+def test_job_that_pushes_without_redis_is_retried():
+    class Pushing(Base):
+        def perform(self):
+            counting().perform_async(1)
+
+    with fake() as jobs:
+        Pushing.perform_async()
+        with jobs.unavailable():
+            with pytest.raises(ShardUnavailableError):
+                jobs.drain()
+            assert len(jobs.retries()) == 1
+        assert jobs.drain() == 2
+    assert ran == [1]
+
+
 # --- iterable jobs --------------------------------------------------------------------------------------------------
 
 
@@ -464,7 +485,7 @@ def test_fake_ends_a_cancelled_iterable_job():
         framework.cancel(jid)
         drain()
         assert seen == [0, 1]
-        assert jobs.client.memory_shards["main"].memory._iterations == {}
+        assert jobs.client.shards["main"].client.exists(keys.iteration(jid)) == 0
 
 
 def test_inline_iterates_to_the_end():

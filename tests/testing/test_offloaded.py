@@ -1,4 +1,4 @@
-"""Jobs with large arguments in the payload store, in memory and on real servers with real workers, with and without encryption."""
+"""Jobs with large arguments in the payload store, in a fake and on real servers with real workers, with and without encryption."""
 
 import base64
 import json

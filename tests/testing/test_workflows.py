@@ -1,4 +1,4 @@
-"""Workflows in the modes of a test: counted in memory, by the same rules."""
+"""Workflows in the modes of a test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Provide an installation for the example workers: the rules of config/, jobs in memory or in Redis, files in the test's folder."""
+"""Provide an installation for the example workers: the rules of config/, jobs in a fake or in Redis, files in the test's folder."""
 
 import json
 import shutil

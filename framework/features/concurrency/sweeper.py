@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
+from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
 from framework.telemetry.logs import logger
@@ -184,6 +185,6 @@ def _limit_name(base: bytes) -> str:
 def _may_be_active(limit: bytes | None, until: bytes | None) -> bool:
     """Return whether an override may still be in force."""
     try:
-        return limit is not None and (not until or float(until) > time.time() - _CLOCK_TOLERANCE_S)
+        return limit is not None and (not until or float(until) > process_clock.now() - _CLOCK_TOLERANCE_S)
     except ValueError:
         return True

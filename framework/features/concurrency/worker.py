@@ -1,9 +1,10 @@
 """Give the jobs of a worker process slots of their limits, and give freed slots to jobs that wait."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from framework.execute.admission import StagedPolicy
 from framework.execute.slots import LimitSlots
+from framework.feature import Late
 from framework.features.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.concurrency.settings import ConcurrencySettings
@@ -13,11 +14,19 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.wire import keys
 
 
+def open_limits(process: ProcessContext) -> Limits:
+    """Return the limits as a worker process knows them. Sends nothing."""
+    settings, fleet = process.settings, FleetSlots(process.upkeep, process.timings)
+    return Limits(fleet, settings.limits, by_urgency=ConcurrencySettings.of(settings).concurrency_limit_by_urgency)
+
+
+LIMITS: "Late[Callable[[ProcessContext], Limits]]" = Late("framework.features.concurrency.worker:open_limits")
+
+
 def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of limits in a worker process."""
-    settings, client, upkeep, waits = process.settings, process.shard.client, process.upkeep, process.timings
-    fleet = FleetSlots(upkeep, waits)
-    limits = Limits(fleet, settings.limits, by_urgency=ConcurrencySettings.of(settings).concurrency_limit_by_urgency)
+    client, upkeep, waits = process.shard.client, process.upkeep, process.timings
+    limits = process.service(LIMITS)
 
     def of_capsule(owner: str) -> Sequence[StagedPolicy]:
         slots = LimitSlots(client, owner, waits)

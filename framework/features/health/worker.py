@@ -1,11 +1,12 @@
 """Defer the jobs of a worker process whose databases are not healthy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.admission import StagedPolicy
+from framework.feature import Late
 from framework.features.health.admission import HealthEvents, HealthPolicy
 from framework.features.health.checks import HealthChecker
 from framework.features.health.connection import HealthConnection
@@ -51,8 +52,15 @@ def open_health_policy(
     return HealthPolicy(checks, tuple(indicators), configured, events)
 
 
+def open_policy(process: ProcessContext) -> HealthPolicy:
+    """Return the policy of a worker process. Raises ConfigurationError as ``open_health_policy``."""
+    settings = HealthSettings.of(process.settings)
+    return open_health_policy(settings, process.settings.databases, process.events.tracker)
+
+
+HEALTH_POLICY: "Late[Callable[[ProcessContext], HealthPolicy]]" = Late("framework.features.health.worker:open_policy")
+
+
 def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of health in a worker process."""
-    settings = HealthSettings.of(process.settings)
-    policy = open_health_policy(settings, process.settings.databases, process.events.tracker)
-    return WorkerPart((StagedPolicy("hold", policy),))
+    return WorkerPart((StagedPolicy("hold", process.service(HEALTH_POLICY)),))

@@ -1,4 +1,4 @@
-"""Run the three jobs with pushes in memory; kill them and run them again."""
+"""Run the three jobs with pushes in a fake; kill them and run them again."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,7 +11,7 @@ from framework.features.encryption.protection import ConfiguredProtection
 from framework.push.protection import PayloadProtection
 
 
-class MemoryStore:
+class KeptBlobs:
     """See ``BlobStore``."""
 
     can_vanish = False
@@ -39,9 +39,9 @@ class MemoryStore:
                 yield StoredBlob(name, len(data), modified)
 
 
-def memory_protection(settings: Settings) -> PayloadProtection:
+def fake_protection(settings: Settings) -> PayloadProtection:
     """Return the protection of faked jobs: a test needs no key and no store, because what it pushes stays in its memory."""
     encryption = encryption_of(settings.encryption) or ArgumentEncryption.with_random_key()
     chosen = settings.payload_offload
-    offload = None if chosen.url is None else PayloadOffload(MemoryStore(), "memory", chosen.threshold)
+    offload = None if chosen.url is None else PayloadOffload(KeptBlobs(), "memory", chosen.threshold)
     return ConfiguredProtection(encryption, offload=offload)

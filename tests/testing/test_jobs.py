@@ -1,7 +1,4 @@
-"""Run one suite on the fake and on real servers: what it shows holds for both.
-
-Each test declares its workers, pushes, drains, and reads where the jobs are.
-"""
+"""Jobs of a fake, from the push to their end. Each test declares its workers, pushes, drains, and reads where the jobs are."""
 
 import time
 from contextvars import ContextVar
@@ -27,6 +24,9 @@ from framework.errors import ArgumentsError
 from framework.handlers import death_handlers, error_handlers
 from framework.wire.ids import generate_jid
 from tests.harness import until
+
+# A fake runs the scripts of the product. What the mode `real` adds, a process, is tested where payloads are protected.
+pytestmark = pytest.mark.parametrize("jobs", ["fake"], indirect=True)
 
 ran: list[Any] = []
 
