@@ -182,7 +182,7 @@ def test_locks_by_class_and_arguments_finds_the_lock_of_a_push(site, jobs, redis
 
 
 def test_limits_set_and_clear_reach_a_running_worker(site, jobs, redis):
-    shutil.copy(ROOT / "tests" / "policies" / "concurrency" / "limited_jobs.py", site.folder / "jobs.py")
+    shutil.copy(ROOT / "tests" / "features" / "concurrency" / "limited_jobs.py", site.folder / "jobs.py")
     worker = site.worker("-q", "default", "-c", "3").ready()
     for jid in ("first", "second"):
         enqueue(redis, "OneWorker", jid=jid, args=[jid, "go"])
