@@ -29,10 +29,11 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from framework.declare import validators
-from framework.declare.limiter import CallLimiter, Limiter, Permit, PointsLimiter, PointsPermit
-from framework.declare.limiter_rule import MAIN, LimiterKind, LimiterRule, OverLimitPolicy
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import OverLimit
+from framework.features.limiters.limiter import CallLimiter, Limiter, Permit, PointsLimiter, PointsPermit
+from framework.features.limiters.rule import LimiterKind, LimiterRule, OverLimitPolicy
+from framework.types import MAIN
 
 __all__ = [
     "CallLimiter",

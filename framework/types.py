@@ -13,6 +13,9 @@ Jid: TypeAlias = str
 Payload: TypeAlias = dict[str, Any]
 """Payload of a job, decoded: Sidekiq's fields, those of this framework, and any others."""
 
+MAIN = "main"
+"""The shard that each configuration has."""
+
 WIRE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
 """Name of a class in a payload."""
 

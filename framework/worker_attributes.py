@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
 
-from framework.declare.limiter import Limiter
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.features.limiters.limiter import Limiter
 from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
 
 

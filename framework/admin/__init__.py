@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
-    from framework.admin.limiter_reader import LimiterState, alimiters, limiters
     from framework.admin.priorities import aset_priority, set_priority
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.profile_reader import aprofile, aprofiles, profile, profiles
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from framework.features.concurrency.admin import alimits, limits
     from framework.features.deduplication.admin import alocks, locks
     from framework.features.flags.admin import aflags, flags
+    from framework.features.limiters.admin import LimiterState, alimiters, limiters
     from framework.features.pause.admin import apaused, paused
     from framework.shard.profile_store import JobProfile
 
@@ -170,7 +170,7 @@ _MODULES = {
     "JobProfile": "profile_reader",
     "JobRecord": "job_record",
     "JobSet": "job_set",
-    "LimiterState": "limiter_reader",
+    "LimiterState": "features.limiters.admin",
     "Listing": "access",
     "MatchingHeldJobs": "held_set",
     "MatchingJobs": "job_set",
@@ -191,7 +191,7 @@ _MODULES = {
     "aflags": "features.flags.admin",
     "ahistory": "statistics",
     "aiteration": "job_iteration",
-    "alimiters": "limiter_reader",
+    "alimiters": "features.limiters.admin",
     "alimits": "features.concurrency.admin",
     "alocks": "features.deduplication.admin",
     "apaused": "features.pause.admin",
@@ -214,7 +214,7 @@ _MODULES = {
     "history": "statistics",
     "interrupted": "job_set",
     "iteration": "job_iteration",
-    "limiters": "limiter_reader",
+    "limiters": "features.limiters.admin",
     "limits": "features.concurrency.admin",
     "locks": "features.deduplication.admin",
     "paused": "features.pause.admin",

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from framework.declare import port
 from framework.declare.batch_port import JobCollector
 from framework.declare.declaration import Declaration
-from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.feature import Late
 from framework.types import Jid, JobState
@@ -24,11 +23,6 @@ class BlockClient:
 
     def __init__(self, client: port.ClientPort) -> None:
         self.client = client
-
-    @property
-    def limiters(self) -> LimiterPort:
-        """See ``ClientPort``."""
-        return self.client.limiters
 
     def service(self, kind: Late[Callable[[Any], S]]) -> S:
         """See ``ClientPort``."""

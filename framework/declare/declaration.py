@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from framework.declare.limiter_rule import JobLimiter
+from framework.declare.job_limiter import JobLimiter
 from framework.declare.names import queue_name
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature

@@ -11,7 +11,6 @@ from framework.errors import PushError
 # `import framework` loads this module. pydantic, which these modules import, is loaded with the first worker class.
 if TYPE_CHECKING:
     from framework.declare.declaration import Declaration
-    from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.feature import Late
     from framework.types import Jid, JobState
@@ -49,11 +48,6 @@ class ClientPort(Protocol):
 
     def cancel(self, jid: "Jid") -> bool:
         """Cancel a job; return false if it is known to have ended."""
-        ...
-
-    @property
-    def limiters(self) -> "LimiterPort":
-        """The state of the rate limiters."""
         ...
 
     def service(self, kind: "Late[Callable[[Any], S]]") -> S:

@@ -7,7 +7,7 @@ from types import CoroutineType
 from typing import Any, cast
 
 from framework.declare.declaration import Declaration
-from framework.declare.limiter_rule import JobPermit
+from framework.declare.job_limiter import JobPermit
 from framework.errors import ArgumentsError, ArgumentsMismatchError
 from framework.execute.profiling import profiled
 from framework.execute.timeouts import Timeouts, await_within, timeout_of

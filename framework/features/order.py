@@ -41,10 +41,10 @@ FEATURES: tuple[Feature, ...] = (
     ENCRYPTION,
     RELIABLE_PUSH,
     LEASES,
+    LIMITERS,
     # The caller of a job is told before its batch: a callback of the batch finds the answer.
     RESULTS,
     BATCHES,
-    LIMITERS,
     WORKFLOWS,
     TASKS,
     FAIRNESS,

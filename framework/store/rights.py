@@ -127,7 +127,7 @@ PRODUCER = Role(
         keys.limit("*"),
         keys.turns("*"),
         keys.levels("*"),
-        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
+        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED),
         *(keys.BATCHES, keys.batch("*"), keys.BATCH_EVENTS, keys.TASK_EVENTS),
         *(keys.WORKFLOWS, keys.workflow("*")),
     ),
@@ -141,7 +141,6 @@ PRODUCER = Role(
             script.NOTE_PUSHED,
         ),
         script.MARK_CANCELLED,
-        *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
         *(script.BATCH_PUSH, script.BATCH_CHANGE, script.WORKFLOW_CHANGE),
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
@@ -236,7 +235,7 @@ READ_ONLY = Role(
     name="read-only",
     purpose="read jobs, limits, locks, pauses, processes and figures",
     own_keys=(*_READ_KEYS, "stat:*", _METRICS),
-    own_scripts=(script.SEARCH, script.LIMITER_READ),
+    own_scripts=(script.SEARCH,),
     own_commands=(
         *(
             "exec",
@@ -297,7 +296,6 @@ OPERATOR = Role(
         script.SEARCH,
         script.RELEASE_PAUSED,
         script.CRON_PUSH,
-        script.LIMITER_READ,
     ),
     own_commands=(
         *(

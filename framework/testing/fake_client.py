@@ -9,9 +9,11 @@ from framework import middleware
 from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
+from framework.feature import Late
 from framework.features.consistency.push import PUSH_POSITIONS, PushPositions
 from framework.features.flags.flag import Flag, is_class_flag
 from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
+from framework.features.limiters.store import LimiterStore
 from framework.features.results.calls import RESULTS
 from framework.features.results.store import JobResults
 from framework.middleware.chain import SERVER, Call, Chain
@@ -28,6 +30,8 @@ from framework.testing.stubs import StubFlags, Stubs
 from framework.types import Jid, Json
 from framework.wire.stored_state import UNSIGNED_STATE
 from framework.wiring.client import ProcessClient, open_limiter
+
+_LIMITERS: Late[type[LimiterStore]] = Late("framework.features.limiters.store:LimiterStore")
 
 OnPush = Callable[[Sequence[Jid]], None]
 
@@ -56,7 +60,6 @@ class FakeClient(ProcessClient):
         self.on_written: Callable[[], None] | None = None
         """Called when jobs of a batch are written, which may have enqueued callbacks."""
         self._stubs = stubs
-        self._limiters = stubs.limiters
         self.recorder = LazyRecorder(settings, shards, protection, IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
@@ -73,6 +76,7 @@ class FakeClient(ProcessClient):
             protection=protection,
         )
         self.join_features()
+        self._services[_LIMITERS] = stubs.limiters
         self._services[PROCESS_FLAGS] = StubbedFlags(stubs.flags, clock)
         self._services[PUSH_POSITIONS] = _positions_of(PushPositions(stubs.replicas))
         self._services[RESULTS] = FakeResults(self)

@@ -1,13 +1,15 @@
 """Let a test decide which calls the rate limiters admit: all, unless it says otherwise."""
 
-from framework.declare.limiter import Limiter
-from framework.declare.limiter_rule import LimiterPort, LimiterRule, Take
+from framework.features.limiters.limiter import Limiter
+from framework.features.limiters.rule import LimiterRule, Take
+from framework.features.limiters.store import LimiterStore
 
 
-class StubLimiters(LimiterPort):
+class StubLimiters(LimiterStore):
     """The rate limiters of a test. They count nothing, and no call waits."""
 
     def __init__(self) -> None:
+        # Not the constructor of the base: there is no shard.
         self._exhausted: set[tuple[str, str | None]] = set()
         self.taken: list[tuple[str, str, float]] = []
         """The admitted calls: the name of the limiter, the key (empty without one), the amount."""
@@ -24,7 +26,7 @@ class StubLimiters(LimiterPort):
     def take(
         self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
     ) -> Take:
-        """See ``LimiterPort``."""
+        """See ``LimiterStore``."""
         del token, waited, left_s
         if not self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}):
             return Take(False, None, rule.limit, rule.limit)
@@ -32,18 +34,18 @@ class StubLimiters(LimiterPort):
         return Take(True, None, 0.0, rule.limit)
 
     def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
-        """See ``LimiterPort``."""
+        """See ``LimiterStore``."""
 
     def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
-        """See ``LimiterPort``."""
+        """See ``LimiterStore``."""
 
     def used(self, rule: LimiterRule, key: str) -> float:
-        """See ``LimiterPort``."""
+        """See ``LimiterStore``."""
         return 0.0 if self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}) else rule.limit
 
     def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
-        """See ``LimiterPort``."""
+        """See ``LimiterStore``."""
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
-        """See ``LimiterPort``: forget that a test has exhausted it."""
+        """See ``LimiterStore``: forget that a test has exhausted it."""
         self._exhausted = {one for one in self._exhausted if one[0] != rule.name or (key is not None and one[1] != key)}

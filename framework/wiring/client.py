@@ -8,7 +8,6 @@ from framework import middleware
 from framework.all_settings import Settings, load
 from framework.declare import port
 from framework.declare.bulk import bind_all
-from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
@@ -23,7 +22,6 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
 from framework.route.loading import checked_router, open_router
 from framework.route.router import Router
-from framework.shard.limiter_store import LimiterStore
 from framework.shard.shards import open_shards
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
@@ -34,8 +32,6 @@ from framework.wire.status_key import TrackedJob
 
 class ProcessClient(Client):
     """Implement the client port of ``declare``: the pushes of ``Client``, and inline runs, which need both chains."""
-
-    _limiters: LimiterPort | None = None
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
@@ -60,13 +56,6 @@ class ProcessClient(Client):
     def settings(self) -> Settings:
         """The settings of the process."""
         return self._settings
-
-    @property
-    def limiters(self) -> LimiterPort:
-        """The state of the rate limiters, on the shards. Made at its first use: most processes push without one."""
-        if self._limiters is None:
-            self._limiters = LimiterStore(self.shards)
-        return self._limiters
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""

@@ -39,7 +39,7 @@ MAY_TAKE = {
     "interrupt": {"LREM"},
     "kill": {"LREM"},
     "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
-    "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
+    "limiters/unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
     "migrate": {"RPOP"},
     "push_window": {"ZREM"},
@@ -99,7 +99,8 @@ def test_scripts_that_take_a_job_out_of_a_key_also_write() -> None:
     assert not [
         name
         for name in MAY_TAKE
-        if name not in ("finish", "release", *dropping, "limiter_unlock", "unregister") and not commands[name] & WRITING
+        if name not in ("finish", "release", *dropping, "limiters/unlock", "unregister")
+        and not commands[name] & WRITING
     ]
     assert all("HINCRBY" in commands[name] for name in dropping)  # the job ends here, counted
 

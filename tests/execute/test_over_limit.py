@@ -9,10 +9,11 @@ from framework import limiter
 from framework.declare import port, registry
 from framework.errors import DeclarationError, OverLimit
 from framework.execute.over_limit import over_limit_outcome
+from framework.features.limiters import keys as limiter_keys
+from framework.features.limiters.store import LimiterStore
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import OVER_LIMIT_JOBS
 from framework.finish.outcome import Discarded, Failed, Snoozed
-from framework.shard.limiter_store import LimiterStore
 from framework.telemetry.counters import counters
 from framework.wire import keys
 from framework.wire.json import loads
@@ -67,7 +68,10 @@ def test_policy_and_most_reschedules_decide_the_outcome(monkeypatch):
 def bench(redis, redis_url, monkeypatch):
     monkeypatch.setattr(counters, "_counts", {})
     shard = opened(redis_url)
-    with registry.isolated(), port.override(SimpleNamespace(limiters=LimiterStore({"main": shard}))):
+    with (
+        registry.isolated(),
+        port.override(SimpleNamespace(service=lambda _: LimiterStore(SimpleNamespace(shards={"main": shard})))),
+    ):
         one = ProcessorBench(redis, redis_url, 1, ())
         yield one
         one.stop()
@@ -114,7 +118,7 @@ def test_attribute_counts_a_job_that_comes_back_once(bench, redis):
             enqueue(redis, "Job", **fields)
         bench.start()
         until(lambda: redis.zcard(keys.SCHEDULE) == 2)
-    assert redis.hget(keys.limiter("one"), "refused") == b"1"
+    assert redis.hget(limiter_keys.limiter("one"), "refused") == b"1"
 
 
 def test_attribute_holds_the_lock_of_an_async_run(bench, redis):

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from framework.async_twin import async_twin
 from framework.declare import port, validators
-from framework.declare.limiter_rule import MAIN
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import LeaseLostError, LeaseTakenError
 from framework.feature import Late
 from framework.features.leases.holder import LeaseHolder
+from framework.types import MAIN
 
 if TYPE_CHECKING:
     from framework.features.leases.store import Leases

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
-from framework.declare.limiter import Limiter
+from framework.features.limiters.limiter import Limiter
 
 
 @attribute_group()

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from framework.admin.limiter_reader import LimiterState, read_limiter, read_limiters, used_keys
 from framework.exit_codes import EXIT_FAILED
+from framework.features.limiters.admin import LimiterState, read_limiter, read_limiters, used_keys
+from framework.features.limiters.store import reset_limiter, resize_limiter
 from framework.process.identity import operator_name
-from framework.shard.limiter_store import reset_limiter, resize_limiter
 from framework.shard.shard import Shard
 from framework.terminal.errors import refuse_unknown, reports_errors
 from framework.terminal.groups import CommandGroup

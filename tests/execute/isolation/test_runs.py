@@ -11,7 +11,7 @@ from framework import ApplicationWorker
 from framework.declare import port, registry
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
 from framework.execute.isolation.runs import LOST_PROCESSES
-from framework.shard.limiter_store import LimiterStore
+from framework.features.limiters.store import LimiterStore
 from framework.telemetry.counters import counters
 from framework.wire import keys
 from tests.execute.isolation import isolated_jobs as jobs
@@ -128,7 +128,7 @@ def test_backoff_of_a_limiter_counts_for_an_isolated_job(bench, redis):
 
 def test_limiter_has_the_lock_of_a_killed_job_back(bench, redis, redis_url, tmp_path):
     shard, limit = opened(redis_url), jobs.LimitedWorker.limiter
-    with port.override(SimpleNamespace(limiters=LimiterStore({"main": shard}))):
+    with port.override(SimpleNamespace(service=lambda _: LimiterStore(SimpleNamespace(shards={"main": shard})))):
         push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="first")
         until(limit.used)
         push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="second")

@@ -1,14 +1,15 @@
 """Test ``application-worker limiters``, and the data API of rate limiters, on real shards."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from framework import admin, limiter
+from framework.features.limiters import keys
 from framework.features.limiters.commands import limiters as command
-from framework.shard.limiter_store import LimiterStore
-from framework.wire import keys
+from framework.features.limiters.store import LimiterStore
 from tests.harness import opened
 
 API = limiter.window("api", 3, "day")
@@ -18,7 +19,7 @@ LOCK = limiter.concurrent("lock", 2)
 @pytest.fixture
 def store(redis_url):
     shard = opened(redis_url)
-    yield LimiterStore({"main": shard})
+    yield LimiterStore(SimpleNamespace(shards={"main": shard}))
     shard.close()
 
 
@@ -64,7 +65,7 @@ def test_list_shows_use_and_counts_of_each_limiter(run, used):
 
 def test_list_without_limiters_says_so(run, redis):
     assert run("list") == "No limiter is in use.\n"
-    redis.zadd(keys.LIMITERS, {"gone": 1})  # its facts have expired
+    redis.zadd(keys.NAMES, {"gone": 1})  # its facts have expired
     assert run("list") == "No limiter is in use.\n"
 
 

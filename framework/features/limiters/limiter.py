@@ -11,21 +11,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from framework.async_twin import async_twin
 from framework.declare import port, validators
-from framework.declare.held_limiters import check_not_held, note_held, note_released
-from framework.declare.limiter_rule import LimiterRule, Take
 from framework.declare.validators import InvalidValue
 from framework.errors import OverLimit
+from framework.feature import Late
+from framework.features.limiters.held import check_not_held, note_held, note_released
+from framework.features.limiters.rule import LimiterRule, Take
 from framework.typeguards import short_repr
 from framework.types import Payload
 from framework.wire.job import OVER_LIMIT_BY
 from framework.wire.protected import digest_of_key, is_encrypted
 
+if TYPE_CHECKING:
+    from framework.features.limiters.store import LimiterStore
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Late: a module of workers makes limiters, and needs no Redis for that.
+_LIMITERS: "Late[type[LimiterStore]]" = Late("framework.features.limiters.store:LimiterStore")
 
 # A holder may release its lock at any time: a waiting caller looks again, more rarely each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.1
@@ -45,7 +52,7 @@ class Permit:
         """End the call: a concurrent limiter has its lock back. May be called twice."""
         if self._rule.kind == "concurrent":
             note_released(self._rule.name, self._key)
-            port.current().limiters.give_back(self._rule, self._key, self._token)
+            port.current().service(_LIMITERS).give_back(self._rule, self._key, self._token)
 
 
 class PointsPermit(Permit):
@@ -56,7 +63,7 @@ class PointsPermit(Permit):
         points = _amount("points", points, self._rule, minimum=0.0)
         if points != self._amount:
             token = f"{self._token} {secrets.token_hex(4)}"
-            port.current().limiters.correct(self._rule, self._key, points - self._amount, token)
+            port.current().service(_LIMITERS).correct(self._rule, self._key, points - self._amount, token)
             self._amount = points
 
     apoints_used = async_twin(points_used)
@@ -85,7 +92,7 @@ class _Attempts:
         Raises:
             OverLimit: the call is not admitted, and will not be within the time to wait.
         """
-        limiters = port.current().limiters
+        limiters = port.current().service(_LIMITERS)
         left_s = max(0.0, self._until - time.monotonic())
         take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited, left_s=left_s)
         if take.admitted:
@@ -109,7 +116,7 @@ class _Attempts:
 
     def _give_back(self) -> None:
         if self._rule.kind == "concurrent":
-            port.current().limiters.give_back(self._rule, self._key, self.token)
+            port.current().service(_LIMITERS).give_back(self._rule, self._key, self.token)
 
     def _next_pause_s(self, take: Take) -> float | None:
         if take.retry_after_s is None or self._rule.kind != "concurrent":
@@ -265,7 +272,7 @@ class Limiter:
         Raises:
             ShardUnavailableError: the shard does not answer or refuses.
         """
-        return port.current().limiters.used(self.rule, _checked_key(key))
+        return port.current().service(_LIMITERS).used(self.rule, _checked_key(key))
 
     aused = async_twin(used)
 
@@ -286,7 +293,7 @@ class Limiter:
                 duration_s = validators.duration(expires_in).total_seconds()
             except InvalidValue as error:
                 raise _invalid("expires_in", expires_in, f"{error}, or None", self.name) from None
-        port.current().limiters.resize(self.rule, limit, duration_s)
+        port.current().service(_LIMITERS).resize(self.rule, limit, duration_s)
 
     aresize = async_twin(resize)
 
@@ -296,7 +303,7 @@ class Limiter:
         Raises:
             ShardUnavailableError: as ``used``.
         """
-        port.current().limiters.reset(self.rule, None if key is None else _checked_key(key))
+        port.current().service(_LIMITERS).reset(self.rule, None if key is None else _checked_key(key))
 
     areset = async_twin(reset)
 

@@ -1,20 +1,25 @@
 """Keep the state of rate limiters on their shards. Each call is one script, which reads the clock of Redis."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
 
-from framework.declare.limiter_rule import LimiterRule, Take
 from framework.errors import ShardUnavailableError
+from framework.features.limiters import keys
+from framework.features.limiters.rule import LimiterRule, Take
+from framework.push.client import Client
 from framework.shard.redis_errors import unavailable_error
-from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.store.script import LIMITER_LOCK, LIMITER_READ, LIMITER_TAKE, LIMITER_UNLOCK
+from framework.store.script import Script
 from framework.telemetry.context import job_fields
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.wire import keys
+
+TAKE = Script("limiters/take", "time", "limiters/limiter")
+LOCK = Script("limiters/lock", "time", "limiters/limiter")
+UNLOCK = Script("limiters/unlock")
+READ = Script("limiters/read", "time", "limiters/limiter")
 
 KEPT_S = 90 * 86_400
 """How long the facts of an unused limiter are kept: its counts, and the limit that operators have set (Sidekiq's number)."""
@@ -25,38 +30,36 @@ _NEVER = 1e15
 
 
 class LimiterStore:
-    """Implement ``LimiterPort`` on the shards of the process. Opens no socket; safe from any thread."""
+    """The state of the rate limiters, on the shards of the client. Opens no socket; safe from any thread."""
 
-    def __init__(self, shards: Mapping[str, Shard]) -> None:
-        self._shards = shards
+    def __init__(self, client: Client) -> None:
+        self._shards = client.shards
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def take(
         self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
     ) -> Take:
-        """See ``LimiterPort``.
+        """Take an amount if it is within the limit; ``left_s`` is how long the caller still waits. One round trip.
 
         Raises:
             ShardUnavailableError: the shard does not answer or refuses. A take whose reply is lost counts.
             UnknownShardError: the configuration has no such shard.
         """
-        names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
+        names = [keys.limiter(rule.name), keys.state(rule.name, key), keys.NAMES]
         shard, after = self._shards[rule.shard], ("1" if waited else "", KEPT_S)
         if rule.kind == "concurrent":
-            admitted, retry_after_s, used, limit = shard.run_script(
-                LIMITER_LOCK, names, (rule.name, rule.wire, token, *after)
-            )
+            admitted, retry_after_s, used, limit = shard.run_script(LOCK, names, (rule.name, rule.wire, token, *after))
             return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit))
         # A caller that is no job gets the time until there is room, and takes no turn of a job.
         is_job = rule.policy == "reschedule" and rule.backoff is None and bool(job_fields())
         arguments = (rule.name, rule.wire, repr(amount), token, *after, "", repr(left_s) if is_job else "")
-        admitted, retry_after_s, used, limit, turn_s = shard.run_script(LIMITER_TAKE, names, arguments)
+        admitted, retry_after_s, used, limit, turn_s = shard.run_script(TAKE, names, arguments)
         return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit), _seconds(turn_s))
 
     def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
-        """See ``LimiterPort``."""
+        """Release the lock that ``take`` gave to ``token``. An error is logged: the lock ends by itself."""
         try:
-            self._shards[rule.shard].run_script(LIMITER_UNLOCK, [keys.limiter_state(rule.name, key)], (token,))
+            self._shards[rule.shard].run_script(UNLOCK, [keys.state(rule.name, key)], (token,))
         except ShardUnavailableError as error:
             self._log_limit.warning(
                 rule.name,
@@ -68,22 +71,25 @@ class LimiterStore:
             )
 
     def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
-        """See ``LimiterPort``. Raises as ``take``."""
-        names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
+        """Add to what is used, whatever the limit. Raises as ``take``."""
+        names = [keys.limiter(rule.name), keys.state(rule.name, key), keys.NAMES]
         arguments = (rule.name, rule.wire, repr(amount), token, "", KEPT_S, "correct", "")
-        self._shards[rule.shard].run_script(LIMITER_TAKE, names, arguments)
+        self._shards[rule.shard].run_script(TAKE, names, arguments)
 
     def used(self, rule: LimiterRule, key: str) -> float:
-        """See ``LimiterPort``. Raises as ``take``."""
-        names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key)]
-        return float(self._shards[rule.shard].run_script(LIMITER_READ, names, (rule.wire,))[0])
+        """Return how much is used. Raises as ``take``."""
+        names = [keys.limiter(rule.name), keys.state(rule.name, key)]
+        return float(self._shards[rule.shard].run_script(READ, names, (rule.wire,))[0])
 
     def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
-        """See ``LimiterPort``. Raises as ``take``."""
+        """Set another limit than that of the rule, for a duration or (``None``) for ever; the limit ``None`` removes it.
+
+        Raises as ``take``.
+        """
         self._run(rule, lambda client: resize_limiter(client, rule.name, limit, duration_s))
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
-        """See ``LimiterPort``. Raises as ``take``."""
+        """Set what is used of one key, or (``None``) of all, to zero. Raises as ``take``."""
         self._run(rule, lambda client: reset_limiter(client, rule.name, key))
 
     def _run(self, rule: LimiterRule, step: Callable[["redis.Redis"], object]) -> None:
@@ -117,6 +123,6 @@ def resize_limiter(
 def reset_limiter(client: "redis.Redis", name: str, key: str | None) -> int:
     """Set what is used of one key, or (``None``) of all, to zero; return the number of keys. Raises redis errors."""
     if key is not None:
-        return int(cast("Any", client.unlink(keys.limiter_state(name, key))))
-    found = list(cast("Iterator[bytes]", client.scan_iter(match=keys.limiter_state(name, "*"), count=_PAGE)))
+        return int(cast("Any", client.unlink(keys.state(name, key))))
+    found = list(cast("Iterator[bytes]", client.scan_iter(match=keys.state(name, "*"), count=_PAGE)))
     return sum(int(cast("Any", client.unlink(*found[at : at + _PAGE]))) for at in range(0, len(found), _PAGE))

@@ -11,7 +11,8 @@ import pytest
 from framework import limiter
 from framework.all_settings import load
 from framework.errors import DeclarationError, LeaseTakenError, NestedLimiterError, OverLimit, ShardUnavailableError
-from framework.wire import keys
+from framework.feature import Late
+from framework.features.limiters import keys
 from framework.wiring.client import ProcessClient, override
 from tests.harness import server_lines, until
 from tests.tables import each_row
@@ -30,6 +31,8 @@ class CallWorker(ApplicationWorker):
         with HOURLY.within():
             self.logger.info("called", event_name="called", number=number)
 """
+
+_LIMITERS = Late("framework.features.limiters.store:LimiterStore")
 
 
 @pytest.fixture
@@ -232,7 +235,7 @@ def test_async_block_waits_and_releases_also_when_cancelled(process, redis, monk
 
 async def cancel_while_taking(process, one, monkeypatch):
     """Cancel the task before, and after, its thread has the lock: it is given back both times."""
-    take = process.limiters.take
+    take = process.service(_LIMITERS).take
     asked, answer = threading.Event(), threading.Event()
 
     def slow_take(*words, **options):
@@ -241,7 +244,7 @@ async def cancel_while_taking(process, one, monkeypatch):
         answer.wait(10)
         return taken
 
-    monkeypatch.setattr(process.limiters, "take", slow_take)
+    monkeypatch.setattr(process.service(_LIMITERS), "take", slow_take)
     task = asyncio.create_task(leave(one))
     await asyncio.to_thread(asked.wait, 10)
     assert await one.aused() == 1
@@ -257,7 +260,7 @@ async def cancel_while_taking(process, one, monkeypatch):
         return taken
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(process.limiters, "take", taken_then_cancelled)
+    monkeypatch.setattr(process.service(_LIMITERS), "take", taken_then_cancelled)
     task = asyncio.create_task(leave(one))
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -285,7 +288,7 @@ def test_unlimited_sends_nothing():
 def test_unreachable_shard_raises_and_a_lost_release_is_logged(process, redis, monkeypatch):
     one = limiter.concurrent("lock", 1)
     with server_lines("info") as lines, held(one):
-        redis.set(keys.limiter_state("lock", ""), "no set")
+        redis.set(keys.state("lock", ""), "no set")
         with pytest.raises(ShardUnavailableError):
             one.within().__enter__()
     assert [line["event_name"] for line in lines()] == ["limiter.release_failed"]

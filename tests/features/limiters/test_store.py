@@ -5,6 +5,7 @@ import math
 import threading
 from collections import Counter
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 
 from framework import limiter
 from framework.errors import ShardUnavailableError
-from framework.shard import limiter_store
-from framework.shard.limiter_store import LimiterStore
-from framework.store.script import LIMITER_LOCK, LIMITER_READ, LIMITER_TAKE, Script
+from framework.features.limiters import keys
+from framework.features.limiters import store as limiter_store
+from framework.features.limiters.store import LOCK, READ, TAKE, LimiterStore
+from framework.store.script import Script
 from framework.telemetry import context
-from framework.wire import keys
 from tests.harness import opened
 
 BEGIN = 1_700_000_000.0
@@ -31,7 +32,12 @@ class Bench:
     """The limiters of one shard, whose scripts read the time from a key."""
 
     def __init__(self, redis, shard):
-        self.redis, self.store, self.tokens, self.now = redis, LimiterStore({"main": shard}), 0, BEGIN
+        self.redis, self.store, self.tokens, self.now = (
+            redis,
+            LimiterStore(SimpleNamespace(shards={"main": shard})),
+            0,
+            BEGIN,
+        )
 
     def begin(self):
         self.redis.flushall()
@@ -49,12 +55,12 @@ class Bench:
 
 @pytest.fixture
 def bench(redis, redis_url, monkeypatch):
-    for one in (LIMITER_TAKE, LIMITER_LOCK, LIMITER_READ):
+    for one in (TAKE, LOCK, READ):
         timed = Script.__new__(Script)
         timed.name = one.name
         timed.source = one.source.replace(b"redis.call('TIME')", b"{ redis.call('GET', 'aw:push:clock'), 0 }")
         timed.digest = hashlib.sha1(timed.source).hexdigest()
-        monkeypatch.setattr(limiter_store, one.name.upper(), timed)
+        monkeypatch.setattr(limiter_store, one.name.rpartition("/")[2].upper(), timed)
     shard = opened(redis_url)
     made = Bench(redis, shard)
     made.begin()
@@ -199,16 +205,16 @@ def test_window_keeps_few_entries_of_many_takes(bench):
         bench.pass_time(0.001)
         bench.take(one)
     assert bench.store.used(one.rule, "") == 300
-    assert bench.redis.hlen(keys.limiter_state("w", "")) < 40
+    assert bench.redis.hlen(keys.state("w", "")) < 40
 
 
 def test_state_expires_when_nothing_is_used(bench):
     made = [limiter.bucket("b", 3, 5), limiter.window("w", 3, 5), limiter.leaky("l", 3, 5), limiter.points("p", 3, 0.6)]
     for one in made:
         bench.take(one)
-        assert 1 <= bench.redis.ttl(keys.limiter_state(one.name, "")) <= 7
+        assert 1 <= bench.redis.ttl(keys.state(one.name, "")) <= 7
     bench.take(limiter.concurrent("c", 1, lock_timeout=5))
-    assert 1 <= bench.redis.ttl(keys.limiter_state("c", "")) <= 7
+    assert 1 <= bench.redis.ttl(keys.state("c", "")) <= 7
     assert bench.redis.ttl(keys.limiter("c")) > 80 * 86_400
 
 
@@ -261,11 +267,11 @@ def test_counts_and_list_of_limiters(bench):
             bench.take(one, token=token, waited=waited)
     facts = bench.redis.hgetall(keys.limiter("b"))
     assert (facts[b"taken"], facts[b"refused"]) == (b"1", b"2")
-    assert bench.redis.zscore(keys.LIMITERS, "b") == bench.now + limiter_store.KEPT_S
+    assert bench.redis.zscore(keys.NAMES, "b") == bench.now + limiter_store.KEPT_S
 
 
 def test_limiter_of_a_key_of_another_type_raises(bench):
-    bench.redis.set(keys.limiter_state("b", ""), "no hash")
+    bench.redis.set(keys.state("b", ""), "no hash")
     with pytest.raises(ShardUnavailableError, match="WRONGTYPE"):
         bench.take(limiter.bucket("b", 1, "hour"))
 
@@ -288,7 +294,7 @@ def test_many_clients_take_exactly_the_limit(redis, redis_url, one, clients):
     def client(number):
         shard = opened(redis_url)
         start.wait()
-        store = LimiterStore({"main": shard})
+        store = LimiterStore(SimpleNamespace(shards={"main": shard}))
         admitted.extend(store.take(one.rule, "", 1, f"{number} {at}", waited=False).admitted for at in range(16))
         shard.close()
 

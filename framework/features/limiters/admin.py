@@ -9,9 +9,9 @@ import redis
 from framework.admin.access import Answers, ask
 from framework.async_twin import async_twin
 from framework.errors import PayloadError
-from framework.store.script import LIMITER_READ
+from framework.features.limiters import keys
+from framework.features.limiters.store import READ
 from framework.text import decode_escaped
-from framework.wire import keys
 from framework.wire.json import loads_object
 from framework.wire.stored_numbers import stored_count
 
@@ -44,7 +44,7 @@ class LimiterState:
 
 def read_limiters(client: "redis.Redis") -> list[LimiterState]:
     """Return the limiters in use, sorted by name. Raises redis errors."""
-    members = cast("list[bytes]", client.zrange(keys.LIMITERS, 0, -1))
+    members = cast("list[bytes]", client.zrange(keys.NAMES, 0, -1))
     names = sorted(decode_escaped(member) for member in members)
     found = (read_limiter(client, name) for name in names)
     return [one for one in found if one is not None]
@@ -58,7 +58,7 @@ def read_limiter(client: "redis.Redis", name: str) -> LimiterState | None:
         rule = loads_object(facts.get("rule", "").encode())
     except PayloadError:
         return None
-    reply: list[bytes] = LIMITER_READ(client, [keys.limiter(name), keys.limiter_state(name, "")], [""])
+    reply: list[bytes] = READ(client, [keys.limiter(name), keys.state(name, "")], [""])
     if not reply:
         return None
     used, limit = map(float, reply)
@@ -79,9 +79,9 @@ def read_limiter(client: "redis.Redis", name: str) -> LimiterState | None:
 
 def used_keys(client: "redis.Redis", name: str) -> Iterator[tuple[str, float]]:
     """Yield each key of a limiter with what is used of it, in no order. Looks through the keys of the shard. Raises redis errors."""
-    prefix = keys.limiter_state(name, "")
+    prefix = keys.state(name, "")
     for state in cast("Iterator[bytes]", client.scan_iter(match=f"{prefix}?*", count=_PAGE)):
-        reply: list[Any] = LIMITER_READ(client, [keys.limiter(name), state], [""])
+        reply: list[Any] = READ(client, [keys.limiter(name), state], [""])
         if reply and float(reply[0]) > 0:
             yield decode_escaped(state).removeprefix(prefix), float(reply[0])
 

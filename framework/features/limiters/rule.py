@@ -1,21 +1,19 @@
-"""Describe a rate limiter: its rule, the result of one take, and the port to the shard that holds its state. Pure."""
+"""Describe a rate limiter: its rule, and the result of one take. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from framework.errors import OverLimit
-from framework.types import Payload
+from framework.types import MAIN
 from framework.wire.json import dumps
 
 LimiterKind: TypeAlias = Literal["concurrent", "bucket", "window", "leaky", "points", "unlimited"]
 
 OverLimitPolicy: TypeAlias = Literal["reschedule", "raise", "skip"]
 """The next step of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
-
-MAIN = "main"
 
 
 @dataclass(frozen=True)
@@ -76,49 +74,3 @@ class Take(NamedTuple):
     turn_s: float | None = None
     """Until a job that is not admitted is to come back: the calls that others were promised come first. ``None`` for other callers,
     and for a concurrent limiter."""
-
-
-class JobPermit(Protocol):
-    """The admission of one job; see ``Permit``."""
-
-    def release(self) -> None:
-        """End the run of the job."""
-        ...
-
-
-class JobLimiter(Protocol):
-    """The limiter of a class, as the declaration needs it. ``Limiter`` imports the port of pushes, so it is not imported here."""
-
-    def admit_job(self, payload: Payload, meta_prefix: str) -> JobPermit | None:
-        """Admit one job without a wait. Raises OverLimit."""
-        ...
-
-
-class LimiterPort(Protocol):
-    """The state of the limiters: on the shard that the rule names, or in the memory of a test."""
-
-    def take(
-        self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
-    ) -> Take:
-        """Take an amount if it is within the limit; ``left_s`` is how long the caller still waits. One round trip."""
-        ...
-
-    def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
-        """Release the lock that ``take`` gave to ``token``. An error is logged: the lock ends by itself."""
-        ...
-
-    def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
-        """Add to what is used, whatever the limit."""
-        ...
-
-    def used(self, rule: LimiterRule, key: str) -> float:
-        """Return how much is used."""
-        ...
-
-    def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
-        """Set another limit than that of the rule, for a duration or (``None``) for ever; the limit ``None`` removes it."""
-        ...
-
-    def reset(self, rule: LimiterRule, key: str | None) -> None:
-        """Set what is used of one key, or (``None``) of all, to zero."""
-        ...
