@@ -85,7 +85,8 @@ def test_process_context_invalidates_the_chains_of_all_capsules(process):
     assert cleared == chains
 
 
-def test_worker_parts_join_sub_queues_and_checks(process):
+def test_worker_parts_join_sub_queues_and_checks(process, monkeypatch):
+    monkeypatch.setattr(worker_parts, "features", tuple)
     asked = []
     parts = WorkerParts(process, WorkerPart(sub_queues={"fair"}, check=lambda: asked.append("first")))
     parts.add(WorkerPart(sub_queues={"urgent"}, check=lambda: asked.append("last")))
