@@ -191,9 +191,20 @@ def attribute_group(
     return decorate
 
 
+def own_groups_of(cls: type[Any]) -> list[type[Any]]:
+    """Return the groups of a worker class that its base does not have: those of the application."""
+    return [owner for owner in cls.__mro__ if owner not in cls._aw_parts and is_group(owner)]
+
+
 def groups_of(cls: type[Any]) -> list[AttributeGroup]:
     """Return the groups of a worker class, the core's last."""
-    return [vars(owner)[_GROUP] for owner in cls.__mro__ if is_group(owner)]
+    own = [vars(owner)[_GROUP] for owner in own_groups_of(cls)]
+    return [*own, *_groups_of_base(cls._aw_base)]
+
+
+@cache
+def _groups_of_base(base: Hashable) -> list[AttributeGroup]:
+    return [vars(owner)[_GROUP] for owner in cast("type[Any]", base).__mro__ if is_group(owner)]
 
 
 def hooks_of(cls: type[Any]) -> dict[str, int]:

@@ -3,12 +3,23 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 from typing_extensions import Format, get_annotations
 
 from framework.declare import foreign_names, names, validators, versions
-from framework.declare.attribute import Attribute, ClassValues, constraints_of, groups_of, hooks_of, is_group, merged
+from framework.declare.attribute import (
+    Attribute,
+    ClassValues,
+    constraints_of,
+    groups_of,
+    hooks_of,
+    is_group,
+    merged,
+    own_groups_of,
+)
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
@@ -24,6 +35,7 @@ _HOOK_PREFIXES = ("on_concurrency_limit", "sidekiq_")
 """A user expects that a method with such a prefix is called: GitLab's hooks, and Sidekiq's (``sidekiq_retry_in``)."""
 
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])([A-Z])")
+_NOTHING = object()
 _SIMILARITY_CUTOFF = 0.85
 """How alike a free name and an attribute must be to count as a misspelling: ``preform`` is one, ``perform_one`` is not."""
 
@@ -91,7 +103,7 @@ def _check_kind(faults: ErrorCollector, cls: type[Any], attribute: Attribute, va
 def attributes_of(cls: type[Any]) -> dict[str, Attribute]:
     """Return the attributes of a worker class by their names: those of its base, and those of further groups of the application."""
     known: dict[str, Attribute] = cls._aw_attributes
-    own = [owner for owner in cls.__mro__ if is_group(owner) and owner not in cls._aw_base.__mro__]
+    own = own_groups_of(cls)
     return merged(own, known) if own else known
 
 
@@ -169,13 +181,25 @@ def check_class_keywords(faults: ErrorCollector, cls: type[Any], abstract: objec
 
 def defining_classes(cls: type[Any]) -> dict[str, type[Any]]:
     """Return the class along the MRO that gives each attribute its value; attributes with the default of their group are left out."""
-    owners = {name: _defining_class(cls, one) for name, one in attributes_of(cls).items()}
-    return {name: owner for name, owner in owners.items() if not _is_ours(owner, cls)}
+    known = attributes_of(cls)
+    owners: dict[str, type[Any]] = {}
+    # As Python looks them up, so what stands behind the base counts for nothing.
+    for owner in takewhile(lambda one: one is not cls._aw_base, cls.__mro__):
+        for name in known.keys() & vars(owner).keys():
+            if owner is cls or known[name].inherited:
+                owners.setdefault(name, owner)
+    return {name: owner for name, owner in owners.items() if not is_group(owner)}
 
 
 def _is_ours(owner: type[Any], cls: type[Any]) -> bool:
     """Return whether a class along the MRO of ``cls`` is the base of the worker classes, one of its parts, or an attribute group."""
-    return owner in cls._aw_base.__mro__ or is_group(owner)
+    return owner in cls._aw_parts or is_group(owner)
+
+
+def _value_of_base(cls: type[Any], name: str) -> Any:
+    """Return what the base of the worker classes has under a name, ``_NOTHING`` for no such name."""
+    base: type[Any] = cls._aw_base
+    return next((vars(owner)[name] for owner in base.__mro__ if name in vars(owner)), _NOTHING)
 
 
 def _inherited_from_note(owner: type[Any], cls: type[Any]) -> str:
@@ -186,12 +210,6 @@ def _inherited_from_note(owner: type[Any], cls: type[Any]) -> str:
 def _name_in_module(cls: type[Any]) -> str:
     """Return the name of the class behind that of its module; a function registered as a job has the name of a class too."""
     return vars(cls).get("_aw_class_name") or cls.__qualname__.rpartition("<locals>.")[2]
-
-
-def _defining_class(cls: type[Any], attribute: Attribute) -> type[Any]:
-    """Return the class whose value counts: the first of the MRO that has one, as Python looks it up (falsy values too)."""
-    owners = cls.__mro__ if attribute.inherited or attribute.name in vars(cls) else reversed(cls.__mro__)
-    return next(owner for owner in owners if attribute.name in vars(owner))
 
 
 def _mixins(cls: type[Any]) -> Iterator[type[Any]]:
@@ -249,10 +267,8 @@ def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attr
                 name,
             )
     _check_annotations(faults, cls, known)
-    base: type[Any] = cls._aw_base
-    of_base = {name for owner in base.__mro__ for name in vars(owner)}
     for name, value in vars(cls).items():
-        if name.startswith("_") or name in of_base or not _is_descriptor(value):
+        if name.startswith("_") or not _is_descriptor(value) or _value_of_base(cls, name) is not _NOTHING:
             continue
         match = closest_name(name, callables) or _closest_hook(name, hooks)
         word = None if match else foreign_names.advice(name, "hook")
@@ -316,15 +332,13 @@ def _check_mixin(
 
 def _check_reserved_names(faults: ErrorCollector, cls: type[Any]) -> None:
     """Refuse names that hide the framework's: ``Worker.route()`` would call a helper, ``self.jid`` would be a method."""
-    base: type[Any] = cls._aw_base
-    of_base = [pair for owner in base.__mro__ for pair in vars(owner).items()]
-    taken = {name for name, value in of_base if isinstance(value, classmethod)} - hooks_of(cls).keys()
-    taken |= {"jid", "job_version"}
+    hooks = hooks_of(cls)
     for owner in (cls, *_mixins(cls)):
-        for name in sorted(taken & vars(owner).keys()):
-            value = vars(owner)[name]
+        for name, value in sorted(vars(owner).items(), key=itemgetter(0)):
             # perform_async and the like may be wrapped.
-            if not isinstance(value, classmethod):
+            if name in hooks or isinstance(value, classmethod):
+                continue
+            if name in ("jid", "job_version") or isinstance(_value_of_base(cls, name), classmethod):
                 fact = f"{name} = {short_repr(value)}{_inherited_from_note(owner, cls)}"
                 message = f"{fact} is not allowed: it hides the framework's own {name}. Give it another name, such as _{name}."
                 faults.add(message, name)

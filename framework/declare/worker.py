@@ -48,6 +48,8 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
     """The queues that pushes of the class choose (``set(queue=...)``), where they are known."""
     _aw_base: "ClassVar[type[CoreWorker]]"
     """The direct subclass of ``CoreWorker`` that the class descends from."""
+    _aw_parts: ClassVar[frozenset[type[Any]]]
+    """That base and its own bases."""
     _aw_attributes: ClassVar[dict[str, Attribute]]
     """The attributes of that base by their names, with those that the application declares."""
     _aw_declaration: ClassVar[Declaration | None] = None
@@ -286,6 +288,7 @@ def _compose(base: type[CoreWorker]) -> None:
     """Make a class the base of worker classes: collect the attributes of the core, then those of its groups in their order."""
     groups = [owner for owner in base.__mro__ if is_group(owner)]
     base._aw_base = base  # pyright: ignore[reportPrivateUsage]
+    base._aw_parts = frozenset(base.__mro__)  # pyright: ignore[reportPrivateUsage]
     base._aw_attributes = merged(sorted(groups, key=lambda one: not issubclass(CoreWorker, one)))  # pyright: ignore[reportPrivateUsage]
 
 
