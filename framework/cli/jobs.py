@@ -83,7 +83,6 @@ _OF_NO_FEATURE = (
         "Show and drop the jobs that a limit or a pause holds outside of their queues.",
         Late("framework.cli.jobs_held:held"),
     ),
-    LateCommand("locks", "Show and delete the locks of deduplicated jobs.", Late("framework.cli.jobs_locks:locks")),
     LateCommand(
         "counters",
         "Print the counters and gauges of the policies in Prometheus' text format.",

@@ -49,4 +49,5 @@ FEATURES: tuple[Feature, ...] = (
     TASKS,
     FAIRNESS,
     PROFILING,
+    RELIABLE_PUSH,
 )

@@ -1,9 +1,16 @@
 """The record of deduplication."""
 
-from framework.feature import Feature, Late
+from framework.feature import Feature, Late, LateCommand
 
 DEDUPLICATION = Feature(
     name="deduplication",
     locks=Late("framework.features.deduplication.push:open_locks"),
     worker=Late("framework.features.deduplication.worker:worker_part"),
+    job_commands=(
+        LateCommand(
+            "locks",
+            "Show and delete the locks of deduplicated jobs.",
+            Late("framework.features.deduplication.commands:locks"),
+        ),
+    ),
 )
