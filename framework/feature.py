@@ -110,6 +110,8 @@ class Feature:
     """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: what keeps pushes that Redis does not take. One feature has it."""
     problems: "Late[Any] | None" = None
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: what is wrong with the settings or the classes of the workers."""
+    explain: "Late[Any] | None" = None
+    """``type[ExplainReader]``: what it says about a job in ``jobs explain``."""
     commands: tuple[LateCommand, ...] = ()
     """Commands of their own: ``application-worker NAME``."""
     job_commands: tuple[LateCommand, ...] = ()

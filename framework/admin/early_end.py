@@ -1,8 +1,8 @@
 """Explain for ``jobs explain`` that a job ends without a run: it was cancelled, or its ``expires_in`` has passed."""
 
+from framework.admin.explain_reader import Blocker
 from framework.admin.search import JobLocation
 from framework.admin.snapshot import ShardSnapshot
-from framework.execute.blocker import Blocker
 from framework.text import format_duration
 from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of

@@ -2,22 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from framework import timings
 from framework.admin.deferred import deferral_count
 from framework.admin.early_end import early_end_blockers
+from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition, ShownLimit
 from framework.admin.run_bounds import end_of_run
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command, remedy_command, worker_command
 from framework.declare.declaration import Declaration
-from framework.execute.blocker import Blocker, BlockerReader
-from framework.features.concurrency.explain import LimitBlockers
-from framework.features.consistency.explain import replica_blockers
-from framework.features.deduplication.explain import describe_lock
-from framework.features.health.explain import describe_deferral
-from framework.features.pause.explain import PauseBlockers
+from framework.execute.admission import LOCAL_STAGES, REMOTE_STAGES
+from framework.feature import features
 from framework.finish.endings import NO_KEY, NO_STORE
 from framework.text import format_count, format_duration, format_times
 from framework.types import Payload
@@ -102,21 +98,14 @@ class KnownClasses:
 
 # `explain` names the remedy for each reason. It searches inside of Redis: an index from ids to keys would cost
 # every push and every move.
-class BlockerReaders(NamedTuple):
-    """The policies' readers, in the order in which a process asks the policies."""
-
-    drop: BlockerReader
-    pause: PauseBlockers
-    defer: BlockerReader
-    limit: LimitBlockers
-
-
 class Explainer:
     """Explain jobs of one shard. Methods raise redis errors."""
 
-    def __init__(self, snapshot: ShardSnapshot, policies: BlockerReaders, classes: KnownClasses) -> None:
+    def __init__(self, snapshot: ShardSnapshot, classes: KnownClasses) -> None:
         self._snapshot = snapshot
-        self._policies = policies
+        self._readers: list[ExplainReader] = [
+            one.explain.load()(snapshot) for one in features() if one.explain is not None
+        ]
         self._classes = classes
         self._timings = timings.current()
 
@@ -138,6 +127,11 @@ class Explainer:
             self._snapshot.iteration(str(payload.get("jid"))),
         )
 
+    def limit_of(self, worker: str) -> ShownLimit:
+        """Return the limit of a class."""
+        found = (one.limit_of(worker) for one in self._readers)
+        return next((limit for limit in found if limit is not None), ShownLimit(None, "", 0))
+
     def of_class(self, worker: str, queue: str, *, is_run: bool) -> list[Blocker]:
         """Return the blockers of every job of a class that waits in the queue; of an unknown queue (empty) those of the class.
 
@@ -154,18 +148,16 @@ class Explainer:
         match location.store.kind:
             case "scheduled":
                 unknown = [] if self._unknown_class(payload) else self._unknown_class_so_far(payload)
-                deferrals = [*_deferral_blockers(payload, self._classes.declaration(payload)), *unknown]
+                deferrals = [*_deferral_blockers(payload, self._cause_of_deferral(payload)), *unknown]
                 result = f"schedule, {position}", [*deferrals, *self._until_due(location, payload)]
             case "retry":
                 failed = [Blocker("failed", f"it failed: {_error_text(payload)}", "its next run")]
-                reasons = replica_blockers(payload) or failed
+                reasons = [reason for one in self._readers for reason in one.not_run(payload)] or failed
                 result = f"retry, {position}", [*reasons, *self._until_due(location, payload)]
             case "queue":
                 result = f"queue {name}, {position}", self._in_queue(location, payload)
-            case "waiting":
-                result = self._at_limit(location, payload)
-            case "paused":
-                result = f"held by the pause of {name}, {position}", self._held_by_pause(name, payload)
+            case "waiting" | "paused":
+                result = self._held(location, payload)
             case "in flight" | "running" as kind:
                 result = self._in_process(kind, name, payload)
             case "migrating":
@@ -247,14 +239,15 @@ class Explainer:
         remedy = "the command, which moves or drops the job; if it dies, a sweep puts the job back after the lease has expired"
         return Blocker("migrating", why, f"{remedy} ({format_duration(owner.lease_s)})")
 
-    def _at_limit(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
-        where, reasons = self._policies.limit.of_waiting_job(location.store.name, location.store.key)
+    def _held(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
+        found = (one.held(location) for one in self._readers)
+        where, reasons = next(filter(None, found), HeldPosition(f"held as {location.store.name}", []))
         queue = str(payload.get("queue", ""))
         return f"{where}, {_ordinal(location)}", [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
 
-    def _held_by_pause(self, name: str, payload: Payload) -> list[Blocker]:
-        reasons = self._policies.pause.of_held_job(name)
-        return [*reasons, *self._queue_blockers(str(payload.get("queue", ""))), *self._unknown_class(payload)]
+    def _cause_of_deferral(self, payload: Payload) -> str:
+        declaration = self._classes.declaration(payload)
+        return next(filter(None, (one.cause_of_deferral(payload, declaration) for one in self._readers)), "")
 
     def _until_due(self, location: JobLocation, payload: Payload) -> list[Blocker]:
         facts, due = self._snapshot, location.score or 0.0
@@ -307,7 +300,8 @@ class Explainer:
         # Policies know a class by its present name only.
         name = str(payload.get("class", "")) if declaration is None else declaration.wire_name
         queue = str(payload.get("queue", ""))
-        return [blocker for read in self._policies for blocker in read(name, queue)]
+        stages = (*LOCAL_STAGES, *REMOTE_STAGES)
+        return [found for stage in stages for one in self._readers for found in one.blockers(stage, name, queue)]
 
     def _unknown_class(self, payload: Payload) -> list[Blocker]:
         """Return the blockers of a job if no class has its name any more; also for a held job after its release."""
@@ -343,9 +337,9 @@ class Explainer:
         return f"the next process of {self._snapshot.shard} that starts reclaims it; none is running"
 
     def _held_resources(self, store: JobStore, payload: Payload) -> list[str]:
-        """Return the job's lock and slots: those of a run, and those reserved for it."""
+        """Return what features hold for the job, such as a lock and slots: what a process takes last comes first."""
         identity = store.name if store.kind == "in flight" else ""
-        return [*describe_lock(self._snapshot.client, payload), *self._policies.limit.held_slots(payload, identity)]
+        return [text for one in reversed(self._readers) for text in one.resources(payload, identity)]
 
 
 def _since(location: JobLocation, payload: Payload) -> float | None:
@@ -361,7 +355,7 @@ def _since(location: JobLocation, payload: Payload) -> float | None:
             return location.score
 
 
-def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> list[Blocker]:
+def _deferral_blockers(payload: Payload, cause: str) -> list[Blocker]:
     over: list[Blocker] = []
     if OVER_LIMIT_COUNT in payload:
         times, name = format_times(count_of(payload, OVER_LIMIT_COUNT)), payload.get(OVER_LIMIT_BY)
@@ -387,7 +381,6 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
                 f"an answer of payload_offload.url ({remedy_command('payloads')}); then {remedy}",
             )
         ]
-    cause = describe_deferral(payload, declaration)
     why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
     return [*over, Blocker("deferred", why, remedy)]
 

@@ -7,14 +7,12 @@ from typing import Any, NamedTuple, cast
 
 from framework.admin.class_traffic import Backlog, ClassRates, RunCounts, measure, read_backlog, read_runs
 from framework.admin.explain import Explainer
+from framework.admin.explain_reader import Blocker, ShownLimit
 from framework.admin.held_jobs import HeldJobsKey, held_keys, measure_held
 from framework.admin.job_counts import IN_FLIGHT, QUEUE_PREFIX, OnProgress
 from framework.admin.search import payload_of_member
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import remedy_command
-from framework.execute.blocker import Blocker
-from framework.features.concurrency.explain import LimitBlockers
-from framework.features.concurrency.limit_state import LimitState
 from framework.process.record import ProcessInfo
 from framework.shard.profile_store import read_profiles
 from framework.text import format_duration
@@ -24,7 +22,7 @@ from framework.wire.sub_queues import parent_of
 
 _MINUTE_S = 60.0
 _MOST_ERRORS = 3
-# Held jobs that are read for the names of their queues: jobs of one class nearly always have the same.
+# HeldPosition jobs that are read for the names of their queues: jobs of one class nearly always have the same.
 _MOST_HELD = 10
 
 
@@ -61,7 +59,7 @@ class ClassExplanation:
     backlog: Backlog
     runs: RunCounts
     rates: ClassRates
-    limit: LimitState
+    limit: ShownLimit
     serving: Sequence[ProcessInfo] | None
     """The processes that fetch from the queue, ``None`` if the queue is not known."""
     blockers: Mapping[str, Sequence[Blocker]]
@@ -103,10 +101,9 @@ class ClassExplanation:
 class ClassExplainer:
     """Explain classes on one shard. ``explain`` raises redis errors."""
 
-    def __init__(self, snapshot: ShardSnapshot, explainer: Explainer, limits: LimitBlockers) -> None:
+    def __init__(self, snapshot: ShardSnapshot, explainer: Explainer) -> None:
         self._snapshot = snapshot
         self._explainer = explainer
-        self._limits = limits
 
     def explain(
         self, worker: str, aliases: Sequence[str], queue: str | None, on_progress: OnProgress
@@ -129,7 +126,7 @@ class ClassExplainer:
             backlog,
             runs,
             measure(backlog, runs, now),
-            self._limits.state(worker),
+            self._explainer.limit_of(worker),
             serving,
             {one: self._explainer.of_class(worker, one, is_run=is_run) for one in queues or [""]},
             list(_failures(worker, backlog, runs)),

@@ -1,17 +1,16 @@
 """Read facts about one shard for explanations: each on first use, and only once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.pause_log import PauseRecord, pauses_of_queues, read_pause_log
-from framework.features.flags.flag import Flag
-from framework.features.flags.redis_flags import read_flags
+from framework.feature import Late
 from framework.process.record import ProcessInfo, read_processes, recorded_payload
 from framework.store.clock import server_time
 from framework.text import decode_escaped
@@ -20,6 +19,8 @@ from framework.wire.iteration_state import SavedIteration, read_iteration
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.owners import split_owner
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,20 @@ class ListOwner:
 class ShardSnapshot:
     """Cache the facts about one shard. Every method may raise redis errors."""
 
-    def __init__(self, client: "redis.Redis", shard: str) -> None:
+    def __init__(
+        self, client: "redis.Redis", shard: str, assumed: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """``assumed`` has what counts instead of what is in force: by the name of a feature, and then by name."""
         self.client = client
         self.shard = shard
+        self.assumed: Mapping[str, Mapping[str, Any]] = assumed or {}
+        self._facts: dict[Late[Any], Any] = {}
+
+    def fact(self, kind: "Late[Callable[[ShardSnapshot], T]]") -> T:
+        """Return what this function of a feature reads from the shard: it is called once."""
+        if kind not in self._facts:
+            self._facts[kind] = kind.load()(self)
+        return cast("T", self._facts[kind])
 
     @cached_property
     def now(self) -> float:
@@ -65,15 +77,6 @@ class ShardSnapshot:
     def queue_pauses(self) -> Mapping[str, PauseRecord]:
         """The pauses of queues that an operator of this framework ordered, by queue."""
         return pauses_of_queues(read_pause_log(self.client))
-
-    @cached_property
-    def flags(self) -> Mapping[str, Flag]:
-        """The operators' flags in force, by name."""
-        return {
-            name: flag
-            for name, flag in read_flags(self.client).items()
-            if flag.expires_at is None or flag.expires_at > self.now
-        }
 
     def processes_serving(self, queue: str) -> list[ProcessInfo]:
         """Return the processes that fetch from the queue."""

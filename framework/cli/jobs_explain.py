@@ -32,7 +32,6 @@ from framework.wire.cron_fields import CronTick, tick_of
 from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT, PROFILE
 from framework.wire.workflow_fields import step_of
-from framework.wiring.blockers import open_blocker_readers
 
 _MAX_CURSOR_TEXT = 100
 
@@ -92,7 +91,7 @@ def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: 
 
     def look(shard: Shard) -> None:
         snapshot = ShardSnapshot(shard.client, shard.name)
-        explainer = Explainer(snapshot, open_blocker_readers(snapshot), classes)
+        explainer = Explainer(snapshot, classes)
         found.extend(
             explainer.explain(sighting) for sighting in search(shard.client, jid, progress_reporter(shard.name))
         )

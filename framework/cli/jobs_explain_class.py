@@ -8,11 +8,11 @@ import click
 
 from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_class import ClassExplainer, ClassExplanation
+from framework.admin.explain_reader import Blocker
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.assumptions import AssumedLimits, read_assumptions
 from framework.cli.jobs_explain_answer import class_lines
 from framework.declare.request import Route
-from framework.execute.blocker import Blocker
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.terminal.output import echo_lines
@@ -20,7 +20,6 @@ from framework.terminal.project import Project, refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_count, format_duration
 from framework.wire.sub_queues import LEVELS
-from framework.wiring.blockers import open_blocker_readers
 
 _MOST_PROCESSES = 5
 _NEVER = float("inf")
@@ -49,10 +48,10 @@ def explain_class(
     limits_of: dict[str, AssumedLimits] = {}
 
     def look(shard: Shard) -> ClassExplanation:
-        snapshot = ShardSnapshot(shard.client, shard.name)
         limits = limits_of[shard.name] = assumed.limits(worker, declaration, shard)
-        readers = open_blocker_readers(snapshot, assumed.flags, limits.counted)
-        explainer = ClassExplainer(snapshot, Explainer(snapshot, readers, classes), readers.limit)
+        assumed_facts = {"flags": assumed.flags, "concurrency": limits.counted}
+        snapshot = ShardSnapshot(shard.client, shard.name, assumed_facts)
+        explainer = ClassExplainer(snapshot, Explainer(snapshot, classes))
         queue = route.queue if route is not None and route.shard == shard.name else None
         aliases = () if declaration is None else declaration.aliases
         return explainer.explain(worker, aliases, queue, progress_reporter(shard.name))

@@ -49,5 +49,4 @@ FEATURES: tuple[Feature, ...] = (
     TASKS,
     FAIRNESS,
     PROFILING,
-    RELIABLE_PUSH,
 )

@@ -1,12 +1,13 @@
-"""Explain which limits block a job, and which slots it has: the limits policy's reader for ``jobs explain``."""
+"""Explain which limits block a job, and which slots it has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-import redis
-
+from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition, ShownLimit
+from framework.admin.search import JobLocation
+from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import remedy_command
-from framework.execute.blocker import Blocker
+from framework.execute.admission import AdmissionStage
 from framework.features.concurrency.limit_state import (
     LimitState,
     read_limit_states,
@@ -24,32 +25,37 @@ _MAX_HOLDERS = 5
 """The most slot holders that are named."""
 
 
-class LimitBlockers:
-    """Find the limits of one shard that block a job. ``now`` returns the time of the shard's clock. Raises redis errors.
+class LimitReader(ExplainReader):
+    """Find the limits of one shard that block a job. Limits that are assumed count instead of those in force."""
 
-    ``assumed`` has limits that count instead of those in force.
-    """
+    def __init__(self, snapshot: ShardSnapshot) -> None:
+        super().__init__(snapshot)
+        self._client = snapshot.client
+        self._assumed: Mapping[str, int] = snapshot.assumed.get("concurrency", {})
 
-    def __init__(
-        self, client: "redis.Redis", now: Callable[[], float], assumed: Mapping[str, int] | None = None
-    ) -> None:
-        self._client = client
-        self._now = now
-        self._assumed = assumed or {}
+    def blockers(self, stage: AdmissionStage, worker: str, queue: str) -> list[Blocker]:
+        """See the base class."""
+        if stage == "queue_slot":
+            return self._at_limit(f"{QUEUE_PREFIX}{queue}")
+        return self._at_limit(worker) if stage == "class_slot" else []
 
-    def __call__(self, worker: str, queue: str) -> list[Blocker]:
-        """See ``BlockerReader``."""
-        return [blocker for base in (f"{QUEUE_PREFIX}{queue}", worker) for blocker in self._at_limit(base)]
-
-    def of_waiting_job(self, base: str, key: bytes) -> tuple[str, list[Blocker]]:
-        """Return a description of the place ``key``, where a job waits at a limit, and its blockers there."""
-        scope = decode_escaped(key).removeprefix(f"{keys.limit(base)}:waiting:")
+    def held(self, location: JobLocation) -> HeldPosition | None:
+        """Describe a job that waits at a limit."""
+        if location.store.kind != "waiting":
+            return None
+        base = location.store.name
+        scope = decode_escaped(location.store.key).removeprefix(f"{keys.limit(base)}:waiting:")
         where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}"
-        return where, self._at_limit(base, is_waiting=True, scope=scope)
+        return HeldPosition(where, self._at_limit(base, is_waiting=True, scope=scope))
+
+    def limit_of(self, worker: str) -> ShownLimit:
+        """Return the limit of a class."""
+        found = self._state(worker)
+        return ShownLimit(found.limit, found.usage, found.running)
 
     def _at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
         """Return the blockers at a limit for one more job, or for a job of ``scope`` that waits at it."""
-        limit = self.state(base)
+        limit = self._state(base)
         if not (limit.is_full or is_waiting):
             return []
         if limit.limit is not None and limit.limit < 0:
@@ -82,23 +88,23 @@ class LimitBlockers:
             )
         ]
 
-    def state(self, base: str) -> LimitState:
+    def _state(self, base: str) -> LimitState:
         """Return the state of a limit, with the assumed limit if there is one."""
-        (limit,) = read_limit_states(self._client, self._now(), [base])
+        (limit,) = read_limit_states(self._client, self.snapshot.now, [base])
         return replace(limit, limit=self._assumed[base], source="unset") if base in self._assumed else limit
 
-    def held_slots(self, payload: Payload, identity: str = "") -> list[str]:
+    def resources(self, payload: Payload, identity: str) -> list[str]:
         """Return a text per slot of the job: those that are reserved for it, and those of its run in the process ``identity``."""
         jid = str(payload.get("jid"))
         bases = [str(payload.get("class")), f"{QUEUE_PREFIX}{payload.get('queue')}"]
         members = [slot_member("", jid), *([slot_member(identity, jid)] if identity else [])]
         return [
-            f"a slot of {base} for {format_duration(expiry - self._now())}"
+            f"a slot of {base} for {format_duration(expiry - self.snapshot.now)}"
             for base, expiry in read_slot_expiries(self._client, bases, members)
         ]
 
     def _slot_holders(self, base: str, scope: str = "") -> str:
-        found = read_slot_holders(self._client, base, self._now(), scope)
+        found = read_slot_holders(self._client, base, self.snapshot.now, scope)
         named = [
             f"{one.jid} in {one.identity or 'no process yet'} ({format_duration(one.left_s)} left)"
             for one in found[:_MAX_HOLDERS]
@@ -113,7 +119,7 @@ class LimitBlockers:
 
     def _limit_remedy(self, limit: LimitState) -> str:
         if limit.source == "operators":
-            ends = "" if limit.until is None else f"; by itself in {format_duration(limit.until - self._now())}"
+            ends = "" if limit.until is None else f"; by itself in {format_duration(limit.until - self.snapshot.now)}"
             return f"{remedy_command('jobs', 'limits', 'clear', limit.name, loads_classes=True)}{ends}"
         words = ("jobs", "limits", "set", limit.name, "N", "--reason", "...", "--for", "...")
         return f"more slots: {remedy_command(*words, loads_classes=True)}"

@@ -5,6 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 CONCURRENCY = Feature(
     name="concurrency",
     worker=Late("framework.features.concurrency.worker:worker_part"),
+    explain=Late("framework.features.concurrency.explain:LimitReader"),
     job_commands=(
         LateCommand(
             "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")

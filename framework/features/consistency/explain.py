@@ -1,7 +1,7 @@
-"""Explain that a job waits for a replica: the consistency policy's reader for ``jobs explain``."""
+"""Explain that a job waits for a replica."""
 
+from framework.admin.explain_reader import Blocker, ExplainReader
 from framework.errors import JobReplicaNotUpToDate
-from framework.execute.blocker import Blocker
 from framework.types import Payload
 from framework.wire.error_text import error_class
 
@@ -16,3 +16,11 @@ def replica_blockers(payload: Payload) -> list[Blocker]:
     return [
         Blocker("replica_behind", why, "its next run, which reads from the primary if the replicas are still behind")
     ]
+
+
+class ReplicaReader(ExplainReader):
+    """Say that replicas were behind."""
+
+    def not_run(self, payload: Payload) -> list[Blocker]:
+        """See ``replica_blockers``."""
+        return replica_blockers(payload)

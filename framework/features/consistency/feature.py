@@ -7,4 +7,5 @@ CONSISTENCY = Feature(
     problems=Late("framework.features.consistency.databases:database_problems"),
     push=Late("framework.features.consistency.push:add_positions"),
     worker=Late("framework.features.consistency.worker:worker_part"),
+    explain=Late("framework.features.consistency.explain:ReplicaReader"),
 )

@@ -1,9 +1,10 @@
-"""Explain which deduplication lock a job owns: the deduplication policy's reader for ``jobs explain``."""
+"""Explain which deduplication lock a job owns."""
 
 from typing import Any
 
 import redis
 
+from framework.admin.explain_reader import ExplainReader
 from framework.text import decode_escaped, format_duration
 from framework.types import Payload
 from framework.wire import keys
@@ -37,3 +38,12 @@ def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
     if owner == lock.owner:
         return [f"the lock {lock.key} {left}: equal jobs are dropped"]
     return [f"no lock: {lock.key} now belongs to the job {owner}, {left}"]
+
+
+class LockReader(ExplainReader):
+    """Tell the lock of a job."""
+
+    def resources(self, payload: Payload, identity: str) -> list[str]:
+        """See ``describe_lock``."""
+        del identity
+        return describe_lock(self.snapshot.client, payload)

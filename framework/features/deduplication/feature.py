@@ -6,6 +6,7 @@ DEDUPLICATION = Feature(
     name="deduplication",
     locks=Late("framework.features.deduplication.push:open_locks"),
     worker=Late("framework.features.deduplication.worker:worker_part"),
+    explain=Late("framework.features.deduplication.explain:LockReader"),
     job_commands=(
         LateCommand(
             "locks",

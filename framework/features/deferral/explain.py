@@ -1,40 +1,41 @@
-"""Explain which flag drops or defers a job: the flag policies' readers for ``jobs explain``."""
+"""Explain which flag drops or defers a job."""
 
-from collections.abc import Callable, Mapping
-
+from framework.admin.explain_reader import Blocker, ExplainReader
 from framework.command_line import remedy_command
-from framework.execute.blocker import Blocker
+from framework.execute.admission import AdmissionStage
+from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, drop_flag, run_flag
 from framework.text import format_duration
 
 
-class FlagBlockers:
-    """Find the flags that drop or defer jobs. ``flags`` returns the flags in force, ``now`` the shard's time."""
+class FlagReader(ExplainReader):
+    """Find the flags that drop or defer jobs."""
 
-    def __init__(self, now: Callable[[], float], flags: Callable[[], Mapping[str, Flag]]) -> None:
-        self._now = now
-        self._flags = flags
-
-    def dropping(self, worker: str, queue: str) -> list[Blocker]:
-        """See ``BlockerReader``."""
+    def blockers(self, stage: AdmissionStage, worker: str, queue: str) -> list[Blocker]:
+        """See the base class."""
         del queue
-        flag = self._flags().get(drop_flag(worker))
+        if stage == "end":
+            return self._dropping(worker)
+        return self._deferring(worker) if stage == "hold" else []
+
+    def _dropping(self, worker: str) -> list[Blocker]:
+        flag = flags_in_force(self.snapshot).get(drop_flag(worker))
         if flag is None or flag.percentage <= 0:
             return []
         why = f"jobs of {worker} are dropped ({flag.percentage:g} %){_origin(flag)}"
         return [Blocker("dropping", why, self._remedy(flag, worker))]
 
-    def deferring(self, worker: str, queue: str) -> list[Blocker]:
-        """See ``BlockerReader``."""
-        del queue
-        flag = self._flags().get(run_flag(worker))
+    def _deferring(self, worker: str) -> list[Blocker]:
+        flag = flags_in_force(self.snapshot).get(run_flag(worker))
         if flag is None or flag.percentage >= 100:
             return []
         why = f"jobs of {worker} are deferred, {flag.percentage:g} % of them may run{_origin(flag)}"
         return [Blocker("deferring", why, self._remedy(flag, worker))]
 
     def _remedy(self, flag: Flag, worker: str) -> str:
-        ends = "" if flag.expires_at is None else f"; by itself in {format_duration(flag.expires_at - self._now())}"
+        ends = (
+            "" if flag.expires_at is None else f"; by itself in {format_duration(flag.expires_at - self.snapshot.now)}"
+        )
         return f"{remedy_command('jobs', 'flags', 'clear', worker, loads_classes=True)}{ends}"
 
 

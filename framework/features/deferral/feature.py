@@ -5,6 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 DEFERRAL = Feature(
     name="deferral",
     worker=Late("framework.features.deferral.worker:worker_part"),
+    explain=Late("framework.features.deferral.explain:FlagReader"),
     job_commands=(
         LateCommand(
             "deferred",

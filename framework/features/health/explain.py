@@ -1,5 +1,6 @@
-"""Explain that an unhealthy database deferred a job: the health policy's reader for ``jobs explain``."""
+"""Explain that an unhealthy database deferred a job."""
 
+from framework.admin.explain_reader import ExplainReader
 from framework.declare.declaration import Declaration
 from framework.features.health.admission import REASON
 from framework.text import format_count
@@ -24,3 +25,11 @@ def describe_deferral(payload: Payload, declaration: Declaration | None) -> str:
         else f"; it runs after {format_count(policy.max_deferrals, 'deferral')}"
     )
     return f"an indicator said that {database} is overloaded{most}"
+
+
+class HealthReader(ExplainReader):
+    """Say which database was not healthy."""
+
+    def cause_of_deferral(self, payload: Payload, declaration: Declaration | None) -> str:
+        """See ``describe_deferral``."""
+        return describe_deferral(payload, declaration)

@@ -2,4 +2,8 @@
 
 from framework.feature import Feature, Late
 
-HEALTH = Feature(name="health", worker=Late("framework.features.health.worker:worker_part"))
+HEALTH = Feature(
+    name="health",
+    worker=Late("framework.features.health.worker:worker_part"),
+    explain=Late("framework.features.health.explain:HealthReader"),
+)

@@ -1,12 +1,12 @@
-"""Explain which pause blocks a job: the pause policy's reader for ``jobs explain`` and ``jobs paused``."""
+"""Explain which pause blocks a job: for ``jobs explain`` and ``jobs paused``."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import redis
-
+from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition
+from framework.admin.search import JobLocation
 from framework.command_line import remedy_command
-from framework.execute.blocker import Blocker
+from framework.execute.admission import AdmissionStage
+from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, pause_flag
 from framework.text import decode_escaped, format_duration
 from framework.wire import keys
@@ -28,24 +28,29 @@ def pause_source(flag: Flag | None, strategy: bytes | None) -> PauseSource:
     return PauseSource(False, "" if strategy is None else decode_escaped(strategy), "", None)
 
 
-class PauseBlockers:
-    """Find the pause of a class. ``flags`` returns the flags in force, ``now`` the shard's time. Raises redis errors."""
+class PauseReader(ExplainReader):
+    """Find the pause of a class."""
 
-    def __init__(
-        self, client: "redis.Redis", now: Callable[[], float], flags: Callable[[], Mapping[str, Flag]]
-    ) -> None:
-        self._client = client
-        self._now = now
-        self._flags = flags
-
-    def __call__(self, worker: str, queue: str) -> list[Blocker]:
-        """See ``BlockerReader``."""
+    def blockers(self, stage: AdmissionStage, worker: str, queue: str) -> list[Blocker]:
+        """See the base class."""
         del queue
-        pause = pause_source(self._flags().get(pause_flag(worker)), self._strategy(worker))
+        return self._of_class(worker) if stage == "hold" else []
+
+    def held(self, location: JobLocation) -> HeldPosition | None:
+        """Describe a job that a pause held; the pause may have ended."""
+        if location.store.kind != "paused":
+            return None
+        worker = location.store.name
+        why = f"it was held while {worker} was paused, and the pause has ended"
+        blockers = self._of_class(worker) or [Blocker("resuming", why, "any process, in seconds")]
+        return HeldPosition(f"held by the pause of {worker}", blockers)
+
+    def _of_class(self, worker: str) -> list[Blocker]:
+        pause = pause_source(flags_in_force(self.snapshot).get(pause_flag(worker)), self._strategy(worker))
         if not pause.by:
             return []
         why = f"{worker} is paused by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
-        ends = "" if pause.until is None else f"; by itself in {format_duration(pause.until - self._now())}"
+        ends = "" if pause.until is None else f"; by itself in {format_duration(pause.until - self.snapshot.now)}"
         remedy = (
             f"{remedy_command('jobs', 'resume', worker, loads_classes=True)}{ends}"
             if pause.manual
@@ -53,14 +58,9 @@ class PauseBlockers:
         )
         return [Blocker("paused", why, remedy)]
 
-    def of_held_job(self, worker: str) -> list[Blocker]:
-        """Return the blockers of a job of the class that a pause held; the pause may have ended."""
-        why = f"it was held while {worker} was paused, and the pause has ended"
-        return self(worker, "") or [Blocker("resuming", why, "any process, in seconds")]
-
     def _strategy(self, worker: str) -> bytes | None:
         """Return the strategy that pauses the class; a strategy without held jobs may have ended."""
-        pipeline: Any = self._client.pipeline(transaction=False)
+        pipeline: Any = self.snapshot.client.pipeline(transaction=False)
         pipeline.exists(keys.paused_jobs(worker))
         pipeline.get(keys.pause_strategy(worker))
         held, strategy = pipeline.execute(raise_on_error=False)

@@ -6,6 +6,7 @@ PAUSE = Feature(
     name="pause",
     problems=Late("framework.features.pause.strategies:pause_problems"),
     worker=Late("framework.features.pause.worker:worker_part"),
+    explain=Late("framework.features.pause.explain:PauseReader"),
     job_commands=(
         LateCommand(
             "pause",
