@@ -22,7 +22,7 @@ from framework.wire.sub_queues import parent_of
 
 _MINUTE_S = 60.0
 _MOST_ERRORS = 3
-# HeldPosition jobs that are read for the names of their queues: jobs of one class nearly always have the same.
+# Held jobs that are read for the names of their queues: jobs of one class nearly always have the same.
 _MOST_HELD = 10
 
 
