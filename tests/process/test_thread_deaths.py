@@ -140,8 +140,8 @@ CLASS_OF = {
 
 PRELUDES = {
     "payload-sweep": """
-import framework.features.encryption.worker as upkeep, framework.wiring.payload_sweep as wiring
-wiring.sweep_period_s = lambda keep_s: 0.2
+import framework.features.encryption.worker as upkeep
+upkeep.sweep_period_s = lambda keep_s: 0.2
 """,
     "flags": """
 from framework.features.flags.refresher import RefreshedFlags
