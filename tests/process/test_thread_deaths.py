@@ -110,13 +110,14 @@ from framework.cli.worker import main
 main()
 """
 
+# An error that hits the thread inside of a push is the answer of that push, so the caller goes on until the thread itself is hit.
 REPEATED = """
 from contextlib import suppress
 from framework.lifecycle import on_startup
 
 def repeat():
     while True:
-        with suppress(Exception):
+        with suppress(BaseException):
             act()
         time.sleep(0.05)
 
