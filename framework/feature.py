@@ -72,7 +72,7 @@ class LateCommand(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """What waits for the end of some jobs, and is told of it in the step that ends a job."""
+    """A waiter for the end of some jobs. The step that ends a job tells it."""
 
     name: str
     """Its name in what a job holds; the function ``release_NAME`` of ``part`` gets the arguments that the waiter makes."""
@@ -101,17 +101,17 @@ class Feature:
     payload: "Late[Any] | None" = None
     """``(Payload, Declaration) -> None``: adds the payload fields that the attributes of a class decide."""
     holds: tuple[Hold, ...] = ()
-    """What waits for the end of its jobs."""
+    """Its waiters for the ends of jobs."""
     worker: "Late[Any] | None" = None
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
     protection: "Late[Any] | None" = None
-    """``(SettingsBase) -> PayloadProtection``: what protects stored payloads. One feature has it."""
+    """``(SettingsBase) -> PayloadProtection``: the protection of stored payloads. One feature at most has it."""
     fallback: "Late[Any] | None" = None
-    """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: what keeps pushes that Redis does not take. One feature has it."""
+    """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: the store of refused pushes. One feature at most has it."""
     problems: "Late[Any] | None" = None
-    """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: what is wrong with the settings or the classes of the workers."""
+    """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: the faults of the settings and of the classes of the workers."""
     explain: "Late[Any] | None" = None
-    """``type[ExplainReader]``: what it says about a job in ``jobs explain``."""
+    """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
     commands: tuple[LateCommand, ...] = ()
     """Commands of their own: ``application-worker NAME``."""
     job_commands: tuple[LateCommand, ...] = ()

@@ -39,7 +39,7 @@ class PayloadProtection:
         """Sign a payload as it is stored; without keys do nothing."""
 
     def hide_lock_key(self, payload: Payload) -> None:
-        """Replace the lock key of a job with encrypted arguments, if it has one: nobody guesses arguments from it."""
+        """Replace the lock key of a job with encrypted arguments, if it has one. The new key does not show the arguments."""
 
     def discard(self, data: bytes) -> None:
         """Delete what the job with these bytes, which is stored nowhere, has outside of Redis."""

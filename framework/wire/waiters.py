@@ -1,4 +1,4 @@
-"""Read what waits for the end of a job. The script that ends the job tells it, by the functions that features name (``Hold``)."""
+"""Read the waiters for the end of a job. The script that ends the job tells it, by the functions that features name (``Hold``)."""
 
 from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -7,9 +7,9 @@ from framework.feature import features
 from framework.types import Jid, Payload
 
 JobEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", ""]
-"""The word for a move of a job that its waiters are told: it ended, failed and will run again, or waits again after its death.
+"""The word by which the waiters of a job learn of its move: it ended, failed and will run again, or waits again after its death.
 
-Empty for a move that is no end, which none is told.
+Empty for a move that is no end: no waiter learns of it.
 """
 
 V = TypeVar("V")
@@ -24,7 +24,7 @@ class Waiter(Protocol[V]):
         ...
 
     def wants_answer(self, value: V) -> bool:
-        """Return whether it is told the answer of the job: its result, or why there is none."""
+        """Return whether the waiter gets the answer of the job: its result, or the reason for a missing one."""
         ...
 
     def named(self, value: V, answer: str) -> str:
@@ -51,7 +51,7 @@ class AwaitedJob(NamedTuple):
         return any(waiter.wants_answer(value) for _, waiter, value in self.waiters)
 
     def told(self, end: JobEnd) -> dict[str, list[str]]:
-        """Return what the waiters are told, by their names, for what the job holds (``parts/release.lua``)."""
+        """Return the messages to the waiters by their names, a part of the holds of the job (``parts/release.lua``)."""
         found = ((name, waiter.told(value, self.jid, end, self.answer)) for name, waiter, value in self.waiters)
         return {name: words for name, words in found if words is not None}
 

@@ -8,6 +8,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from framework.feature import Feature, Hold, Late, features
 from framework.store import script
 from framework.wire.waiters import Waiter
@@ -106,3 +108,9 @@ def test_parts_of_pushes_and_processes_are_functions() -> None:
     for feature in features():
         for part, parameters in ((feature.push, 2), (feature.locks, 1), (feature.worker, 1)):
             assert part is None or len(inspect.signature(part.load()).parameters) == parameters
+
+
+@pytest.mark.parametrize("part", ["locks", "protection", "fallback"])
+def test_one_feature_has_each_single_part_of_a_process(part: str) -> None:
+    """A client takes the first: a second feature with the part would be ignored."""
+    assert len([one.name for one in features() if getattr(one, part) is not None]) == 1

@@ -257,7 +257,7 @@ def test_thread_that_hangs_is_found(deaths):
     assert deaths == []
 
 
-def test_writer_of_events_without_a_thread_fails_pushes_until_it_has_one(tmp_path, deaths, monkeypatch):
+def test_writer_without_a_thread_fails_pushes_until_it_has_one(tmp_path, deaths, monkeypatch):
     one = TaskBench(f"sqlite:///{tmp_path}/tasks.db")
     with monkeypatch.context() as patched, pytest.raises(ThreadStartError):
         refuse_threads(patched)

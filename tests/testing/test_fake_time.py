@@ -82,7 +82,7 @@ def test_data_api_sees_the_jobs_of_a_fake():
         assert admin.Queue("default").size == 1
 
 
-def test_every_script_with_the_time_has_the_part_that_a_fake_replaces():
+def test_every_script_with_the_time_has_the_replaced_part():
     scripts = [one for one in vars(script).values() if isinstance(one, Script)]
     assert len(scripts) > 40
     for one in scripts:
@@ -91,7 +91,7 @@ def test_every_script_with_the_time_has_the_part_that_a_fake_replaces():
         assert (b"redis_now()" in text) <= (len(text) < len(one.source)), one.name
 
 
-def test_settings_are_read_again_when_a_file_or_a_variable_changes(application, monkeypatch):
+def test_settings_are_read_again_after_a_change_of_them(application, monkeypatch):
     first = known_settings()
     assert known_settings() is first
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
