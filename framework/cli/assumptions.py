@@ -179,15 +179,12 @@ class _AssumedFlags(FlagSource):
         self._flags = flags
 
     def find(self, name: str) -> Flag | None:
-        """See ``Flags``."""
         return self._flags.get(name)
 
     def names(self) -> frozenset[str]:
-        """See ``Flags``."""
         return frozenset(self._flags)
 
     def read(self) -> bool:
-        """See ``FlagSource``."""
         return False
 
 

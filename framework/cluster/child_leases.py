@@ -127,16 +127,13 @@ class GroupLeases:
         return any(events.died.is_set() for _, events in self._by_shard.values())
 
     def start(self, group: Supervisor) -> None:
-        """See ``ChildLeases.start``."""
         for leases, _ in self._by_shard.values():
             leases.start(group)
 
     def mark_dead(self, shard: str, identity: str) -> None:
-        """See ``ChildLeases.mark_dead``."""
         self._by_shard[shard][0].mark_dead(identity)
 
     def stop(self) -> None:
-        """See ``ChildLeases.stop``."""
         for leases, _ in self._by_shard.values():
             leases.stop()
 

@@ -25,7 +25,6 @@ class BlockClient:
         self.client = client
 
     def service(self, kind: Late[Callable[[Any], S]]) -> S:
-        """See ``ClientPort``."""
         return self.client.service(kind)
 
     def push(self, request: PushRequest) -> Jid | None:
@@ -47,19 +46,15 @@ class BlockClient:
         return self.client.perform_inline(worker, request)
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
-        """See ``ClientPort``."""
         return self.client.perform_bulk_inline(worker, request)
 
     def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
-        """See ``ClientPort``."""
         return self.client.look_up(jids)
 
     def cancel(self, jid: Jid) -> bool:
-        """See ``ClientPort``."""
         return self.client.cancel(jid)
 
     def route(self, declaration: Declaration) -> Route:
-        """See ``ClientPort``."""
         return self.client.route(declaration)
 
 

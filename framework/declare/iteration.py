@@ -67,24 +67,19 @@ class UnsavedRun:
         self.max_runtime_s = math.inf
 
     def begin(self) -> SavedIteration:
-        """See ``IterationRun``."""
         return SavedIteration()
 
     def stop_reason(self) -> StopReason | None:
-        """See ``IterationRun``."""
         return None
 
     def save(self, cursor: bytes, progress: JobProgress) -> StopReason | None:
-        """See ``IterationRun``."""
         del cursor, progress
         return None
 
     def save_failed(self, cursor: bytes, progress: JobProgress) -> None:
-        """See ``IterationRun``."""
         del cursor, progress
 
-    def end(self) -> None:
-        """See ``IterationRun``."""
+    def end(self) -> None: ...
 
 
 class _Steps:

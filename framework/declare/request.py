@@ -73,7 +73,6 @@ class RandomSpread(NamedTuple):
     interval_s: float
 
     def delays_s(self, start: int, count: int) -> list[float]:
-        """See ``BulkPacing``."""
         del start
         return [random() * self.interval_s for _ in range(count)]
 
@@ -84,7 +83,6 @@ class JobTimes(NamedTuple):
     seconds: Sequence[float]
 
     def delays_s(self, start: int, count: int) -> Sequence[float]:
-        """See ``BulkPacing``."""
         return self.seconds[start : start + count]
 
 

@@ -126,7 +126,6 @@ class RedisIteration(IterationRun):
         return saved
 
     def stop_reason(self) -> StopReason | None:
-        """See ``IterationRun``."""
         if self.cancellation.is_set:
             # The job has seen it: that decides how the job ends.
             self.cancellation.seen = True
@@ -143,12 +142,10 @@ class RedisIteration(IterationRun):
         return None if reply in (_SAVED, None) else "lost"
 
     def save_failed(self, cursor: bytes, progress: JobProgress) -> None:
-        """See ``IterationRun``."""
         with suppress(RedisError, OSError):
             self._save(cursor, progress)
 
     def end(self) -> None:
-        """See ``IterationRun``."""
         if self.items:
             counters.add(ITERATIONS, self._worker, self.items)
 

@@ -59,7 +59,6 @@ class SentProfiles:
         self._tell = tell
 
     def keep(self, profile: JobProfile) -> bool:
-        """See ``Profiles``."""
         page = base64.b64encode(profile.page).decode()
         self._tell(profile={"duration_s": profile.duration_s, "error": profile.error, "page": page})
         return True

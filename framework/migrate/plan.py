@@ -68,12 +68,10 @@ class FixedTarget:
         self._retired = retired
 
     def target(self, payload: Payload, queue: str) -> str | None:  # noqa: ARG002 - a MigrationRule
-        """See ``MigrationRule``."""
         name = payload["class"]
         return self._to if name in self._known_classes or registry.find(name) is not None else None
 
     def reason(self, payload: Payload, queue: str) -> SkipReason:  # noqa: ARG002 - a MigrationRule
-        """See ``MigrationRule``."""
         return _reason_if_unknown(payload, self._retired)
 
     def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:
@@ -96,7 +94,6 @@ class RoutedTarget:
         self._retired = retired
 
     def target(self, payload: Payload, queue: str) -> str | None:
-        """See ``MigrationRule``."""
         worker: Any = registry.find(payload["class"])
         if worker is None:
             return None
@@ -109,7 +106,6 @@ class RoutedTarget:
         return route.queue
 
     def reason(self, payload: Payload, queue: str) -> SkipReason:
-        """See ``MigrationRule``."""
         if registry.find(payload["class"]) is None:
             return _reason_if_unknown(payload, self._retired)
         named = payload.get(CHOSEN_SHARD)
@@ -117,7 +113,6 @@ class RoutedTarget:
         return "chosen queue" if _is_chosen_queue(payload, queue) and not away else "other shard"
 
     def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:  # noqa: ARG002 - a MigrationRule
-        """See ``MigrationRule``."""
         return {"queue": target}
 
 

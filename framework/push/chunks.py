@@ -40,7 +40,6 @@ class ChunkSource:
         self._start = request.start
 
     def prepare(self) -> PreparedChunk | None:
-        """See ``BulkPush``."""
         if not self._pending:
             return None
         plan = self._plan
@@ -75,7 +74,6 @@ class _Chunk:
         return [jids[index] for index in sorted(jids)]
 
     def write(self) -> Sequence[Jid | None]:
-        """See ``PreparedChunk``."""
         while self._remaining:
             batch, token = self._remaining[0]
             try:

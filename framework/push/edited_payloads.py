@@ -55,12 +55,10 @@ class WrappedPayloads(ABC):
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
     ) -> JobBatch | None:
-        """See ``PayloadBuilder``."""
         batch = self._builder.one(args, due, locks, extra)
         return None if batch is None else self._changed(batch)[0]
 
     def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[Any]:
-        """See ``PayloadBuilder``."""
         return self._builder.check_bulk(request, locks)
 
     def chunk(
@@ -72,7 +70,6 @@ class WrappedPayloads(ABC):
         locks: Deduplication | None,
         extra: Mapping[str, Json],
     ) -> tuple[int, Sequence[JobBatch]]:
-        """See ``PayloadBuilder``."""
         size, batches = self._builder.chunk(arguments, start, request, first_due_at, locks, extra)
         return size, [part for batch in batches for part in self._changed(batch)]
 

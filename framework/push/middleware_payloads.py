@@ -60,7 +60,6 @@ class MiddlewarePayloads:
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
     ) -> JobBatch | None:
-        """See ``PayloadBuilder``."""
         checked = self._strict_arguments.checked(self._declaration, args)
         job = self._prepare(checked, generate_jid(), due, locks, extra)
         return None if job is None else _batch({0: job}, locks)

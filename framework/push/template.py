@@ -129,7 +129,6 @@ class TemplatePayloads:
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
     ) -> JobBatch:
-        """See ``PayloadBuilder``."""
         template = self._template
         try:
             arguments = self._signature.encode(args)
@@ -183,7 +182,6 @@ class TemplatePayloads:
         locks: Deduplication | None,
         extra: Mapping[str, Json],
     ) -> tuple[int, Sequence[JobBatch]]:
-        """See ``PayloadBuilder``."""
         # JSON escapes every line break inside of a string, so each line is one job.
         lines = arguments.lines.split(b"\n")
         count = len(lines)

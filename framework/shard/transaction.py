@@ -65,11 +65,9 @@ class QueueTransaction:
         self.job_commands = slice(1, 1 + len(writes))
 
     def plain_commands(self) -> Sequence[Command]:
-        """See ``Transaction``."""
         return [("LPUSH", self._queue_key, *self._payloads)]
 
     def remaining_commands(self) -> Sequence[Command]:
-        """See ``Transaction``."""
         return [("LPUSH", self._queue_key, self._payloads[-1])]
 
 
@@ -86,7 +84,6 @@ class ScheduleTransaction:
         self.job_commands = slice(0, len(writes))
 
     def plain_commands(self) -> Sequence[Command]:
-        """See ``Transaction``."""
         return self._writes
 
     def remaining_commands(self) -> Sequence[Command]:

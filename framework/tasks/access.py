@@ -74,19 +74,15 @@ class LazyRecorder:
         return self._store or self._open()
 
     def enqueued(self, destination: "Destination", batch: "JobBatch") -> None:
-        """See ``PushRecorder``."""
         self.store.recorder.enqueued(destination, batch)
 
     def not_written(self, destination: "Destination", batch: "JobBatch", error: BaseException) -> None:
-        """See ``PushRecorder``."""
         self.store.recorder.not_written(destination, batch, error)
 
     def written(self, destination: "Destination", batch: "JobBatch") -> None:
-        """See ``PushRecorder``."""
         self.store.recorder.written(destination, batch)
 
     def duplicates(self, destination: "Destination", pairs: "Sequence[tuple[Jid, Jid]]") -> None:
-        """See ``PushRecorder``."""
         self.store.recorder.duplicates(destination, pairs)
 
     def other_clients(self, shard: str) -> "list[redis.Redis]":
@@ -128,15 +124,12 @@ class ShardRecorder:
         self._shard = shard
 
     def open(self, payload: "Payload", queue: str) -> "RunRecord":
-        """See ``JobRecorder``."""
         return self._recorder().open(payload, queue)
 
     def ended_elsewhere(self, payload: "Payload", queue: str, state: "ElsewhereState", reason: str) -> None:
-        """See ``JobRecorder``."""
         self._recorder().ended_elsewhere(payload, queue, state, reason)
 
     def flush(self, timeout_s: float) -> bool:
-        """See ``JobRecorder``."""
         return self._lazy.flush(timeout_s)
 
     def _recorder(self) -> "EventRecorder":

@@ -88,7 +88,6 @@ class EventRecorder:
     # --- a push ---------------------------------------------------------------------------------------------------
 
     def enqueued(self, destination: Destination, batch: JobBatch) -> None:
-        """See ``PushRecorder``."""
         changes = self._pushes(destination, batch)
         scope = PUSH_SCOPE.get()
         places = range(len(changes)) if batch.indexes is None else batch.indexes
@@ -100,18 +99,15 @@ class EventRecorder:
             scope.recorded.update(places)
 
     def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
-        """See ``PushRecorder``."""
         changes = [self._moved(destination, jid, NOT_PUSHED, f"the push failed: {error}") for jid in batch.jids]
         for change in changes:
             change.queue = parent_of(batch.queue)
         self._write_soon(changes)
 
     def written(self, destination: Destination, batch: JobBatch) -> None:
-        """See ``PushRecorder``."""
         self._write_soon([one for one in self._pushes(destination, batch) if has_valid_jid(one.jid)])
 
     def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
-        """See ``PushRecorder``."""
         changes = [self._moved(destination, jid, DUPLICATE, f"the job {owner} stands for it") for jid, owner in pairs]
         for change, (_, owner) in zip(changes, pairs, strict=True):
             change.stands_for = owner
@@ -161,7 +157,6 @@ class EventRecorder:
     # --- a run ----------------------------------------------------------------------------------------------------
 
     def open(self, payload: Payload, queue: str) -> "EventRun":
-        """See ``JobRecorder``."""
         return EventRun(self, payload, queue, _declaration_of(payload))
 
     def started(self, payload: Payload, queue: str, declaration: Declaration | None) -> None:
@@ -215,7 +210,6 @@ class EventRecorder:
     # --- outside of a run -----------------------------------------------------------------------------------------
 
     def ended_elsewhere(self, payload: Payload, queue: str, state: ElsewhereState, reason: str) -> None:
-        """See ``JobRecorder``."""
         if self._is_forged(payload, queue):
             return
         declaration = _declaration_of(payload)
@@ -228,7 +222,6 @@ class EventRecorder:
         self._submit(change)
 
     def flush(self, timeout_s: float) -> bool:
-        """See ``JobRecorder``."""
         return self._writer.flush(timeout_s)
 
     def _is_forged(self, payload: Payload, queue: str) -> bool:
@@ -283,11 +276,9 @@ class EventRun:
         self._declaration = declaration
 
     def start(self) -> None:
-        """See ``RunRecord``."""
         self._recorder.started(self._payload, self._queue, self._declaration)
 
     def note(self, message: str, fields: Mapping[str, Any]) -> None:
-        """See ``RunRecord``."""
         self._recorder.noted(self._payload, self._queue, self._declaration, message, fields)
 
     def end(
@@ -299,7 +290,6 @@ class EventRun:
         on_durable: Callable[[], None] | None = None,
         at_once: bool = False,
     ) -> Ticket | None:
-        """See ``RunRecord``."""
         end = event_end(ending, outcome)
         if end is None:
             return None

@@ -35,7 +35,6 @@ _Row: TypeAlias = RowMapping
 
 
 def push_failed_again(task_id: str, access: TaskAccess) -> int:
-    """See ``Task.retry_failed``."""
     rows = _failed_rows(task_id, access)
     dead = _in_dead_sets(access, [row["jid"] for row in rows if _may_be_dead(row)])
     from_events = _without_job(access, [row for row in rows if row["jid"] not in dead])

@@ -115,32 +115,26 @@ class SqliteStatements:
     )
 
     def lock(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
-        """See ``Statements``."""
         return fetch(connection, self._LOCK, (dumps(list(jids)).decode(),))
 
     def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Collection[str]:
-        """See ``Statements``."""
         execute_many(connection, self._INSERT, rows)
         # No other connection has written since this transaction has found them missing.
         return {row[0] for row in rows}
 
     def add_messages(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """See ``Statements``."""
         execute_many(connection, self._ADD_MESSAGES, rows)
 
     def duplicates(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
-        """See ``Statements``."""
         return fetch(connection, self._DUPLICATES, (dumps(list(jids)).decode(),))
 
     def update(
         self, connection: Connection, rows: Sequence[tuple[Any, ...]], counts: Sequence[tuple[Any, ...]]
     ) -> None:
-        """See ``Statements``."""
         execute_many(connection, self._UPDATE, rows)
         execute_many(connection, self._COUNT, counts)
 
     def update_all(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """See ``Statements``."""
         execute_many(connection, self._UPDATE_ALL, rows)
 
 
@@ -233,29 +227,24 @@ class PostgresStatements:
     _UPDATE_AND_COUNT = f"WITH counted AS ({_COUNT}) {_UPDATE}"
 
     def lock(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
-        """See ``Statements``."""
         return fetch(connection, self._LOCK, (_text_array(jids),))
 
     def duplicates(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
-        """See ``Statements``."""
         return fetch(connection, self._DUPLICATES, (_text_array(jids),))
 
     def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Collection[str]:
-        """See ``Statements``."""
         made: set[str] = set()
         for arrays in _arrays(INSERTED, rows):
             made.update(row[0] for row in fetch(connection, self._INSERT, arrays))
         return made
 
     def add_messages(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """See ``Statements``."""
         for arrays in _arrays(MESSAGE, rows):
             execute(connection, self._ADD_MESSAGES, arrays)
 
     def update(
         self, connection: Connection, rows: Sequence[tuple[Any, ...]], counts: Sequence[tuple[Any, ...]]
     ) -> None:
-        """See ``Statements``."""
         updates = list(_arrays(self._UPDATED, rows)) if rows else []
         if len(counts) == len(updates) == 1:
             # One round trip less for most batches. The events are locked, so the order of the two updates is that of all writers.
@@ -267,7 +256,6 @@ class PostgresStatements:
             execute(connection, self._COUNT, _count_parameters(one))
 
     def update_all(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """See ``Statements``."""
         for arrays in _arrays(self._ALL, rows):
             execute(connection, self._UPDATE_ALL, arrays)
 

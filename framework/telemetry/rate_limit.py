@@ -86,7 +86,6 @@ class LogSummary:
             return counts
 
     def reset_lock(self) -> None:
-        """See ``LogRateLimit.reset_lock``."""
         self._lock = threading.Lock()
 
 

@@ -106,26 +106,22 @@ class FakeClient(ProcessClient):
         return chain.instantiate()
 
     def push(self, request: PushRequest) -> Jid | None:
-        """See ``Client``."""
         jid = super().push(request)
         if jid is not None:
             self._note((jid,))
         return jid
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
-        """See ``Client``."""
         jids = super().push_bulk(request)
         self._note([jid for jid in jids if jid is not None])
         return jids
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
-        """See ``Client``."""
         jids = super().push_up_to(request, limit, max_new)
         self._note(jids)
         return jids
 
     def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
-        """See ``Client``."""
         self._note(jids)
         if self.on_written is not None:
             self.on_written()
@@ -168,11 +164,9 @@ class StubbedFlags(ProcessFlags):
         self._clock = clock
 
     def enabled(self, name: str, key: str | int | None = None) -> bool:
-        """See ``ProcessFlags``."""
         return self._stub.enabled(name, key)
 
     def enabled_on(self, shard: str, name: str) -> bool:
-        """See ``ProcessFlags``."""
         del shard
         return self._stub.enabled(name)
 
@@ -182,20 +176,17 @@ class StubbedFlags(ProcessFlags):
         return True
 
     def set(self, flag: Flag, duration_s: float | None) -> Flag:
-        """See ``ProcessFlags``."""
         now = self._clock()
         written = replace(flag, set_at=now, expires_at=None if duration_s is None else now + duration_s)
         self._stub.put(written)
         return written
 
     def clear(self, name: str) -> bool:
-        """See ``ProcessFlags``."""
         found = self._stub.find(name) is not None
         self._stub.clear(name)
         return found
 
     def all(self) -> dict[str, Flag]:
-        """See ``ProcessFlags``."""
         found = {name: self._stub.find(name) for name in sorted(self._stub.names()) if not is_class_flag(name)}
         return {name: flag for name, flag in found.items() if flag is not None}
 

@@ -20,20 +20,16 @@ class KeptBlobs:
         self._blobs: dict[str, tuple[bytes, float]] = {}
 
     def put(self, name: str, data: bytes) -> None:
-        """See ``BlobStore``."""
         self._blobs[name] = data, time.time()
 
     def get(self, name: str) -> bytes | None:
-        """See ``BlobStore``."""
         found = self._blobs.get(name)
         return None if found is None else found[0]
 
     def delete(self, name: str) -> None:
-        """See ``BlobStore``."""
         self._blobs.pop(name, None)
 
     def list(self, prefix: str) -> Iterator[StoredBlob]:
-        """See ``BlobStore``."""
         for name, (data, modified) in sorted(self._blobs.items()):
             if name.startswith(f"{prefix}/"):
                 yield StoredBlob(name, len(data), modified)

@@ -205,7 +205,6 @@ class _FakeShardConnection(ShardConnection):
         self._shard, self._database, self._own = name, database, own
 
     def read(self, packet: bytes) -> Any:
-        """See ``ShardConnection``."""
         self._prepare()
         return super().read(packet)
 
@@ -218,7 +217,6 @@ class _FakeShardConnection(ShardConnection):
         status_commands: Sequence[StatusCommand] = (),
         job_commands: slice | None = None,
     ) -> None:
-        """See ``ShardConnection``."""
         self._prepare()
         super().write(
             packet,
@@ -229,7 +227,6 @@ class _FakeShardConnection(ShardConnection):
         )
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """See ``ShardConnection``."""
         self._prepare()
         return super().run_script(_SCRIPTS.of(script), keys, arguments)
 
@@ -245,11 +242,9 @@ class _CurrentValidator(RoutingValidator):
     current: RoutingValidator
 
     def refuses(self, shard: str) -> bool:
-        """See ``RoutingValidator``."""
         return self.current.refuses(shard)
 
     def check(self, shard: str, packet: Any) -> None:
-        """See ``RoutingValidator``."""
         self.current.check(shard, packet)
 
 

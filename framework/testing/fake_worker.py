@@ -157,7 +157,6 @@ class FakeRuns(RunningJobs):
         self.marks = marks
 
     def cancellation(self, jid: Jid, bid: str = "") -> Cancellation:
-        """See ``RunningJobs``."""
         self.marks.refresh()
         return super().cancellation(jid, bid)
 
@@ -170,7 +169,6 @@ class FakeIterations(Iterations):
         self.marks, self.stubs = runs.marks, stubs
 
     def prepare(self, instance: Any, unit: UnitOfWork, payload: Payload) -> None:
-        """See ``Iterations``."""
         run = _FakeIteration(self, unit, payload)
         unit.own_resources().iteration = run.jid
         self.adopt(instance, run)

@@ -26,25 +26,20 @@ class StubLimiters(LimiterStore):
     def take(
         self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float = 0.0
     ) -> Take:
-        """See ``LimiterStore``."""
         del token, waited, left_s
         if not self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}):
             return Take(False, None, rule.limit, rule.limit)
         self.taken.append((rule.name, key, amount))
         return Take(True, None, 0.0, rule.limit)
 
-    def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
-        """See ``LimiterStore``."""
+    def give_back(self, rule: LimiterRule, key: str, token: str) -> None: ...
 
-    def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
-        """See ``LimiterStore``."""
+    def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None: ...
 
     def used(self, rule: LimiterRule, key: str) -> float:
-        """See ``LimiterStore``."""
         return 0.0 if self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}) else rule.limit
 
-    def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
-        """See ``LimiterStore``."""
+    def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None: ...
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
         """See ``LimiterStore``: forget that a test has exhausted it."""

@@ -53,13 +53,11 @@ class StubFlags(FlagSource):
             self._flags.pop(one, None)
 
     def find(self, name: str) -> Flag | None:
-        """See ``Flags``."""
         flag = self._flags.get(name)
         expired = flag is not None and flag.expires_at is not None and flag.expires_at <= self._clock()
         return None if expired else flag
 
     def names(self) -> frozenset[str]:
-        """See ``Flags``."""
         return frozenset(self._flags)
 
     def read(self) -> bool:
@@ -154,7 +152,6 @@ class StubHealth(HealthChecker):
         self._stopped.clear()
 
     def signals(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> list[tuple[str, Signal]]:
-        """See ``HealthChecker``."""
         del tables
         reason = self._stopped.get(database)
         signal = Normal("a test says nothing else") if reason is None else Stop(reason)
@@ -216,7 +213,6 @@ class StubReplicas(Databases):
         return self._all[name]
 
     def levels(self, declaration: Declaration) -> ConsistencyLevels:
-        """See ``Databases``."""
         usual: DataConsistency = declaration.facts["data_consistency"]
         overrides: ConsistencyLevels = declaration.facts["data_consistency_overrides"] or {}
         found: dict[str, DataConsistency] = {name: overrides.get(name, usual) for name in self._all}

@@ -103,7 +103,6 @@ class ProcessClient(Client):
         return self.shards.look_up(jids)
 
     def cancel(self, jid: Jid) -> bool:
-        """See ``framework.cancel``."""
         return self.shards.cancel(jid)
 
 

@@ -43,7 +43,6 @@ class Batches:
         self._homes = Homes(lambda: client.shards, UnknownBatchError)
 
     def block(self, facts: BatchFacts, autoflush: int) -> JobCollector:
-        """See ``BatchPort``."""
         shard = facts.shard
         if shard is not None:
             # An unknown name is an error before the block.
@@ -54,7 +53,6 @@ class Batches:
         return BatchBlock(self._client, facts, shard, autoflush)
 
     def build_callback(self, facts: BatchFacts, event: BatchEventName, request: PushRequest) -> BuiltCallback | None:
-        """See ``BatchPort``."""
         parent, callback_queue = "", facts.callback_queue
         if facts.exists:
             found = self.status(facts.bid)
@@ -80,8 +78,6 @@ class Batches:
         return BuiltCallback(plan.shard.name, Callback(parent_of(batch.queue), rewrite(data, payload)))
 
     def add_callback(self, facts: BatchFacts, event: BatchEventName, built: BuiltCallback) -> bool:
-        """See ``BatchPort``."""
-
         def add(home: Shard) -> int | None:
             found = self.status(facts.bid)
             known = BatchFacts(facts.bid, parent=BatchFacts(found.parent) if found.parent else None)
@@ -91,7 +87,6 @@ class Batches:
         return self._homes.ask(facts.bid, add) > 0
 
     def change(self, bid: str, action: BatchAction) -> None:
-        """See ``BatchPort``."""
         if action == "cancel":
             # Its nested batches first: afterwards none can be added.
             for child in self.members(bid, "children"):
@@ -104,11 +99,9 @@ class Batches:
             self._homes.forget(bid)
 
     def status(self, bid: str) -> BatchStatus:
-        """See ``BatchPort``."""
         return self._homes.ask(bid, lambda home: home.read_batch(bid))
 
     def is_valid(self, bid: str) -> bool:
-        """See ``BatchPort``."""
         try:
             while bid:
                 found = self.status(bid)
@@ -120,7 +113,6 @@ class Batches:
         return True
 
     def results(self, bid: str) -> Sequence[KeptResult]:
-        """See ``BatchPort``."""
         found = self.status(bid)
         if not found.keeps_results:
             raise BatchError(bid, "it keeps no results: make it with Batch(keep_results=True)")
@@ -131,7 +123,6 @@ class Batches:
         return opened_results(self._signatures, bid, home.batch_results(bid))
 
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
-        """See ``BatchPort``."""
         home = self._homes.ask(bid, lambda one: one if one.read_batch(bid) is not None else None)
         return home.batch_members(bid, kind)
 

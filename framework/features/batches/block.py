@@ -110,22 +110,18 @@ class BatchBlock:
         self._is_open, facts.left_open = facts.left_open, False
 
     def push(self, request: PushRequest) -> Jid | None:
-        """See ``JobCollector``."""
         return self._client.collect(request, self._fields, self._collect)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
-        """See ``JobCollector``."""
         return self._client.collect_bulk(request, self._fields, self._collect)
 
     def begin_open(self, shard: str) -> None:
-        """See ``JobCollector``."""
         with self._lock:
             self._set_shard(shard, "a nested batch")
             if not self._is_open:
                 self._flush(last=False)
 
     def finish(self) -> None:
-        """See ``JobCollector``."""
         with self._lock:
             if self.facts.exists and not self._jids and not self._is_open:
                 return
@@ -138,7 +134,6 @@ class BatchBlock:
             self._flush(last=self.facts.part.last)
 
     def abandon(self) -> None:
-        """See ``JobCollector``."""
         with self._lock:
             self.facts.left_open = self._is_open
 

@@ -52,7 +52,6 @@ class ClassLimit:
         return callable(declaration.facts["concurrency_limit"]) or (scope is not None and callable(scope.by))
 
     def prepare(self, terms: ClassTerms) -> None:
-        """See ``GroupedPolicy``."""
         limits, declaration = self._limits, terms.declaration
         terms.lasting &= not limits.may_change(declaration)
         if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.class_limit(declaration)):
@@ -97,7 +96,6 @@ class CapacityLimit:
         return callable(declaration.facts["max_running_jobs"])
 
     def prepare(self, terms: ClassTerms) -> None:
-        """See ``GroupedPolicy``."""
         declaration, terms.may_wait = terms.declaration, False
         terms.lasting &= not callable(declaration.facts["max_running_jobs"])
         limit = self._limits.capacity(declaration)
@@ -135,7 +133,6 @@ class QueueLimit:
         return False
 
     def prepare(self, terms: ClassTerms) -> None:
-        """See ``GroupedPolicy``."""
         limit = self._limits.queue_limit(terms.queue)
         if limit is not None:
             _prepare_slot(self._slots, terms, QUEUE_PREFIX + terms.queue, limit)

@@ -34,7 +34,6 @@ class LimitReader(ExplainReader):
         self._assumed: Mapping[str, int] = snapshot.assumed.get("concurrency", {})
 
     def blockers(self, stage: AdmissionStage, worker: str, queue: str) -> list[Blocker]:
-        """See the base class."""
         if stage == "queue_slot":
             return self._at_limit(f"{QUEUE_PREFIX}{queue}")
         return self._at_limit(worker) if stage == "class_slot" else []

@@ -22,5 +22,4 @@ class ReplicaReader(ExplainReader):
     """Say that replicas were behind."""
 
     def not_run(self, payload: Payload) -> list[Blocker]:
-        """See ``replica_blockers``."""
         return replica_blockers(payload)

@@ -54,7 +54,6 @@ class RoutedConnection:
         self._connections: dict[DatabaseServer, Connection] = {}
 
     def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
-        """See ``sqlalchemy.Connection.execute``."""
         name, primary, _ = self._database
         replica = replica_context.replica_of(name)
         if not is_read(statement):
@@ -107,7 +106,6 @@ class RoutedSession(Session):
         self._reachable: set[DatabaseServer] = set()
 
     def get_bind(self, mapper: Any = None, *, clause: Any = None, **more: Any) -> Engine:
-        """See ``sqlalchemy.orm.Session.get_bind``."""
         del mapper, more
         name, primary, _ = self._database
         replica = replica_context.replica_of(name)
@@ -118,15 +116,12 @@ class RoutedSession(Session):
         return primary.engine
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """See ``sqlalchemy.orm.Session.execute``."""
         return self._with_fallback(super().execute, args, options)
 
     def scalars(self, *args: Any, **options: Any) -> Any:
-        """See ``sqlalchemy.orm.Session.scalars``."""
         return self._with_fallback(super().scalars, args, options)
 
     def scalar(self, *args: Any, **options: Any) -> Any:
-        """See ``sqlalchemy.orm.Session.scalar``."""
         return self._with_fallback(super().scalar, args, options)
 
     def _is_reachable(self, replica: DatabaseServer) -> bool:

@@ -32,7 +32,6 @@ class DedupPositions:
         self._consistency = consistency
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``AdmissionPolicy``."""
         return _has_lock(declaration) and self._consistency.applies_to(declaration)
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
@@ -74,7 +73,6 @@ class DedupLock:
         self._protection = protection
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``AdmissionPolicy``."""
         return _has_lock(declaration)
 
     def may_wait(self, declaration: Declaration) -> bool:

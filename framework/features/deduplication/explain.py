@@ -44,6 +44,5 @@ class LockReader(ExplainReader):
     """Tell the lock of a job."""
 
     def resources(self, payload: Payload, identity: str) -> list[str]:
-        """See ``describe_lock``."""
         del identity
         return describe_lock(self.snapshot.client, payload)

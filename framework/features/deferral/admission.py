@@ -22,7 +22,6 @@ class DropFlag:
         self._tracker = tracker
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``AdmissionPolicy``."""
         return self._flags.find(drop_flag(declaration.wire_name)) is not None
 
     def admit(self, request: AdmissionRequest) -> Discarded | None:
@@ -46,7 +45,6 @@ class DeferFlag:
         self._delay_s = delay_s
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``AdmissionPolicy``."""
         return self._flags.find(run_flag(declaration.wire_name)) is not None
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:

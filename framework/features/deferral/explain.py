@@ -12,7 +12,6 @@ class FlagReader(ExplainReader):
     """Find the flags that drop or defer jobs."""
 
     def blockers(self, stage: AdmissionStage, worker: str, queue: str) -> list[Blocker]:
-        """See the base class."""
         del queue
         if stage == "end":
             return self._dropping(worker)

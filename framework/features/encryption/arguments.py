@@ -138,7 +138,6 @@ class ArgumentEncryption:
         return keys.LOCKS + digest.hexdigest()
 
     def read(self, payload: Payload, text: str) -> bytes:
-        """See ``ProtectedArguments``."""
         if OFFLOADED in payload:
             raise OffloadedArgumentsError("no payload store is configured here")
         try:

@@ -24,7 +24,6 @@ class FolderStore:
         self._root = root
 
     def put(self, name: str, data: bytes) -> None:
-        """See ``BlobStore``."""
         path = self._path_of(name)
         self._make_folders(path.parent)
         unfinished = path.with_name(path.name + _UNFINISHED)
@@ -38,18 +37,15 @@ class FolderStore:
         _sync_folder(path.parent)
 
     def get(self, name: str) -> bytes | None:
-        """See ``BlobStore``."""
         try:
             return private_files.read_file(self._path_of(name))
         except FileNotFoundError:
             return None
 
     def delete(self, name: str) -> None:
-        """See ``BlobStore``."""
         self._path_of(name).unlink(missing_ok=True)
 
     def list(self, prefix: str) -> Iterator[StoredBlob]:
-        """See ``BlobStore``."""
         for folder, _, names in os.walk(self._path_of(prefix), onerror=_raise_unless_missing):
             for name in names:
                 path = Path(folder, name)

@@ -48,7 +48,6 @@ class ConfiguredProtection(PayloadProtection):
         self.delete_blob = None if offload is None else offload.delete
 
     def edits(self, declaration: Declaration) -> Edits:
-        """See ``PayloadProtection``."""
         encryption, signatures, offload = self._encryption, self._signatures, self._offload
         undo = None if offload is None else offload.delete_of
         # Encryption comes first: the store has encrypted bytes only. Signing comes last: it covers the digest of the stored bytes.
@@ -61,35 +60,28 @@ class ConfiguredProtection(PayloadProtection):
         return Edits((*moving, *signing), 0 if signing or offload is None else offload.threshold, undo)
 
     def sign(self, payload: Payload) -> None:
-        """See ``PayloadProtection``."""
         if self._signatures is not None:
             self._signatures.sign(payload)
 
     def hide_lock_key(self, payload: Payload) -> None:
-        """See ``PayloadProtection``."""
         if self._encryption is not None:
             self._encryption.replace_lock_key(payload)
 
     def discard(self, data: bytes) -> None:
-        """See ``PayloadProtection``."""
         if self._offload is not None:
             self._offload.delete_of(data)
 
     def check(self, payload: Payload, queue: str) -> None:
-        """See ``PayloadProtection``."""
         if self._signatures is not None:
             self._signatures.check(payload, queue)
 
     def accepts(self, payload: Payload, queue: str) -> bool:
-        """See ``PayloadProtection``."""
         return self._signatures is None or self._signatures.accepts(payload, queue)
 
     def lacks_signature(self, payload: Payload) -> bool:
-        """See ``PayloadProtection``."""
         return self._signatures is not None and self._signatures.lacks(payload)
 
     def is_signed(self, payload: Payload) -> bool:
-        """See ``PayloadProtection``."""
         return self._signatures is not None and self._signatures.is_valid(payload)
 
     def bind_to(self, payload: Payload, jid: Jid, *, sign: bool) -> None:
@@ -108,7 +100,6 @@ class ConfiguredProtection(PayloadProtection):
             self.sign(payload)
 
     def protect(self, payload: Payload, *, sign: bool) -> None:
-        """See ``PayloadProtection``."""
         if self._encryption is not None and is_encrypted(payload):
             self._encryption.encrypt(payload)
         if self._offload is not None:
@@ -117,11 +108,9 @@ class ConfiguredProtection(PayloadProtection):
             self.sign(payload)
 
     def seal(self, data: bytes, place: Sequence[Json], worker: str) -> str:
-        """See ``PayloadProtection``."""
         return super().seal(data, place, worker) if self._encryption is None else self._encryption.seal(data, place)
 
     def open(self, text: str, place: Sequence[Json]) -> bytes:
-        """See ``PayloadProtection``."""
         return super().open(text, place) if self._encryption is None else self._encryption.open(text, place)
 
     def _bind_offloaded(
@@ -149,7 +138,6 @@ class OffloadedArguments:
         self._encryption = encryption
 
     def read(self, payload: Payload, text: str) -> bytes:
-        """See ``ProtectedArguments``."""
         encryption = self._encryption
         if is_encrypted(payload) and encryption is None:
             raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")

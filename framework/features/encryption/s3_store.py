@@ -44,7 +44,6 @@ class S3Store:
             self._package.put(self._client, name, data)
 
     def get(self, name: str) -> bytes | None:
-        """See ``BlobStore``."""
         try:
             with self._as_os_error():
                 return bytes(self._package.get(self._client, name).bytes())
@@ -52,7 +51,6 @@ class S3Store:
             return None
 
     def delete(self, name: str) -> None:
-        """See ``BlobStore``."""
         try:
             with self._as_os_error():
                 self._package.delete(self._client, name)
@@ -60,7 +58,6 @@ class S3Store:
             return
 
     def list(self, prefix: str) -> Iterator[StoredBlob]:
-        """See ``BlobStore``."""
         with self._as_os_error():
             for page in self._package.list(self._client, prefix):
                 for one in page:

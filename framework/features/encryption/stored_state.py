@@ -24,11 +24,9 @@ class KeyedStateSignatures(StateSignatures):
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
     def sign(self, place: StatePlace, data: bytes) -> str:
-        """See ``StateSignatures``."""
         return self._keys.sign(_content(place, data))
 
     def check(self, place: StatePlace, data: bytes, signature: str, *, queue: str = "") -> None:
-        """See ``StateSignatures``."""
         if not signature:
             if self._required and not matches_any(queue, self._unsigned_queues):
                 self._refuse(place, "it has no signature, and the setting signatures.required asks for one")

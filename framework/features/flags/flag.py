@@ -88,20 +88,16 @@ class LayeredFlags(FlagSource):
         self._sources = sources
 
     def find(self, name: str) -> Flag | None:
-        """See ``Flags``."""
         return next((flag for source in self._sources if (flag := source.find(name)) is not None), None)
 
     def names(self) -> frozenset[str]:
-        """See ``Flags``."""
         return frozenset(name for source in self._sources for name in source.names())
 
     def read(self) -> bool:
-        """See ``FlagSource``."""
         changes = [source.read() for source in self._sources]
         return any(changes)
 
     def watch(self, name: str) -> None:
-        """See ``FlagSource``."""
         for source in self._sources:
             source.watch(name)
 

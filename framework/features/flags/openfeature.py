@@ -39,11 +39,9 @@ class OpenFeatureFlags(FlagSource):
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def find(self, name: str) -> Flag | None:
-        """See ``Flags``."""
         return self._flags.value.get(name)
 
     def names(self) -> frozenset[str]:
-        """See ``Flags``."""
         return frozenset(name for name, flag in self._flags.value.items() if flag is not None)
 
     def watch(self, name: str) -> None:

@@ -70,14 +70,12 @@ class RedisFlags(FlagSource):
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def find(self, name: str) -> Flag | None:
-        """See ``Flags``."""
         snapshot = self._snapshot
         own = self._own_writes.get(name)
         found = snapshot.flags.get(name) if own is None or own.noted_at < snapshot.asked_at else own.flag
         return found.flag if found is not None and found.is_valid() else None
 
     def names(self) -> frozenset[str]:
-        """See ``Flags``."""
         return frozenset(self._valid_flags())
 
     def raw_value(self, name: str) -> bytes:

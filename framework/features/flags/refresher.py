@@ -44,19 +44,16 @@ class RefreshedFlags(Flags):
         self._failing = False
 
     def find(self, name: str) -> Flag | None:
-        """See ``Flags``."""
         reader = self._reader
         if reader.pid != os.getpid() or not reader.read_once.is_set():
             self._wait_for_first_read()
         return self._source.find(name)
 
     def names(self) -> frozenset[str]:
-        """See ``Flags``."""
         self._wait_for_first_read()
         return self._source.names()
 
     def watch(self, name: str) -> None:
-        """See ``Flags``."""
         self._source.watch(name)
 
     @property

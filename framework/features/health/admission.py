@@ -127,12 +127,10 @@ class HealthPolicy:
         """By wire name: until when (monotonic seconds) no cached signal stops a job of the class."""
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``AdmissionPolicy``."""
         policy = declaration.facts["defer_on_health"]
         return policy is not None and bool(self._indicators_of(policy))
 
     def admits_all(self, declaration: Declaration) -> bool:
-        """See ``RememberedPolicy``."""
         known = self._admits_until.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
         return known is not None and monotonic() < known[1] and known[0] is declaration

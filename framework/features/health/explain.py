@@ -31,5 +31,4 @@ class HealthReader(ExplainReader):
     """Say which database was not healthy."""
 
     def cause_of_deferral(self, payload: Payload, declaration: Declaration | None) -> str:
-        """See ``describe_deferral``."""
         return describe_deferral(payload, declaration)

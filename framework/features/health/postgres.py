@@ -47,7 +47,6 @@ class Autovacuum:
         self._on_unknown_table = on_unknown_table
 
     def evaluate(self, question: Question) -> Signal:
-        """See the class."""
         if not question.tables:
             return NotAvailable("no tables are listed")
         ((permitted, unknown, vacuumed),) = question.query(self._STATEMENT, {"tables": list(question.tables)})
@@ -93,7 +92,6 @@ class WalArchiving:
         self._above = settings.above
 
     def evaluate(self, question: Question) -> Signal:
-        """See the class."""
         ((is_replica, mode, waiting),) = question.query(self._STATEMENT, {})
         if is_replica:
             return NotAvailable("this server is a replica; its primary archives")
@@ -120,7 +118,6 @@ class ReplicationLag:
         self._above_bytes = settings.above_bytes
 
     def evaluate(self, question: Question) -> Signal:
-        """See the class."""
         if self._above_s is None and self._above_bytes is None:
             return NotAvailable("both thresholds are null")
         ((is_replica, permitted, replicas, seconds, size),) = question.query(self._STATEMENT, {})
@@ -155,7 +152,6 @@ class Connections:
         self._above = settings.above
 
     def evaluate(self, question: Question) -> Signal:
-        """See the class."""
         ((used, most),) = question.query(self._STATEMENT, {})
         found = f"{used} of {most} connections are in use"
         return Stop(f"{found}, more than {self._above:.0%}") if used > most * self._above else Normal(found)

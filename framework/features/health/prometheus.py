@@ -32,7 +32,6 @@ class Prometheus:
         self._settings = settings
 
     def evaluate(self, question: Question) -> Signal:
-        """See the class."""
         wanted = self._settings
         if wanted.database not in (None, question.database):
             return NotAvailable(f"it measures the database {wanted.database}")

@@ -35,7 +35,6 @@ class PausePolicy:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """See ``AdmissionPolicy``."""
         return self._state.may_pause(declaration)
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:

@@ -32,7 +32,6 @@ class PauseReader(ExplainReader):
     """Find the pause of a class."""
 
     def blockers(self, stage: AdmissionStage, worker: str, queue: str) -> list[Blocker]:
-        """See the base class."""
         del queue
         return self._of_class(worker) if stage == "hold" else []
 

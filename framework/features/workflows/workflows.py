@@ -83,7 +83,6 @@ class Workflows:
 
     # At a crash: a death before the last line leaves a definition that no job refers to. It expires, and the caller has no id.
     def start(self, workflow: NewWorkflow) -> str:
-        """See ``WorkflowPort``."""
         home, block = self._home_of(workflow), current_block.get()
         queue = workflow.queue or self._queue_of(workflow.steps[0].jobs[0])
         workflow_id, definition = new_workflow_id(), self._definition(workflow)
@@ -112,7 +111,6 @@ class Workflows:
         return workflow_id
 
     def advance(self, workflow_id: str, step: str, event: WorkflowEvent) -> None:
-        """See ``WorkflowPort``."""
         log = logs.logger(workflow=workflow_id, workflow_step=step or None)
         try:
             home, fields = self._homes.ask(workflow_id, lambda one: _found(one, one.read_workflow(workflow_id)))
@@ -134,7 +132,6 @@ class Workflows:
             log.info("the workflow has ended", event_name="workflow.ended", workflow_state=following)
 
     def change(self, workflow_id: str, action: WorkflowCommand) -> None:
-        """See ``WorkflowPort``."""
         home, fields = self._homes.ask(workflow_id, lambda one: _found(one, one.read_workflow(workflow_id)))
         # The workflow first: no step begins afterwards. If this process dies here, the caller repeats both.
         home.change_workflow(workflow_id, action)
@@ -148,7 +145,6 @@ class Workflows:
             self._homes.forget(workflow_id)
 
     def status(self, workflow_id: str) -> WorkflowStatus:
-        """See ``WorkflowPort``."""
         return self._homes.ask(workflow_id, lambda one: one.workflow_status(workflow_id))
 
     def _start_step(self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep) -> None:
