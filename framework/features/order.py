@@ -5,24 +5,27 @@ says why it stands where it stands, if it matters.
 """
 
 from framework.feature import Feature
-from framework.features.batches.feature import BATCHES
-from framework.features.concurrency.feature import CONCURRENCY
-from framework.features.consistency.feature import CONSISTENCY
-from framework.features.cron.feature import CRON
-from framework.features.deduplication.feature import DEDUPLICATION
-from framework.features.deferral.feature import DEFERRAL
-from framework.features.encryption.feature import ENCRYPTION
-from framework.features.fairness.feature import FAIRNESS
-from framework.features.flags.feature import FLAGS
-from framework.features.health.feature import HEALTH
-from framework.features.leases.feature import LEASES
-from framework.features.limiters.feature import LIMITERS
-from framework.features.pause.feature import PAUSE
-from framework.features.profiling.feature import PROFILING
-from framework.features.reliable_push.feature import RELIABLE_PUSH
-from framework.features.results.feature import RESULTS
-from framework.features.tasks.feature import TASKS
-from framework.features.workflows.feature import WORKFLOWS
+from framework.features.batches import BATCHES
+from framework.features.concurrency import CONCURRENCY
+from framework.features.consistency import CONSISTENCY
+from framework.features.cron import CRON
+from framework.features.deduplication import DEDUPLICATION
+from framework.features.deferral import DEFERRAL
+from framework.features.encryption import ENCRYPTION
+from framework.features.fairness import FAIRNESS
+from framework.features.flags import FLAGS
+from framework.features.health import HEALTH
+from framework.features.isolation import ISOLATION
+from framework.features.iteration import ITERATION
+from framework.features.leases import LEASES
+from framework.features.limiters import LIMITERS
+from framework.features.pause import PAUSE
+from framework.features.profiling import PROFILING
+from framework.features.reliable_push import RELIABLE_PUSH
+from framework.features.results import RESULTS
+from framework.features.status import STATUS
+from framework.features.tasks import TASKS
+from framework.features.workflows import WORKFLOWS
 
 FEATURES: tuple[Feature, ...] = (
     # Before what defers: a held job costs nothing, and a deferred one comes back repeatedly.
@@ -49,4 +52,7 @@ FEATURES: tuple[Feature, ...] = (
     TASKS,
     FAIRNESS,
     PROFILING,
+    ISOLATION,
+    ITERATION,
+    STATUS,
 )

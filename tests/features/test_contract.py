@@ -41,7 +41,7 @@ def late_parts(feature: Feature) -> list[Late[Any]]:
 def test_every_feature_has_one_folder_and_one_record() -> None:
     names = [feature.name for feature in features()]
     assert len(set(names)) == len(names)
-    assert {one.name for one in FOLDER.iterdir() if (one / "feature.py").exists()} == set(names)
+    assert {one.name for one in FOLDER.iterdir() if (one / "__init__.py").exists()} == set(names)
 
 
 def test_every_late_part_of_a_feature_exists() -> None:

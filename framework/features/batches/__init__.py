@@ -1,1 +1,18 @@
-"""Count the jobs of a batch, and push its callbacks when they have ended."""
+"""Define the record of batches."""
+
+from framework.feature import Feature, Hold, Late, LateCommand
+
+BATCHES = Feature(
+    name="batches",
+    holds=(
+        # The name of BID in wire/batch_fields.py, which needs pydantic: the help of the commands reads this record.
+        Hold(name="batch", field="bid", part="batches/batch", waiter=Late("framework.features.batches.waiter:WAITER")),
+    ),
+    commands=(
+        LateCommand(
+            "batches",
+            "List batches of jobs, show one, cancel or delete it.",
+            Late("framework.features.batches.commands:batches"),
+        ),
+    ),
+)

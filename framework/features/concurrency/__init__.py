@@ -1,1 +1,14 @@
-"""Limit how many jobs of a class, a queue or a scope run at the same time, over all processes of a shard."""
+"""The record of concurrency."""
+
+from framework.feature import Feature, Late, LateCommand
+
+CONCURRENCY = Feature(
+    name="concurrency",
+    worker=Late("framework.features.concurrency.worker:worker_part"),
+    explain=Late("framework.features.concurrency.explain:LimitReader"),
+    job_commands=(
+        LateCommand(
+            "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")
+        ),
+    ),
+)

@@ -1,1 +1,11 @@
-"""Let jobs read from a replica that shows what their push saw."""
+"""The record of consistency."""
+
+from framework.feature import Feature, Late
+
+CONSISTENCY = Feature(
+    name="consistency",
+    problems=Late("framework.features.consistency.databases:database_problems"),
+    push=Late("framework.features.consistency.push:add_positions"),
+    worker=Late("framework.features.consistency.worker:worker_part"),
+    explain=Late("framework.features.consistency.explain:ReplicaReader"),
+)

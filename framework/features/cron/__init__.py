@@ -1,1 +1,13 @@
-"""Push jobs at the times of a schedule."""
+"""The record of cron."""
+
+from framework.feature import Feature, Late, LateCommand
+
+CRON = Feature(
+    name="cron",
+    problems=Late("framework.cron.entries:schedule_problems"),
+    commands=(
+        LateCommand(
+            "cron", "Show the schedule, and change its entries.", Late("framework.features.cron.commands:cron")
+        ),
+    ),
+)

@@ -1,1 +1,17 @@
-"""Drop a push whose job waits already; run the job that takes its place with what the dropped ones have seen."""
+"""The record of deduplication."""
+
+from framework.feature import Feature, Late, LateCommand
+
+DEDUPLICATION = Feature(
+    name="deduplication",
+    locks=Late("framework.features.deduplication.push:open_locks"),
+    worker=Late("framework.features.deduplication.worker:worker_part"),
+    explain=Late("framework.features.deduplication.explain:LockReader"),
+    job_commands=(
+        LateCommand(
+            "locks",
+            "Show and delete the locks of deduplicated jobs.",
+            Late("framework.features.deduplication.commands:locks"),
+        ),
+    ),
+)

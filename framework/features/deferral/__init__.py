@@ -1,1 +1,16 @@
-"""Drop or defer jobs of a class by flags of operators."""
+"""The record of deferral."""
+
+from framework.feature import Feature, Late, LateCommand
+
+DEFERRAL = Feature(
+    name="deferral",
+    worker=Late("framework.features.deferral.worker:worker_part"),
+    explain=Late("framework.features.deferral.explain:FlagReader"),
+    job_commands=(
+        LateCommand(
+            "deferred",
+            "Show the jobs that a policy deferred, and make them due.",
+            Late("framework.features.deferral.commands:deferred"),
+        ),
+    ),
+)

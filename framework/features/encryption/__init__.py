@@ -1,1 +1,22 @@
-"""Encrypt the arguments of jobs."""
+"""The record of encryption."""
+
+from framework.feature import Feature, Late, LateCommand
+
+ENCRYPTION = Feature(
+    name="encryption",
+    protection=Late("framework.features.encryption.protection:configured_protection"),
+    worker=Late("framework.features.encryption.worker:worker_part"),
+    problems=Late("framework.features.encryption.problems:key_problems"),
+    commands=(
+        LateCommand(
+            "encryption",
+            "Make keys for encrypted arguments, and show the jobs of each.",
+            Late("framework.features.encryption.commands:encryption"),
+        ),
+        LateCommand(
+            "payloads",
+            "Show and sweep the store of large arguments.",
+            Late("framework.features.encryption.payload_commands:payloads"),
+        ),
+    ),
+)

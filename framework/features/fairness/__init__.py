@@ -1,1 +1,15 @@
-"""Let tenants and priorities have turns in a queue."""
+"""Define the record of fairness."""
+
+from framework.feature import Feature, Late, LateCommand
+
+FAIRNESS = Feature(
+    name="fairness",
+    worker=Late("framework.features.fairness.worker:worker_part"),
+    job_commands=(
+        LateCommand(
+            "set-priority",
+            "Give jobs that wait another priority: in a queue, in the schedule set, or for a retry.",
+            Late("framework.features.fairness.commands:set_priority"),
+        ),
+    ),
+)

@@ -1,1 +1,28 @@
-"""Let operators switch things on and off while processes run: flags on classes, and flags that the application asks."""
+"""The record of flags."""
+
+from framework.feature import Feature, Late, LateCommand
+
+FLAGS = Feature(
+    name="flags",
+    worker=Late("framework.features.flags.worker:worker_part"),
+    commands=(
+        LateCommand(
+            "flags",
+            "List, set and clear the application's feature flags.",
+            Late("framework.features.flags.commands:flags"),
+        ),
+    ),
+    job_commands=(
+        LateCommand(
+            "drop", "Drop jobs of CLASS when they are fetched.", Late("framework.features.flags.class_commands:drop")
+        ),
+        LateCommand(
+            "defer", "Defer jobs of CLASS when they are fetched.", Late("framework.features.flags.class_commands:defer")
+        ),
+        LateCommand(
+            "flags",
+            "Show and clear the flags that operators set on classes.",
+            Late("framework.features.flags.class_commands:flags"),
+        ),
+    ),
+)

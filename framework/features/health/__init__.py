@@ -1,1 +1,9 @@
-"""Defer jobs whose database is not healthy."""
+"""The record of health."""
+
+from framework.feature import Feature, Late
+
+HEALTH = Feature(
+    name="health",
+    worker=Late("framework.features.health.worker:worker_part"),
+    explain=Late("framework.features.health.explain:HealthReader"),
+)

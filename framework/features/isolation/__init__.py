@@ -1,1 +1,5 @@
-"""Run each job of a class in a process of its own."""
+"""Define the record of isolation."""
+
+from framework.feature import Feature
+
+ISOLATION = Feature(name="isolation")

@@ -1,1 +1,5 @@
-"""Run a long job item by item."""
+"""Define the record of iteration."""
+
+from framework.feature import Feature
+
+ITERATION = Feature(name="iteration")

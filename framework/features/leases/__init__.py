@@ -1,1 +1,28 @@
-"""Exclusive leases of the application, and workers whose jobs hold one (``ReenqueuerWorker``)."""
+"""Define the record of leases."""
+
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+from framework.features.leases import keys
+
+_RENEW: Late[Any] = Late("framework.features.leases.store:RENEW")
+
+LEASES = Feature(
+    name="leases",
+    rights={
+        "producer": Rights(
+            keys=(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*")),
+            scripts=(Late("framework.features.leases.store:OBTAIN"), _RENEW),
+            commands=("hgetall", "pttl"),
+        ),
+        "operator": Rights(scripts=(_RENEW,)),
+        "read-only": Rights(commands=("hgetall", "pttl", "zrangebyscore")),
+    },
+    job_commands=(
+        LateCommand(
+            "leases",
+            "Show and end the exclusive leases of the application, which code takes with framework.lease.",
+            Late("framework.features.leases.commands:leases"),
+        ),
+    ),
+)

@@ -1,1 +1,32 @@
-"""Limit the rate of calls, across processes."""
+"""Define the record of rate limiters."""
+
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+from framework.features.limiters import keys
+
+_READ: Late[Any] = Late("framework.features.limiters.store:READ")
+
+LIMITERS = Feature(
+    name="limiters",
+    rights={
+        "producer": Rights(
+            keys=(keys.NAMES, keys.limiter("*")),
+            scripts=(
+                Late("framework.features.limiters.store:TAKE"),
+                Late("framework.features.limiters.store:LOCK"),
+                Late("framework.features.limiters.store:UNLOCK"),
+                _READ,
+            ),
+        ),
+        "operator": Rights(scripts=(_READ,)),
+        "read-only": Rights(scripts=(_READ,)),
+    },
+    commands=(
+        LateCommand(
+            "limiters",
+            "Show rate limiters, and resize or reset them.",
+            Late("framework.features.limiters.commands:limiters"),
+        ),
+    ),
+)

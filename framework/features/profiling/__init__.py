@@ -1,1 +1,14 @@
-"""Profile the runs of jobs."""
+"""Define the record of profiling."""
+
+from framework.feature import Feature, Late, LateCommand
+
+PROFILING = Feature(
+    name="profiling",
+    job_commands=(
+        LateCommand(
+            "profile",
+            "Write the profile of the job JID as a page of HTML; without JID, list the kept profiles.",
+            Late("framework.features.profiling.commands:profile"),
+        ),
+    ),
+)

@@ -1,1 +1,15 @@
-"""Keep pushes in a file while Redis is down, and push them later."""
+"""The record of the reliable push."""
+
+from framework.feature import Feature, Late, LateCommand
+
+RELIABLE_PUSH = Feature(
+    name="reliable_push",
+    fallback=Late("framework.features.reliable_push.push:push_fallback"),
+    commands=(
+        LateCommand(
+            "pushes",
+            "Show and replay the pushes that are kept while Redis is down.",
+            Late("framework.features.reliable_push.commands:pushes"),
+        ),
+    ),
+)

@@ -1,1 +1,5 @@
-"""Keep the states of jobs."""
+"""Define the record of status."""
+
+from framework.feature import Feature
+
+STATUS = Feature(name="status")

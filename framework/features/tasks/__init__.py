@@ -1,1 +1,26 @@
-"""Record the lives of jobs in the database of tasks."""
+"""Define the record of tasks."""
+
+from framework.feature import Feature, Late, LateCommand
+
+TASKS = Feature(
+    name="tasks",
+    commands=(
+        LateCommand(
+            "tasks",
+            "Show tasks, cancel and retry them, and make their tables.",
+            Late("framework.features.tasks.commands:tasks"),
+        ),
+        LateCommand(
+            "ledger",
+            "Find recorded jobs that Redis has lost, and enqueue them again.",
+            Late("framework.features.tasks.ledger_commands:ledger"),
+        ),
+    ),
+    job_commands=(
+        LateCommand(
+            "story",
+            "Show the event of the recorded job JID, and its messages with their times.",
+            Late("framework.features.tasks.commands:story"),
+        ),
+    ),
+)

@@ -1,9 +1,0 @@
-"""The record of health."""
-
-from framework.feature import Feature, Late
-
-HEALTH = Feature(
-    name="health",
-    worker=Late("framework.features.health.worker:worker_part"),
-    explain=Late("framework.features.health.explain:HealthReader"),
-)
