@@ -10,29 +10,24 @@ from framework.declare.options import CoreOptions, add_options, check_options
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter
 from framework.declare.worker import CoreWorker
-from framework.features.batches.attributes import BatchMember
-from framework.features.batches.options import LinkOptions
+from framework.features.batches.attributes import BatchMember, LinkOptions
 from framework.features.concurrency.attributes import ConcurrencyAttributes
 from framework.features.consistency.attributes import ConsistencyAttributes
 from framework.features.cron.attributes import CronAttributes
 from framework.features.deduplication.attributes import DeduplicationAttributes
 from framework.features.encryption.attributes import EncryptionAttributes
-from framework.features.fairness.attributes import FairnessAttributes
-from framework.features.fairness.options import FairnessOptions
+from framework.features.fairness.attributes import FairnessAttributes, FairnessOptions
 from framework.features.health.attributes import HealthAttributes
 from framework.features.isolation.attributes import IsolationAttributes
 from framework.features.iteration.attributes import IterationAttributes
 from framework.features.leases.attributes import LeaseAttributes
 from framework.features.limiters.attributes import LimiterAttributes
 from framework.features.pause.attributes import PauseAttributes
-from framework.features.profiling.options import ProfilingOptions
-from framework.features.results.attributes import ResultAttributes
+from framework.features.profiling.attributes import ProfilingOptions
+from framework.features.results.attributes import ResultAttributes, ResultOptions
 from framework.features.results.calls import ResultCalls, SetterCalls
-from framework.features.results.options import ResultOptions
-from framework.features.status.attributes import StatusAttributes
-from framework.features.status.options import StatusOptions
-from framework.features.tasks.attributes import TaskAttributes
-from framework.features.tasks.options import TaskOptions
+from framework.features.status.attributes import StatusAttributes, StatusOptions
+from framework.features.tasks.attributes import TaskAttributes, TaskOptions
 
 
 class PushOptions(

@@ -1,7 +1,7 @@
-"""Declare the attributes that order the jobs in a queue."""
+"""Declare the attributes and options that order the jobs in a queue."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
@@ -32,3 +32,10 @@ class FairnessAttributes:
         "`set(priority=...)` needs the attribute.",
     )
     """The level of the class's jobs, unless a push sets another one."""
+
+
+class FairnessOptions(TypedDict, total=False):
+    """The level of one job."""
+
+    priority: Annotated[Priority, PRIORITIES.validator]
+    """The level of the job in its queue, for a class with ``priority``."""

@@ -1,7 +1,7 @@
-"""Declare the attribute of classes whose results are kept."""
+"""Declare the attributes and options of results."""
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypedDict
 
 from framework.declare import validators
 from framework.declare.attribute import ClassValues, attribute, attribute_group
@@ -34,3 +34,10 @@ class ResultAttributes:
     )
     """How long the result of each job is kept after its end, for ``framework.result(jid)``. ``None``: only results of ``call`` are
     kept."""
+
+
+class ResultOptions(TypedDict, total=False):
+    """How long the result of one call is kept."""
+
+    result_ttl: Annotated[timedelta | float, validators.duration]
+    """For how long the result of a ``call`` is kept: an hour by default."""

@@ -1,7 +1,7 @@
-"""Declare the attribute of classes whose states are kept."""
+"""Declare the attributes and options of the status of a job."""
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypedDict
 
 from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
@@ -21,3 +21,10 @@ class StatusAttributes:
         "`unknown`.",
     )
     """How long the state of a job is kept after its last change. ``None``: the state is not tracked."""
+
+
+class StatusOptions(TypedDict, total=False):
+    """How long the state of one job is kept."""
+
+    status_expiration: Annotated[timedelta | float, validators.duration]
+    """How long the state of the job is kept after its last change (``framework.status``)."""

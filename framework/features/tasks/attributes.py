@@ -1,6 +1,6 @@
-"""Declare the attribute of classes whose jobs are recorded in the database of tasks."""
+"""Declare the attributes and options of tasks."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
 
 from framework.declare.attribute import attribute, attribute_group
 from framework.declare.job_context import JobStory
@@ -32,3 +32,10 @@ class TaskAttributes:
         """
         if self._aw_record is not None:
             self._aw_record.note(message, fields)
+
+
+class TaskOptions(TypedDict, total=False):
+    """Whether the life of one job is recorded."""
+
+    track: Annotated[bool, TRACKED.validator]
+    """Whether the life of the job is recorded in the database of tasks."""
