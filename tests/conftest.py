@@ -30,6 +30,7 @@ import hypothesis
 import pytest
 from redis import Redis
 
+from framework.process_clock import process_clock
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import find_server_binaries
 from tests.fork_server import FORK_SERVER
@@ -92,6 +93,28 @@ def pytest_collection_finish() -> None:
 
 def _is_named(item: pytest.Item, named: list[str]) -> bool:
     return getattr(item, "originalname", item.name) in named
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+class SetClock:
+    """The clock of this process while a test has it: it moves only when the test sets ``now`` or ``monotonic``, or advances both."""
+
+    def __init__(self) -> None:
+        self.now, self.monotonic = time.time(), time.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.monotonic += seconds
+
+
+@pytest.fixture
+def set_clock() -> Iterator[SetClock]:
+    """Hold the clock of the process, for all threads; the servers and other processes keep theirs."""
+    clock = SetClock()
+    with process_clock.override(lambda: clock.now, monotonic=lambda: clock.monotonic):
+        yield clock
 
 
 # --- processes left by tests ----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import time
 
-from framework.process_clock import ProcessClock
+from framework.process_clock import ProcessClock, process_clock
 
 
 def test_process_clock_is_the_hosts_without_an_override():
@@ -20,3 +20,19 @@ def test_process_clock_follows_the_innermost_open_block():
     assert clock.now() == 2.0
     inner.__exit__(None, None, None)
     assert clock.now is time.time
+
+
+def test_process_clock_monotonic_of_a_block_leaves_now_to_the_outer():
+    clock = ProcessClock()
+    with clock.override(lambda: 1.0, lambda at: at + 7), clock.override(monotonic=lambda: 5.0):
+        assert (clock.now(), clock.to_server(1.0), clock.monotonic()) == (1.0, 8.0, 5.0)
+        with clock.override(lambda: 2.0):
+            assert (clock.now(), clock.to_server(2.0), clock.monotonic()) == (2.0, 2.0, 5.0)
+    assert clock.monotonic is time.monotonic
+
+
+def test_set_clock_moves_when_the_test_advances_it(set_clock):
+    before, began = process_clock.now(), process_clock.monotonic()
+    assert process_clock.now() == before
+    set_clock.advance(5)
+    assert (process_clock.now(), process_clock.monotonic()) == (before + 5, began + 5)

@@ -3,11 +3,11 @@
 import math
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
+from framework.process_clock import process_clock
 from framework.telemetry.logs import logger
 
 # Topics may hold names from the wire, so their number has a bound.
@@ -42,8 +42,7 @@ class LogRateLimit:
 
     def hit(self, topic: str) -> int:
         """Count one event; return the events since the last line about ``topic``, or 0 if no line is due."""
-        # The clock is looked up here and not in `__init__`: tests and simulations replace the clock of the module.
-        now = time.monotonic() if self._clock is None else self._clock()
+        now = process_clock.monotonic() if self._clock is None else self._clock()
         with self._lock:
             last, count = self._seen.get(topic, (now - self._period_s, 0))
             due = now - last >= self._period_s
