@@ -4,7 +4,7 @@ import pytest
 
 from framework import testing
 from framework.batches import Batch
-from framework.declare.workflow_worker import WorkflowStepWorker
+from framework.features.workflows.step_worker import WorkflowStepWorker
 from framework.workflows import Workflow, WorkflowRun, computed, computes_arguments
 from tests.push.conftest import worker
 

@@ -15,13 +15,13 @@ from framework.declare.setter import CoreSetter
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.workflow_functions import function_of
 from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
-from framework.declare.workflow_worker import WorkflowStepWorker
 from framework.errors import BatchError, ResultError, UnknownBatchError, UnknownWorkflowError, WorkflowError
 from framework.feature import Late
 from framework.features.batches.batches import Batches, CallbackMaker
 from framework.features.batches.block import BatchBlock
 from framework.features.batches.homes import Homes
 from framework.features.workflows.step_parts import split_jobs
+from framework.features.workflows.step_worker import WorkflowStepWorker
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.types import Json
