@@ -1,8 +1,8 @@
 """Choose the queues of each fetch, their order and quotas: Sidekiq's three modes, over any number of queues."""
 
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 QueueMode: TypeAlias = Literal["strict", "weighted", "random"]
@@ -25,7 +25,6 @@ class QueueOrder:
     """
 
     weights: tuple[tuple[str, int], ...]
-    random: Callable[[], float] = field(default=random.random, repr=False)
 
     @classmethod
     def of(cls, weights: Sequence[tuple[str, int]]) -> "QueueOrder":
@@ -50,7 +49,7 @@ class QueueOrder:
     def draw(self, among: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Draw the order of these queues for one fetch; return each with its weight."""
         # Efraimidis and Spirakis: sorting by u**(1/w) draws without replacement in proportion to the weights.
-        keyed = [(self.random() ** (1 / max(weight, 1)), name, weight) for name, weight in among]
+        keyed = [(random.random() ** (1 / max(weight, 1)), name, weight) for name, weight in among]
         return [(name, weight) for _, name, weight in sorted(keyed, reverse=True)]
 
 

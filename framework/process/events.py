@@ -15,6 +15,7 @@ from framework.finish.report import EXPECTED_ERRORS, JobReporter
 from framework.process.forced_end import force_end_after
 from framework.process.moved_jobs import MovedJobs
 from framework.process.redis_failures import MESSAGES, failure_kind
+from framework.process_clock import process_clock
 from framework.recover.reaper import RecoveredJob
 from framework.store.tls import tls_advice
 from framework.supervised_threads import ThreadStartError
@@ -166,7 +167,7 @@ class ProcessEvents:
 
     def redis_failed(self, component: str, error: BaseException) -> None:
         """Report that Redis did not answer, once for all components, or that it refused a command of this component."""
-        trouble, now = failure_kind(component, error), time.monotonic()
+        trouble, now = failure_kind(component, error), process_clock.monotonic()
         count = self._hit(f"redis {trouble}")
         with self._lock:
             away = self._outages.get(trouble)
@@ -176,7 +177,7 @@ class ProcessEvents:
             away.last = now
             away.failures += 1
             away.logged = away.logged or count > 0
-            report = not away.reported and time.monotonic() - away.since >= _REPORT_AFTER_S
+            report = not away.reported and process_clock.monotonic() - away.since >= _REPORT_AFTER_S
             away.reported = away.reported or report
         if count:
             advice = tls_advice(error)
@@ -202,7 +203,7 @@ class ProcessEvents:
                 "Redis answers again",
                 event_name="redis.recovered",
                 component=component,
-                away_s=round(time.monotonic() - min(away.since for away in logged), 3),
+                away_s=round(process_clock.monotonic() - min(away.since for away in logged), 3),
                 failures=sum(away.failures for away in logged),
             )
 
@@ -266,7 +267,7 @@ class ProcessEvents:
 
     def summarize_foreign(self, *, process_ends: bool = False) -> None:
         """Write the line about jobs of other applications, once a minute and before the process ends."""
-        counts = self._foreign_classes.take(time.monotonic(), process_ends=process_ends)
+        counts = self._foreign_classes.take(process_clock.monotonic(), process_ends=process_ends)
         if counts:
             self._log.info(
                 "jobs of other applications (setting foreign_classes) went back to the queues that this process shares with "

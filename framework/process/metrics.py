@@ -9,6 +9,7 @@ from typing import Any
 import redis
 
 from framework.execute.class_metrics import ClassMetrics
+from framework.process_clock import process_clock
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
@@ -39,22 +40,18 @@ class SidekiqMetrics:
         versions: tuple[int, ...],
         *,
         timings: Timings = STANDARD,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._measured = measured
         self._versions = versions
         self._period_s = timings.metrics_period_s
-        self._clock = clock
-        self._monotonic = monotonic
         self._written: dict[str, ClassMetrics] = {}
         """The sums of each class at its last write, the oldest write first."""
         self._due_at = 0.0
 
     def flush_if_due(self) -> None:
         """Write the new counts once per period. Raises redis errors of the connection; refused commands only lose counts."""
-        now = self._monotonic()
+        now = process_clock.monotonic()
         if now >= self._due_at:
             self._due_at = now + self._period_s
             self.flush()
@@ -64,7 +61,7 @@ class SidekiqMetrics:
         additions = list(islice(self._increments(), MOST_CLASSES)) if self._versions else []
         if not additions:
             return
-        at = time.gmtime(self._clock())
+        at = time.gmtime(process_clock.now())
         pipeline: Any = self._client.pipeline(transaction=False)
         for version in self._versions:
             for key, ttl_s in keys.metrics(version, at):

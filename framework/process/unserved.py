@@ -5,8 +5,7 @@
 
 import math
 import sys
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import cast
@@ -20,6 +19,7 @@ from framework.declare.declaration import Declaration
 from framework.messages import join_names
 from framework.process.own_queues import former_queues
 from framework.process.record import unserved_queues
+from framework.process_clock import process_clock
 from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocation, locations_of
@@ -56,10 +56,8 @@ class UnservedWatch:
         *,
         in_group: bool = False,
         timings: Timings = STANDARD,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queues = queues
-        self._clock = clock
         self._timings = timings
         self._first_s = timings.first_unserved_check_in_group_s if in_group else timings.first_unserved_check_s
         self._checks = -1
@@ -87,7 +85,7 @@ class UnservedWatch:
         if served:
             self._queues.log_served(served)
         self._warned -= served
-        now = self._clock()
+        now = process_clock.monotonic()
         if confirmed - self._warned or (confirmed and now - self._warned_at >= REPEAT_S):
             self._queues.log_unserved(confirmed)
             self._warned, self._warned_at = self._warned | confirmed, now

@@ -9,13 +9,13 @@ At a crash: a death after 1 or 2 leaves the job in its set here. The next poll, 
 with the same token; the guard then shows that the job is already there. Competing pollers use the same token too.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
 from redis.exceptions import RedisError
 
+from framework.process_clock import process_clock
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
@@ -46,14 +46,11 @@ class CrossShardTransfer:
         local_shard: str,
         shards: Mapping[str, Shard],
         events: PollEvents,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._local_shard = local_shard
         self._shards = shards
         self._events = events
-        self._monotonic = monotonic
         self._unavailable_until: dict[str, float] = {}
 
     def is_remote(self, shard: str) -> bool:
@@ -62,7 +59,7 @@ class CrossShardTransfer:
 
     def is_unavailable(self, shard: str) -> bool:
         """Return whether ``shard`` failed a moment ago."""
-        return self._monotonic() < self._unavailable_until.get(shard, 0.0)
+        return process_clock.monotonic() < self._unavailable_until.get(shard, 0.0)
 
     def pool(self, shard: str) -> "redis.Redis":
         """Return the application's client of a job's shard, for middlewares."""
@@ -105,7 +102,7 @@ class CrossShardTransfer:
         return [one for one, score in zip(group, scores, strict=True) if score is not None]
 
     def _delay(self, shard: str, group: Sequence[ShardTransfer], error: Exception) -> list[DueAction]:
-        self._unavailable_until[shard] = self._monotonic() + UNAVAILABLE_S
+        self._unavailable_until[shard] = process_clock.monotonic() + UNAVAILABLE_S
         self._events.shard_failed(shard, error)
         return [DueAction(one.member, "delay") for one in group]
 

@@ -7,13 +7,12 @@ server's clock at that moment.
 """
 
 import random
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import redis
 
+from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s
 from framework.timings import STANDARD, Timings
@@ -52,23 +51,22 @@ class PollTiming:
         absent: AbsentKeys | None = None,
         *,
         timings: Timings = STANDARD,
-        monotonic: Callable[[], float] = time.monotonic,
-        random_fraction: Callable[[], float] = random.random,
     ) -> None:
         self.sets = (SetTiming(keys.RETRY, RETRY_SET_PERIOD_FACTOR), SetTiming(keys.SCHEDULE, 1))
         self._client = client
         self._period_s = period_s
         self._absent = absent or AbsentKeys()
         self._timings = timings
-        self._monotonic = monotonic
-        self._random_fraction = random_fraction
         self._processes = 1
         self._clock_offset_s = 0.0
         self._synced_at: float | None = None
 
     def sync(self) -> None:
         """Read the server's time and the number of processes, at most once per period. Raises redis errors."""
-        if self._synced_at is not None and self._monotonic() - self._synced_at < self._timings.poll_sync_period_s:
+        if (
+            self._synced_at is not None
+            and process_clock.monotonic() - self._synced_at < self._timings.poll_sync_period_s
+        ):
             return
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
@@ -79,7 +77,7 @@ class PollTiming:
         self._absent.note(keys.RETRY, found=bool(retries))
         self._processes = max(1, processes)
         self.set_clock(epoch_s(now))
-        self._synced_at = self._monotonic()
+        self._synced_at = process_clock.monotonic()
 
     def reset(self) -> None:
         """Discard all knowledge after an error."""
@@ -89,11 +87,11 @@ class PollTiming:
 
     def set_clock(self, redis_s: float) -> None:
         """Record that the server's clock is at ``redis_s`` now."""
-        self._clock_offset_s = redis_s - self._monotonic()
+        self._clock_offset_s = redis_s - process_clock.monotonic()
 
     def check(self, timing: SetTiming) -> None:
         """Check the set if its check is due. Raises redis errors."""
-        now = self._monotonic()
+        now = process_clock.monotonic()
         absent = not self._absent.may_exist(timing.source)
         # A set that was absent and may exist now is checked at once: a job in it may be due already.
         if now < timing.check_at and (absent or not timing.skipped):
@@ -114,7 +112,7 @@ class PollTiming:
 
     def is_due(self, timing: SetTiming) -> bool:
         """Return whether a job in the set should be due by now."""
-        return timing.due_at is not None and timing.due_at <= self._monotonic() + self._clock_offset_s
+        return timing.due_at is not None and timing.due_at <= process_clock.monotonic() + self._clock_offset_s
 
     def expect_retry(self) -> None:
         """Check the retry set next: a written retry may be due before its next check. Safe from any thread."""
@@ -125,17 +123,17 @@ class PollTiming:
     def promoted(self, timing: SetTiming, *, more: bool) -> None:
         """Record a moved page; ``more`` if it was full and the rest is due too, otherwise the set is checked again."""
         if not more:
-            timing.check_at, timing.due_at = self._monotonic(), None
+            timing.check_at, timing.due_at = process_clock.monotonic(), None
 
     def skip_for(self, timing: SetTiming, seconds: float) -> None:
         """Skip the set for ``seconds``."""
-        timing.check_at, timing.due_at = self._monotonic() + seconds, None
+        timing.check_at, timing.due_at = process_clock.monotonic() + seconds, None
 
     def next_step_s(self) -> float:
         """Return the seconds until the next check or due job."""
-        now = self._monotonic()
+        now = process_clock.monotonic()
         # All processes know the due time: a random delay lets one come first.
-        spread_s = self._random_fraction() * min(0.5, 0.02 * self._processes)
+        spread_s = random.random() * min(0.5, 0.02 * self._processes)
         times = [timing.check_at for timing in self.sets]
         times += [timing.due_at - self._clock_offset_s + spread_s for timing in self.sets if timing.due_at is not None]
         return max(0.0, min(times) - now)
@@ -149,4 +147,4 @@ class PollTiming:
         if self._processes == 1:
             return self._period_s
         longest = min(self._timings.longest_poll_period_s, FLEET_SHARE * self._processes * self._period_s)
-        return longest * (0.5 + self._random_fraction())
+        return longest * (0.5 + random.random())

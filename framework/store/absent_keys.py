@@ -5,11 +5,12 @@ the commands of an idle process.
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import redis
 from redis.exceptions import ResponseError
+
+from framework.process_clock import process_clock
 
 
 class AbsentKeys:
@@ -20,12 +21,9 @@ class AbsentKeys:
     An answer that is older than ``max_age_s``, or an error, means that every key may exist.
     """
 
-    def __init__(
-        self, names: Iterable[str] = (), max_age_s: float = 0.0, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, names: Iterable[str] = (), max_age_s: float = 0.0) -> None:
         self._names = frozenset(names)
         self._max_age_s = max_age_s
-        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._to_read = set(self._names)
         self._absent = frozenset[str]()
@@ -45,12 +43,12 @@ class AbsentKeys:
         if not asked:
             return False
         # Before the call: a key that is created while the reply is under way is as old as the answer at most.
-        sent_at = self._monotonic()
+        sent_at = process_clock.monotonic()
         absent: frozenset[str] = frozenset()
         found = False
         try:
             found = bool(client.exists(*sorted(asked)))
-            self.round_trip_s = self._monotonic() - sent_at
+            self.round_trip_s = process_clock.monotonic() - sent_at
             absent = frozenset() if found else asked
         except ResponseError:
             # An ACL may forbid one of the keys: then each reader meets the refusal itself.
@@ -66,7 +64,7 @@ class AbsentKeys:
     def may_exist(self, name: str) -> bool:
         """Return whether the key has to be read."""
         with self._lock:
-            return name not in self._absent or self._monotonic() - self._checked_at > self._max_age_s
+            return name not in self._absent or process_clock.monotonic() - self._checked_at > self._max_age_s
 
     def note(self, name: str, *, found: bool) -> None:
         """Record what a reader found, or that the key has to be read next (``found``)."""

@@ -4,7 +4,6 @@ The product's own code decodes, asks the policies, calls ``perform`` through the
 move them in Redis. Only the fetch is not the product's: it takes one chosen job, and no thread waits for the next one.
 """
 
-import itertools
 from collections.abc import Mapping
 from contextvars import copy_context
 from typing import Any, Literal, TypeAlias
@@ -112,7 +111,7 @@ class FakeContext(ProcessContext):
         self._services |= {
             WORKER_FLAGS: _TestFlags(self, tools.stubs),
             LIMITS: _limits(tools.settings, shard.client),
-            CONSISTENCY_POLICY: ConsistencyPolicy(tools.stubs.replicas, sleep=_do_not_wait),
+            CONSISTENCY_POLICY: ConsistencyPolicy(tools.stubs.replicas, wait_for_replicas=False),
             HEALTH_POLICY: _health(tools.settings, tools.stubs),
         }
 
@@ -139,8 +138,8 @@ def _limits(settings: Settings, client: "redis.Redis") -> Limits:
         _OneProcess(client, settings.concurrency),
         settings.limits,
         by_urgency=settings.concurrency_limit_by_urgency,
-        # A clock on which every result of a callable is old: a test that changes the limit sees the change at once.
-        clock=itertools.count(0.0, 60.0).__next__,
+        # A test that changes the result of a callable sees the change at once.
+        callable_ttl_s=0.0,
     )
 
 
@@ -293,8 +292,3 @@ class FakeWorker:
 
 def _do_nothing() -> None:
     """Do nothing: no thread fetches."""
-
-
-def _do_not_wait(seconds: float) -> None:
-    """Wait for no replica: its state is that of the test."""
-    del seconds

@@ -1,6 +1,5 @@
 """Jobs that are admitted together: one call for many, each with its own answer, and nothing kept by a job that does not start."""
 
-import itertools
 import json
 import threading
 
@@ -417,8 +416,8 @@ def test_job_of_a_process_without_a_lease_does_not_stay(blocked, redis):
 
 
 def test_terms_last_unless_a_function_decides_the_limit(redis):
-    now, answers = itertools.count(0, 10), iter((3, 7))
-    limits = Limits(FleetSlots(redis), clock=lambda: next(now))
+    answers = iter((3, 7))
+    limits = Limits(FleetSlots(redis), callable_ttl_s=0.0)
     chain = AdmissionChain((ClassLimit(LimitSlots(redis, IDENTITY), limits), DedupLock(redis)))
 
     def terms(declared):

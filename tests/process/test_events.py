@@ -51,24 +51,20 @@ def test_events_refusal_of_one_component_is_separate(lines, events):
 
 
 @pytest.mark.proves("R13")
-def test_events_lasting_state_is_logged_again_with_count(lines, events, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
+def test_events_lasting_state_is_logged_again_with_count(lines, events, set_clock):
     for _ in range(100):
         events.redis_failed("lease", RedisConnectionError("gone"))
-        now[0] += 0.5
+        set_clock.advance(0.5)
     events.redis_answered("lease")
     counts = [line["count"] for line in lines() if line["event_name"] == "redis.failed"]
     assert counts == [1, 60]
 
 
-def test_events_unended_outage_does_not_lengthen_the_next(lines, events, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
+def test_events_unended_outage_does_not_lengthen_the_next(lines, events, set_clock):
     events.redis_failed("settler", RedisConnectionError("gone"))
-    now[0] += 3600
+    set_clock.advance(3600)
     events.redis_failed("lease", RedisConnectionError("gone"))
-    now[0] += 2
+    set_clock.advance(2)
     events.redis_answered("lease")
     assert [line["away_s"] for line in lines() if line["event_name"] == "redis.recovered"] == [2.0]
 

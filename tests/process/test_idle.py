@@ -18,6 +18,7 @@ from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
+from framework.process_clock import process_clock
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.store.endpoints import endpoint_of
@@ -113,6 +114,7 @@ def idle(redis, redis_url, short_path, monkeypatch):
     clock = Clock()
     with monkeypatch.context() as patch, registry.isolated():
         patch.setattr(time, "monotonic", clock)
+        patch.setattr(process_clock, "monotonic", clock)
         patch.setattr(tasks_module, "jittered", lambda period_s: period_s * process.jitter)
         process = IdleProcess(settings, clock)
         process.run(30)

@@ -78,14 +78,14 @@ MAIL, HELLO = QueueLocation("mail", "main"), QueueLocation("hello", "second")
 class WatchBench:
     """A watch whose checks find the queues that the test sets; records its reports."""
 
-    def __init__(self, *, in_group=False):
+    def __init__(self, clock, *, in_group=False):
         self.missing = frozenset()
-        self.now = 1_000.0
+        self.clock = clock
         self.looks = 0
         self.lost, self.found = [], []
         self.places = {MAIL, HELLO}
         self.log_unserved, self.log_served = self.lost.append, self.found.append
-        self.watch = UnservedWatch(self, in_group=in_group, clock=lambda: self.now)
+        self.watch = UnservedWatch(self, in_group=in_group)
 
     def find(self):
         self.looks += 1
@@ -94,12 +94,12 @@ class WatchBench:
     def step(self, *missing):
         self.missing = frozenset(missing)
         pause = self.watch.step()
-        self.now += pause
+        self.clock.advance(pause)
         return pause
 
 
-def test_unserved_watch_warns_after_two_checks():
-    bench = WatchBench()
+def test_unserved_watch_warns_after_two_checks(set_clock):
+    bench = WatchBench(set_clock)
     pauses = [bench.step(MAIL) for _ in range(3)]
     assert (bench.looks, bench.lost) == (2, [{MAIL}])
     assert pauses == [
@@ -109,20 +109,20 @@ def test_unserved_watch_warns_after_two_checks():
     ]
 
 
-def test_unserved_watch_in_a_group_waits_for_siblings():
-    assert WatchBench(in_group=True).step(MAIL) > WatchBench().step(MAIL)
+def test_unserved_watch_in_a_group_waits_for_siblings(set_clock):
+    assert WatchBench(set_clock, in_group=True).step(MAIL) > WatchBench(set_clock).step(MAIL)
 
 
-def test_unserved_watch_ignores_a_late_sibling():
-    bench = WatchBench()
+def test_unserved_watch_ignores_a_late_sibling(set_clock):
+    bench = WatchBench(set_clock)
     bench.step(MAIL)
     assert bench.step(MAIL) == STANDARD.first_unserved_check_s
     assert bench.step() == STANDARD.served_check_period_s
     assert not bench.lost + bench.found
 
 
-def test_unserved_watch_reports_a_served_queue():
-    bench = WatchBench()
+def test_unserved_watch_reports_a_served_queue(set_clock):
+    bench = WatchBench(set_clock)
     for _ in range(3):
         bench.step(MAIL, HELLO)
     bench.step(MAIL)
@@ -131,8 +131,8 @@ def test_unserved_watch_reports_a_served_queue():
     assert bench.found == [{HELLO}, {MAIL}]
 
 
-def test_unserved_watch_repeats_hourly_and_adds_new_at_once():
-    bench = WatchBench()
+def test_unserved_watch_repeats_hourly_and_adds_new_at_once(set_clock):
+    bench = WatchBench(set_clock)
     for _ in range(20):
         bench.step(MAIL)
     assert bench.lost == [{MAIL}]
@@ -146,8 +146,8 @@ def test_unserved_watch_repeats_hourly_and_adds_new_at_once():
     assert len(bench.lost) == 3
 
 
-def test_unserved_watch_warns_when_last_process_ends():
-    bench = WatchBench()
+def test_unserved_watch_warns_when_last_process_ends(set_clock):
+    bench = WatchBench(set_clock)
     for _ in range(4):
         assert bench.step() in (STANDARD.first_unserved_check_s, STANDARD.served_check_period_s)
     assert bench.step(MAIL) == STANDARD.unserved_check_period_s
@@ -155,8 +155,8 @@ def test_unserved_watch_warns_when_last_process_ends():
     assert bench.lost == [{MAIL}]
 
 
-def test_unserved_watch_without_queues_reads_nothing():
-    bench = WatchBench()
+def test_unserved_watch_without_queues_reads_nothing(set_clock):
+    bench = WatchBench(set_clock)
     bench.places = ()
     assert [bench.step() for _ in range(3)] == [STANDARD.served_check_period_s] * 3
     assert bench.looks == 0

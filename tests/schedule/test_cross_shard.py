@@ -3,7 +3,6 @@
 import itertools
 import json
 import threading
-import time
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -51,12 +50,12 @@ def ignore_failed_status(*facts):
 class Bench:
     """Poll the shard main with rules that route every job to the shard second."""
 
-    def __init__(self, url, second_url, *middleware, rules=RULES, monotonic=time.monotonic):
+    def __init__(self, url, second_url, *middleware, rules=RULES):
         self.events = Events()
         self.client = opened(url).client
         self.second = Shard("second", Endpoint(second_url), role="tests")
         shards = {"main": opened(url), "second": self.second}
-        self.transfer = CrossShardTransfer(self.client, "main", shards, self.events, monotonic=monotonic)
+        self.transfer = CrossShardTransfer(self.client, "main", shards, self.events)
         preparation = DueJobPlanner(
             self.events,
             DestinationResolver(Router(rules, list(shards)), "main"),
@@ -286,9 +285,8 @@ def test_transfer_with_a_lost_reply_does_not_double(bench, redis, second_redis, 
 
 
 @pytest.mark.proves("F21")
-def test_transfer_to_a_stopped_shard_delays_only_its_jobs(redis, redis_url):
-    clock = [100.0]
-    bench = Bench(redis_url, "redis://127.0.0.1:1/0", monotonic=lambda: clock[0])
+def test_transfer_to_a_stopped_shard_delays_only_its_jobs(redis, redis_url, set_clock):
+    bench = Bench(redis_url, "redis://127.0.0.1:1/0")
     wait(redis, *(f"away-{n}" for n in range(PAGE_SIZE)))
     redis.zadd(keys.SCHEDULE, {encoded("Unknown", jid="here"): LONG_AGO + PAGE_SIZE})
     bench.drain()
@@ -299,7 +297,7 @@ def test_transfer_to_a_stopped_shard_delays_only_its_jobs(redis, redis_url):
         redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
     bench.drain()
     assert bench.events.shards == ["second"]  # the shard is not tried again so soon
-    clock[0] += UNAVAILABLE_S
+    set_clock.advance(UNAVAILABLE_S)
     for member in redis.zrange(keys.SCHEDULE, 0, 9):
         redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
     bench.drain()

@@ -498,34 +498,26 @@ def test_step_returns_the_time_of_the_next_step(redis, redis_url, events):
 
 
 @pytest.mark.proves("R57")
-def test_step_of_an_idle_poller_sends_few_commands(redis, redis_url, events):
+def test_step_of_an_idle_poller_sends_few_commands(redis, redis_url, events, set_clock):
     redis.zadd(keys.SCHEDULE, {encoded(jid="far"): FAR})
-    seconds = Clock()
+    set_clock.monotonic = 0.0
     client = opened(redis_url).client
-    one = poller(redis_url, events, timing=PollTiming(client, 1.0, monotonic=seconds))
+    one = poller(redis_url, events, timing=PollTiming(client, 1.0))
     before = commands(redis)
-    while seconds.now < 60:
-        seconds.now += one.step()
+    while set_clock.monotonic < 60:
+        set_clock.monotonic += one.step()
     assert commands(redis) - before <= 60 * 1.35
 
 
-def test_step_period_grows_with_the_processes(redis, redis_url, events):
+def test_step_period_grows_with_the_processes(redis, redis_url, events, set_clock):
     redis.zadd(keys.REGISTRY, {f"host:{n}:00000000000e": LONG_AGO for n in range(5)})
-    seconds = Clock()
-    one = poller(redis_url, events, timing=PollTiming(opened(redis_url).client, 1.0, monotonic=seconds))
+    set_clock.monotonic = 0.0
+    one = poller(redis_url, events, timing=PollTiming(opened(redis_url).client, 1.0))
     looks = 0
-    while seconds.now < 400:
-        seconds.now += one.step()
+    while set_clock.monotonic < 400:
+        set_clock.monotonic += one.step()
         looks += 1
     assert 60 < looks < 160  # a look every 4 s, the retry set every fifth time
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 def commands(redis):

@@ -10,11 +10,11 @@ import pytest
 from redis.exceptions import RedisError
 
 from framework.errors import UnroutedCallError
+from framework.process_clock import process_clock
 from framework.shard import routing_validator as routing_validator_module
 from framework.shard.routing_validator import RoutedScope, RoutingValidator, allow_unrouted
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
-from framework.telemetry import rate_limit
 from tests.harness import RecordingTracker, server_lines, until
 from tests.servers.guarded import with_all_rights
 from tests.store.test_connect import started
@@ -478,7 +478,7 @@ def test_unrouted_call_of_any_kind_reports_its_caller(redis_url, lines, call, co
 
 def test_unrouted_line_is_reported_once_a_minute(redis_url, lines, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(rate_limit.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(process_clock, "monotonic", lambda: now[0])
     tracker = RecordingTracker()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     for _ in range(70):

@@ -7,22 +7,10 @@ from framework.store.absent_keys import AbsentKeys
 NAMES = ("aw:flags", "aw:limits")
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def absent(clock):
+def absent(set_clock):
     """The keys after their readers have found none."""
-    keys = AbsentKeys(NAMES, 6.0, monotonic=clock)
+    keys = AbsentKeys(NAMES, 6.0)
     for name in NAMES:
         keys.note(name, found=False)
     return keys
@@ -39,17 +27,17 @@ def test_absent_keys_before_a_check_may_exist(absent, redis):
     assert absent.may_exist("another")
 
 
-def test_absent_keys_unread_keys_are_not_asked_for(redis, clock):
-    keys = AbsentKeys(NAMES, 6.0, monotonic=clock)
+def test_absent_keys_unread_keys_are_not_asked_for(redis, set_clock):
+    keys = AbsentKeys(NAMES, 6.0)
     redis.set(NAMES[0], "")
     keys.note(NAMES[1], found=False)
     assert not keys.check(redis)
     assert may_exist(keys) == [NAMES[0]]
 
 
-def test_absent_keys_old_answer_does_not_count(absent, redis, clock):
+def test_absent_keys_old_answer_does_not_count(absent, redis, set_clock):
     absent.check(redis)
-    clock.now = 6.1
+    set_clock.advance(6.1)
     assert may_exist(absent) == list(NAMES)
 
 

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import Any
 import redis
 
 from framework.declare.declaration import Declaration
+from framework.process_clock import process_clock
 from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
@@ -50,7 +50,7 @@ class FleetSlots:
 
     def total(self) -> int:
         """Return the number of slots, 0 if no process is registered. Raises redis errors."""
-        now = time.monotonic()
+        now = process_clock.monotonic()
         if now - self._counted_at >= _COUNT_TTL_S:
             self._total, self._counted_at = self._count(), now
         return self._total
@@ -77,7 +77,7 @@ class _CallableLimit:
 class Limits:
     """Know the limits of classes and ``queues``. Safe to call from any thread.
 
-    ``by_urgency`` gives a limit to classes that declare none.
+    ``by_urgency`` gives a limit to classes that declare none. The result of a class's callable counts for ``callable_ttl_s``.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class Limits:
         queues: Mapping[str, int] = MappingProxyType({}),
         *,
         by_urgency: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        callable_ttl_s: float = CALLABLE_TTL_S,
     ) -> None:
         self.operator_limits: frozenset[str] = frozenset()
         """Limits that exist only because operators set them: a class that declares none, or ``queue/NAME``."""
         self._fleet = fleet
         self._queues = queues
         self._by_urgency = by_urgency
-        self._clock = clock
+        self._callable_ttl_s = callable_ttl_s
         self._callable_limits: dict[str, _CallableLimit] = {}
-        self._log_limit = LogRateLimit(_LOG_INTERVAL_S, clock)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def may_limit(self, declaration: Declaration) -> bool:
         """Return whether a class is limited, or may become limited."""
@@ -181,24 +181,24 @@ class Limits:
     def _call_limit(self, declaration: Declaration, callback: Callable[[], Any]) -> int | None:
         """Return the callable's result. One thread calls it; the others use the last valid result meanwhile, or if it fails."""
         known = self._callable_limits.setdefault(declaration.wire_name, _CallableLimit())
-        now = self._clock()
+        now = process_clock.monotonic()
         if now < known.valid_until:
             return known.limit
         # A thread that arrives during a call uses the previous result. If that is stale, because no job came for a
         # while, all threads wait for the call, up to a timeout.
-        is_old = now >= known.valid_until + CALLABLE_TTL_S
+        is_old = now >= known.valid_until + self._callable_ttl_s
         if not known.call_lock.acquire(timeout=FIRST_CALL_TIMEOUT_S if is_old else 0):
             if is_old:
                 # The callable hangs. Without this line each waiting thread would wait as long, one after the other.
-                known.valid_until = self._clock()
+                known.valid_until = process_clock.monotonic()
                 self._warn(
                     declaration, f"its concurrency_limit does not return; {_describe_fallback(known.limit)}. {_CORRECT}"
                 )
             return known.limit
         try:
-            if self._clock() >= known.valid_until:
+            if process_clock.monotonic() >= known.valid_until:
                 known.limit = self._evaluate(declaration, callback, known.limit)
-                known.valid_until = self._clock() + CALLABLE_TTL_S
+                known.valid_until = process_clock.monotonic() + self._callable_ttl_s
         finally:
             known.call_lock.release()
         return known.limit

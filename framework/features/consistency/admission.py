@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
@@ -46,9 +46,9 @@ class ConsistencyPolicy:
     the primary.
     """
 
-    def __init__(self, databases: Databases, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, databases: Databases, *, wait_for_replicas: bool = True) -> None:
         self._databases = databases
-        self._sleep = sleep
+        self._wait = wait_for_replicas
         self._log_limit = LogRateLimit(60.0)
         self._stalled_at: dict[DatabaseServer, int] = {}
         """Positions of replicas that did not advance while a job waited: until they do, no other job waits for them."""
@@ -94,7 +94,7 @@ class ConsistencyPolicy:
     def _wait_for_replicas(self, positions: Mapping[str, int], times: int, pause_s: float) -> "ReplicaStatus":
         """Check the replicas again while waiting may help."""
         status = self._check_replicas(positions)
-        for _ in range(times):
+        for _ in range(times if self._wait else 0):
             behind = [replica for replicas in status.behind.values() for replica in replicas]
             if (
                 not behind
@@ -102,7 +102,7 @@ class ConsistencyPolicy:
                 or all(self._stalled_at.get(replica) == replica.last_position for replica in behind)
             ):
                 return status
-            self._sleep(pause_s)
+            time.sleep(pause_s)
             status = self._check_replicas(positions)
         self._stalled_at.update(
             {replica: replica.last_position for replicas in status.behind.values() for replica in replicas}

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -71,13 +70,8 @@ class RenamedLimitedWorker(Base):
 
 
 @pytest.fixture
-def clock():
-    return SimpleNamespace(now=0.0)
-
-
-@pytest.fixture
-def limits(redis, granted, clock):
-    return Limits(FleetSlots(granted), clock=lambda: clock.now)
+def limits(redis, granted, set_clock):
+    return Limits(FleetSlots(granted))
 
 
 def declared(worker):
@@ -90,13 +84,13 @@ def entry(redis, worker, jid="j1", args=(), **fields):
     return AdmissionRequest(unit, decode(data), worker.declaration(), worker)
 
 
-def test_limits_invalid_callable_result_keeps_last_limit(limits, clock):
+def test_limits_invalid_callable_result_keeps_last_limit(limits, set_clock):
     with server_lines("info") as lines:
         for answer, limit in [(3, 3), (True, 3), (5, 5), ("7", 5), (SystemExit(), 5), (10**10, 5), (None, 0), (-1, -1)]:
             ANSWER["limit"] = answer
-            clock.now += 0.9
+            set_clock.monotonic += 0.9
             limits.class_limit(declared(AskedLimitedWorker))  # it is too early to ask
-            clock.now += 0.2
+            set_clock.monotonic += 0.2
             assert limits.class_limit(declared(AskedLimitedWorker)) == limit, answer
         messages = [line["message"] for line in lines()]
     assert len(messages) == 4
@@ -104,13 +98,13 @@ def test_limits_invalid_callable_result_keeps_last_limit(limits, clock):
     assert f"AskedLimitedWorker: {refused}; the limit stays 3. Correct this function of the class" in messages
     assert f"AskedLimitedWorker: {raised}; the limit stays 5. Correct this function of the class" in messages
     ANSWER["limit"] = ValueError("from the start")
-    assert Limits(FleetSlots(None), clock=lambda: 0.0).class_limit(declared(AskedLimitedWorker)) == 0
+    assert Limits(FleetSlots(None)).class_limit(declared(AskedLimitedWorker)) == 0
 
 
-def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monkeypatch):
+def test_limits_during_a_call_other_threads_use_last_result(limits, set_clock, monkeypatch):
     ANSWER["limit"] = 3
     assert limits.class_limit(declared(AskedLimitedWorker)) == 3
-    clock.now += 1.5
+    set_clock.monotonic += 1.5
     asked, go = threading.Event(), threading.Event()
     monkeypatch.setitem(ANSWER, "limit", 4)
     monkeypatch.setattr(
@@ -123,7 +117,7 @@ def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monke
     go.set()
     slow.join(20)
     assert limits.class_limit(declared(AskedLimitedWorker)) == 4
-    clock.now += 60  # no job asked for 60 s: the last result is too old
+    set_clock.monotonic += 60  # no job asked for 60 s: the last result is too old
     go.clear()
     asked.clear()
     monkeypatch.setitem(ANSWER, "limit", 5)

@@ -26,10 +26,11 @@ FAR = "FFFFFFFF/FFFFFFFF"
 class RecordedPolicy:
     """A policy that lists its waits in ``slept`` and calls ``meanwhile`` after each."""
 
-    def __init__(self, databases):
+    def __init__(self, databases, monkeypatch):
         self.slept = []
         self.meanwhile = lambda: None
-        self.policy = ConsistencyPolicy(databases, self._sleep)
+        self.policy = ConsistencyPolicy(databases)
+        monkeypatch.setattr("framework.features.consistency.admission.time.sleep", self._sleep)
 
     def _sleep(self, seconds):
         self.slept.append(seconds)
@@ -55,8 +56,8 @@ class RecordedPolicy:
 
 
 @pytest.fixture
-def choose(databases):
-    return RecordedPolicy(databases)
+def choose(databases, monkeypatch):
+    return RecordedPolicy(databases, monkeypatch)
 
 
 @pytest.fixture
@@ -177,9 +178,9 @@ def test_choice_unreachable_position_uses_primary(choose):
     assert choose(STICKY, **at(FAR)) == ("primary", None)
 
 
-def test_choice_override_decides_for_single_database(settings, now, postgres, standby):
+def test_choice_override_decides_for_single_database(settings, now, postgres, standby, monkeypatch):
     databases = Databases({**settings, "ci": settings["main"]})
-    choose = RecordedPolicy(databases)
+    choose = RecordedPolicy(databases, monkeypatch)
     old = now()
     standby.catch_up(postgres)
     standby.pause_replay()
@@ -190,7 +191,7 @@ def test_choice_override_decides_for_single_database(settings, now, postgres, st
     assert choose(both, wal_locations={"main": old, "ci": new}) == ("primary", None)  # ci is not "delayed"
     gone = settings["main"].model_copy(update={"replicas": (f"{settings['main'].replicas[0]}&port=1",)})
     one_gone = Databases({"main": settings["main"], "ci": gone})
-    other = RecordedPolicy(one_gone)
+    other = RecordedPolicy(one_gone, monkeypatch)
     # Neither a wait nor a retry helps ci.
     assert other(both, wal_locations={"main": new, "ci": old}) == (
         "primary",
@@ -207,7 +208,7 @@ def test_choice_override_decides_for_single_database(settings, now, postgres, st
     databases.dispose()
 
 
-def test_choice_several_replicas_one_with_position_is_used(settings, now, postgres, standby, shop):
+def test_choice_several_replicas_one_with_position_is_used(settings, now, postgres, standby, shop, monkeypatch):
     with standby_of(postgres) as second:
         gone = f"{standby.url(shop)}&port=1"
         main = settings["main"].model_copy(update={"replicas": (gone, standby.url(shop), second.url(shop))})
@@ -215,7 +216,7 @@ def test_choice_several_replicas_one_with_position_is_used(settings, now, postgr
         standby.pause_replay()
         position = now()
         second.catch_up(postgres)
-        choose = RecordedPolicy(databases)
+        choose = RecordedPolicy(databases, monkeypatch)
         assert {choose(STICKY, **at(position)) for _ in range(20)} == {("replica", "main replica 3")}
         assert choose.slept == []
 
@@ -224,7 +225,7 @@ def test_choice_several_replicas_one_with_position_is_used(settings, now, postgr
         for replica in databases["main"].replicas:
             replica.dispose()
         promoted = Databases({"main": main.model_copy(update={"replicas": (second.url(shop),)})})
-        choose = RecordedPolicy(promoted)
+        choose = RecordedPolicy(promoted, monkeypatch)
         assert choose(DELAYED, **at(position)) == ("primary", None)
         assert choose.slept == []
         databases.dispose()
