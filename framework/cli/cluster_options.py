@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from framework.cluster.memory import GRACE_S, MemoryLimits
+from framework.cluster.child import GRACE_S, MemoryLimits
 from framework.cluster.rollout import DRAIN_TIMEOUT_S
 from framework.cluster.runner import ClusterOptions
 from framework.process.health_address import HealthAddress

@@ -18,10 +18,8 @@ from framework.declare import registry
 from framework.errors import QueueReplacedError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.messages import did_you_mean
-from framework.migrate.plan import FixedTarget, MigrationPlan, RoutedTarget
-from framework.migrate.queues import QueueMigrator
-from framework.migrate.report import MigrationReport, Quota
-from framework.migrate.sets import SetMigrator
+from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota, RoutedTarget
+from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.process.own_queues import known_queues
 from framework.process.record import served_queues
 from framework.route.split import ShardSplit, splits_observed

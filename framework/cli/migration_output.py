@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.migrate.plan import SkipReason
-from framework.migrate.queues import QueueMigrator
-from framework.migrate.report import MigrationReport, Skipped
-from framework.migrate.sets import SetMigrator
+from framework.migrate.plan import MigrationReport, Skipped, SkipReason
+from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.route.split import ShardSplit
 from framework.shard.shard import Shard
 from framework.terminal.output import columns

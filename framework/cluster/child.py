@@ -1,19 +1,21 @@
-"""Start, reap and restart one child of a supervisor."""
+"""Start, reap and restart one child of a supervisor, and watch its memory."""
 
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from framework.backoff import backoff_s
 from framework.command_line import child_environment
 from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of
+from framework.process.record import resident_bytes
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
 from framework.process.signals import TERMINAL_VARIABLE, at_terminal
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
+from framework.timings import STANDARD, Timings
 
 _FIRST_BACKOFF_S = 0.0
 _GROWTH_FROM_S = 0.5
@@ -93,6 +95,10 @@ class Child:
         """Whether the process reports that it fetches jobs."""
         return self.process is not None and self.shared_state.state is ProcessState.READY
 
+    def serves(self, timings: Timings) -> bool:
+        """Return whether it fetches jobs."""
+        return self.process is not None and self.shared_state.fetches(timings)
+
     def start(self) -> None:
         """Start the process by exec, in its own session: Ctrl-C in a terminal reaches only the supervisor, which forwards it."""
         nonce = draw_nonce()
@@ -153,3 +159,71 @@ class Child:
         growing_s = backoff_s(self._failures - tolerated, _GROWTH_FROM_S, longest_s)
         pause_s = _FIRST_BACKOFF_S if self._failures == 1 else growing_s
         self.start_after = time.monotonic() + pause_s
+
+
+GRACE_S = 900.0
+
+MIN_AGE_S = 60.0
+"""A younger process is not checked: with a limit below its memory at start it would restart forever."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Limits in bytes of resident memory per process; ``None`` is no limit."""
+
+    soft_bytes: int | None = None
+    hard_bytes: int | None = None
+    grace_s: float = GRACE_S
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExceeded:
+    """A child that has exceeded a limit for too long."""
+
+    child: Child
+    hard: bool
+    fields: dict[str, Any]
+
+
+class MemoryWatch:
+    """Find growing children, so that each is replaced before the system kills an arbitrary process.
+
+    The rules and log fields are GitLab's: a process may exceed the soft limit for a grace period, and the hard limit not at all.
+    The resident memory of a child counts whole, including shared pages.
+    """
+
+    def __init__(self, limits: MemoryLimits, timings: Timings = STANDARD) -> None:
+        self._limits = limits
+        self._period_s = timings.memory_check_period_s
+        self._most_strikes = round(limits.grace_s / self._period_s)
+        self._strikes: dict[int, int] = {}
+        self._checked_at = 0.0
+
+    def check(self, children: Sequence[Child]) -> Iterator[MemoryExceeded]:
+        """Yield the children to replace, once per period."""
+        now = time.monotonic()
+        limits = self._limits
+        if (limits.soft_bytes is None and limits.hard_bytes is None) or now - self._checked_at < self._period_s:
+            return
+        self._checked_at = now
+        before, self._strikes = self._strikes, {}
+        for child in children:
+            if not child.pid or now - child.started_at < MIN_AGE_S:
+                continue
+            found = resident_bytes(child.pid)
+            if limits.hard_bytes is not None and found > limits.hard_bytes:
+                yield self._exceeded(child, found, limits.hard_bytes, hard=True)
+            elif limits.soft_bytes is not None and found > limits.soft_bytes:
+                self._strikes[child.pid] = before.get(child.pid, 0) + 1
+                if self._strikes[child.pid] > self._most_strikes:
+                    yield self._exceeded(child, found, limits.soft_bytes, hard=False)
+
+    def _exceeded(self, child: Child, found: int, limit: int, *, hard: bool) -> MemoryExceeded:
+        fields = {
+            "memwd_rss_bytes": found,
+            "memwd_max_rss_bytes": limit,
+            "memwd_cur_strikes": self._strikes.get(child.pid, 0),
+            "memwd_max_strikes": 0 if hard else self._most_strikes,
+            "memwd_sleep_time_s": self._period_s,
+        }
+        return MemoryExceeded(child, hard, fields)

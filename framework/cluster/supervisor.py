@@ -9,14 +9,27 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError
 
 from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, ChildSpec, OnEvent
 from framework.exit_codes import EXIT_CONFIGURATION
+from framework.process.events import ProcessEvents
+from framework.process.health_server import HealthAnswer, json_answer
+from framework.process.heartbeat import PeriodicTask
 from framework.process.shared_state import ProcessState
-from framework.process.signals import DRAIN, QUIET, STOP_NOW
+from framework.process.signals import DRAIN, QUIET, STOP_NOW, SWEEP
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import mark_dead
+from framework.store.script import RENEW_CHILDREN
 from framework.supervised_threads import SupervisedThread
+from framework.timings import STANDARD, Timings
+from framework.wire import keys
 
 _STOP_POLL_S = 0.02
 
@@ -27,28 +40,10 @@ _CLEAN = (0, -signal.SIGTERM, -STOP_NOW)
 """The exit statuses of a clean stop; a child that had not yet installed its handlers ends by the signal itself."""
 
 
-class LeaseManager(Protocol):
-    """Renew and remove the children's leases."""
-
-    def start(self, group: "Supervisor") -> None:
-        """Start, after the children have been started."""
-
-    def mark_dead(self, shard: str, identity: str) -> None:
-        """Queue the removal of a dead child's lease, so that its jobs can be recovered. Returns at once."""
-
-    def stop(self) -> None:
-        """Stop, after all children have ended; may wait for Redis, within the deadlines of its commands."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether it has failed and cannot go on, so that the supervisor must end."""
-        ...
-
-
 class Supervisor:
     """Keep one process per spec running until ``stop``. ``leases`` receives each death before the successor starts."""
 
-    def __init__(self, specs: Sequence[ChildSpec], *, leases: LeaseManager, on_event: OnEvent | None = None) -> None:
+    def __init__(self, specs: Sequence[ChildSpec], *, leases: "GroupLeases", on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]
         self.standby: list[Child] = []
         """Successors that do not serve yet, and replaced children that finish their jobs."""
@@ -259,3 +254,208 @@ class Supervisor:
 
 def _ignore(_event: ChildEvent) -> None:
     """Ignore an event."""
+
+
+class GroupHealth:
+    """Answer the health checks of a group: whether it needs a restart (liveness), and whether each queue is served (readiness).
+
+    A live process is not enough: a child serves when Redis accepts its heartbeats and answers its fetches. The answers come from
+    memory, so a request sends no command to Redis. The supervisor's loop calls ``note_loop`` in each iteration.
+    """
+
+    def __init__(self, group: Supervisor, timings: Timings = STANDARD) -> None:
+        self._group = group
+        self._timings = timings
+        self._loop_at = time.monotonic()
+
+    @property
+    def answers(self) -> Mapping[str, Callable[[], HealthAnswer]]:
+        """The answers by path."""
+        return {"/liveness": self.liveness, "/readiness": self.readiness}
+
+    def note_loop(self) -> None:
+        """Record an iteration of the supervisor's loop."""
+        self._loop_at = time.monotonic()
+
+    def liveness(self) -> HealthAnswer:
+        """Return whether a restart is not needed: the loop and at least half of the running children respond."""
+        limits, loop_age_s = self._timings, time.monotonic() - self._loop_at
+        running = [child for child in self._group.all if child.pid]
+        stuck = [child.name for child in running if _silent_s(child) > limits.stuck_s]
+        reasons: list[str] = []
+        if loop_age_s > limits.loop_limit_s:
+            reasons.append(f"the supervisor's loop has not run for {loop_age_s:.0f} s")
+        if 2 * len(stuck) > len(running):
+            reasons.append(f"stuck for more than {limits.stuck_s:g} s: {', '.join(stuck)}")
+        return self._answer(reasons)
+
+    def readiness(self) -> HealthAnswer:
+        """Return whether each group of queues has a child that fetches jobs."""
+        reasons = [f"no process fetches the jobs of {name}" for name in self.unserved_groups()]
+        if self._group.stopping:
+            reasons.insert(0, "stopping")
+        return self._answer(reasons)
+
+    def unserved_groups(self) -> list[str]:
+        """Return the groups of queues that no child serves."""
+        served: dict[str, bool] = {}
+        for child in self._group.children:
+            name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
+            served[name] = served.get(name, False) or child.serves(self._timings)
+        return [name for name, is_served in served.items() if not is_served]
+
+    def _answer(self, reasons: list[str]) -> HealthAnswer:
+        children = [_child_status(child, self._timings) for child in self._group.all]
+        age_s = round(time.monotonic() - self._loop_at, 3)
+        status = "unavailable" if reasons else "ok"
+        shown = {"status": status, "reasons": reasons, "loop_age_s": age_s, "children": children}
+        return json_answer(shown, well=not reasons)
+
+
+def _silent_s(child: Child) -> float:
+    return time.monotonic() - max(child.shared_state.main_thread_at, child.started_at)
+
+
+def _child_status(child: Child, timings: Timings) -> dict[str, Any]:
+    now, state, runs = time.monotonic(), child.shared_state, bool(child.pid)
+    return {
+        "name": child.name,
+        "pid": child.pid or None,
+        "shard": child.spec.shard,
+        "queues": list(child.spec.queues),
+        "state": state.state.name.lower() if runs else "dead",
+        "busy": state.busy if runs else 0,
+        "fetches": child.serves(timings),
+        "heartbeat_age_s": round(now - state.heartbeat_at, 3) if runs and state.heartbeat_at else None,
+        "fetch_age_s": round(now - state.fetched_at, 3) if runs and state.fetched_at else None,
+        "restarts": child.restarts,
+    }
+
+
+_FINAL_STEP_S = 2.0
+
+
+# Decision 3: the supervisor manages leases, and workers take jobs back.
+class ChildLeases:
+    """Renew the leases of a supervisor's live children on one shard, and remove those of the dead.
+
+    A child whose job holds the interpreter (C code that keeps the GIL) works but sends no heartbeat, so the supervisor renews its
+    lease up to a limit. Beyond the limit the child counts as stuck: the supervisor kills it, and its jobs are recovered. A child
+    that was stopped (SIGSTOP, a debugger) does not work: its lease expires, and other processes recover its jobs.
+
+    The class has its own thread and connection, so that a shard that hangs delays neither other shards nor restarts.
+    """
+
+    def __init__(
+        self,
+        shard: str,
+        client: "redis.Redis",
+        events: ProcessEvents,
+        timings: Timings = STANDARD,
+    ) -> None:
+        self._shard = shard
+        self._client = client
+        self._timings = timings
+        self._failure_detector = FailureDetector(timings.lease_s, timings.child_renewal_period_s)
+        self._group: Supervisor | None = None
+        self._dead: deque[str] = deque()
+        self._redis_was_away = False
+        self._task = PeriodicTask(
+            f"leases of {shard}", self.step, timings.child_renewal_period_s, events, client=client
+        )
+
+    def start(self, group: Supervisor) -> None:
+        """Start to renew the leases of the group's children."""
+        self._group = group
+        self._task.start()
+
+    def mark_dead(self, identity: str) -> None:
+        """Queue the removal of a dead child's lease, and make the other children of the shard sweep afterwards."""
+        self._dead.append(identity)
+        self._task.run_now()
+
+    def stop(self) -> None:
+        """Stop, after the removal of the last dead children's leases if Redis answers."""
+        self._task.stop(_FINAL_STEP_S)
+        with contextlib.suppress(RedisError, OSError):
+            self._mark_all_dead()
+
+    def step(self) -> None:
+        """Remove the leases of dead children, then renew the late ones of live children. Raises redis errors."""
+        was_away, self._redis_was_away = self._redis_was_away, True
+        if self._mark_all_dead() and self._group is not None:
+            self._group.forward(SWEEP, self._shard)
+        self._renew(revive=was_away)
+        self._redis_was_away = False
+
+    def _mark_all_dead(self) -> int:
+        marked = 0
+        while self._dead:
+            # Removed from the list only after Redis has answered, so that a failed step tries it again.
+            mark_dead(self._client, self._dead[0])
+            self._dead.popleft()
+            marked += 1
+        return marked
+
+    def _renew(self, *, revive: bool) -> None:
+        if self._group is None:
+            return
+        living = [identity for identity, pid in self._group.live_pids(self._shard).items() if can_run(pid)]
+        if not living:
+            return
+        now, *silences = self._request_renewal(living, revive=revive)
+        self._failure_detector.record_heartbeat(float(now), lease_held=True)
+        # When the supervisor was frozen, its children were too, so only the time that it has observed counts.
+        watched_s = int(float(now) - self._failure_detector.steady_since)
+        for identity, silent_s in zip(living, silences, strict=True):
+            if min(silent_s, watched_s) >= self._timings.silence_limit_s:
+                self._group.kill_stuck(identity, min(silent_s, watched_s))
+
+    def _request_renewal(self, identities: list[str], *, revive: bool) -> list[Any]:
+        reply: Any = RENEW_CHILDREN(
+            self._client,
+            [keys.REGISTRY, *map(keys.lease, identities)],
+            [
+                self._timings.lease_ms,
+                self._timings.late_heartbeat_s,
+                self._timings.silence_limit_s,
+                f"{self._failure_detector.steady_since:.6f}",
+                int(revive),
+                *identities,
+            ],
+        )
+        return list(reply)
+
+
+class GroupLeases:
+    """The leases of all children of a group: per shard, ``ChildLeases`` and the events that its thread reports to."""
+
+    def __init__(self, by_shard: Mapping[str, tuple[ChildLeases, ProcessEvents]]) -> None:
+        self._by_shard = by_shard
+
+    @property
+    def failed(self) -> bool:
+        """Whether the thread of a shard has ended by an error."""
+        return any(events.died.is_set() for _, events in self._by_shard.values())
+
+    def start(self, group: Supervisor) -> None:
+        """Start, after the children have been started."""
+        for leases, _ in self._by_shard.values():
+            leases.start(group)
+
+    def mark_dead(self, shard: str, identity: str) -> None:
+        """Queue the removal of a dead child's lease, so that its jobs can be recovered. Returns at once."""
+        self._by_shard[shard][0].mark_dead(identity)
+
+    def stop(self) -> None:
+        """Stop, after all children have ended; may wait for Redis, within the deadlines of its commands."""
+        for leases, _ in self._by_shard.values():
+            leases.stop()
+
+
+def can_run(pid: int) -> bool:
+    """Return whether a process has neither ended nor been stopped; true where the system does not report it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("T", "t", "Z", "X")
+    except (OSError, IndexError):
+        return True

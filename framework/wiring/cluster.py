@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from framework import timings
 from framework.all_settings import Settings
 from framework.cluster.child import ChildSpec, OnEvent
-from framework.cluster.child_leases import ChildLeases, GroupLeases
-from framework.cluster.supervisor import KILL_MARGIN_S, Supervisor
+from framework.cluster.supervisor import KILL_MARGIN_S, ChildLeases, GroupLeases, Supervisor
 from framework.process.events import ProcessEvents
 from framework.process.forced_end import DEATH_LIMIT_S
 from framework.shard.shard import Shard

@@ -14,8 +14,7 @@ import pytest
 from framework.all_settings import load
 from framework.cli.health_options import read_health_address
 from framework.cluster.child import ChildSpec
-from framework.cluster.group_health import GroupHealth
-from framework.cluster.supervisor import Supervisor
+from framework.cluster.supervisor import GroupHealth, Supervisor
 from framework.errors import ConfigurationError
 from framework.process import health_server as module
 from framework.process.health_address import HealthAddress

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from framework.cluster.child import Child, ChildSpec
-from framework.cluster.supervisor import Supervisor
+from framework.cluster.supervisor import GroupLeases, Supervisor
 from tests.harness import until
 
 WAITS = (
@@ -20,12 +20,11 @@ IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); pr
 BROKEN = "raise SystemExit(3)"
 
 
-class LeaseRecorder:
+class LeaseRecorder(GroupLeases):
     """Record the calls of a supervisor to its lease manager."""
 
-    failed = False
-
     def __init__(self):
+        super().__init__({})
         self.deaths, self.calls = [], []
 
     def start(self, group):

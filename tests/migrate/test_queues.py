@@ -11,9 +11,8 @@ from redis.exceptions import ResponseError
 
 from framework.errors import QueueReplacedError
 from framework.migrate import queues as module
-from framework.migrate.plan import FixedTarget, MigrationPlan
+from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota
 from framework.migrate.queues import QueueMigrator
-from framework.migrate.report import MigrationReport, Quota
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper
 from framework.store.connect import Endpoint, open_client

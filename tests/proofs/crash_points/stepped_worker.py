@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from framework.cluster.child_leases import ChildLeases
+from framework.cluster.supervisor import ChildLeases
 from framework.execute.job_log import JobLog
 from framework.fetch import fetcher, leader, pipeline
 from framework.fetch.unit_of_work import UnitOfWork

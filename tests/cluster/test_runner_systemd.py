@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from framework.cluster.systemd import SystemdNotifier
+from framework.cluster.runner import SystemdNotifier
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.cluster.child_leases import ChildLeases, can_run
+from framework.cluster.supervisor import ChildLeases, can_run
 from framework.process.heartbeat import ProcessLease
 from framework.process.signals import SWEEP
 from framework.recover.failure_detector import FailureDetector

@@ -29,9 +29,9 @@ class GrowWorker(Base):
 CHECKS_MEMORY_OFTEN = """
 from dataclasses import replace
 from framework import timings
-from framework.cluster import memory
+from framework.cluster import child
 timings.use(replace(timings.STANDARD, memory_check_period_s=0.1))
-memory.MIN_AGE_S = 0.0
+child.MIN_AGE_S = 0.0
 from framework.cli.main import main
 main()
 """
