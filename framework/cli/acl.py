@@ -7,8 +7,7 @@ import click
 
 from framework.exit_codes import EXIT_USAGE
 from framework.store.rights import ROLES, Role
-from framework.terminal.errors import reports_errors
-from framework.terminal.output import columns, echo, echo_lines, echo_whole
+from framework.terminal.output import columns, echo, echo_lines, echo_whole, reports_errors
 
 
 @click.command("acl")

@@ -25,10 +25,9 @@ from framework.route.queue_locations import open_queue_locations
 from framework.settings.model import MAX_CONCURRENCY
 from framework.supervised_threads import hold_reports
 from framework.telemetry import logs
-from framework.terminal.checkout import run_from_checkout
-from framework.terminal.errors import reports_errors
+from framework.terminal.groups import run_from_checkout
 from framework.terminal.options import check_shard, modules_option, shard_option, tag_options, timeout_option
-from framework.terminal.output import echo, echo_whole
+from framework.terminal.output import echo, echo_whole, reports_errors
 from framework.wiring.cluster import open_supervisor
 
 

@@ -15,11 +15,17 @@ from framework.admin.shard_job_set import ShardJobSet, ShardResult
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import join_names
 from framework.shard.shard import Shard
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import reports_errors
-from framework.terminal.job_filters import filter_options, read_filter, refuse_absent_class
-from framework.terminal.options import ChoiceOption, dry_run_option, json_option, shard_option, time_limit_option
-from framework.terminal.output import echo
+from framework.terminal.jobs import filter_options, read_filter, refuse_absent_class
+from framework.terminal.options import (
+    ChoiceOption,
+    confirm,
+    dry_run_option,
+    json_option,
+    shard_option,
+    time_limit_option,
+    yes_option,
+)
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_count
 

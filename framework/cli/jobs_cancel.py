@@ -12,18 +12,18 @@ from framework.admin.cancel import CancelResult, cancel_on_shard
 from framework.admin.job_filter import JobFilter
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import reports_errors
-from framework.terminal.job_filters import filter_options, read_filter
+from framework.terminal.jobs import filter_options, read_filter
 from framework.terminal.options import (
     check_jids,
+    confirm,
     dry_run_option,
     json_option,
     modules_option,
     shard_option,
     time_limit_option,
+    yes_option,
 )
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_count

@@ -15,9 +15,8 @@ from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.telemetry.counters import series_name
 from framework.telemetry.visible import visible
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import shard_option
-from framework.terminal.output import echo_whole
+from framework.terminal.output import echo_whole, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import decode_escaped
 from framework.wire import keys

@@ -16,9 +16,8 @@ from framework.declare import registry
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.record import unserved_queues
-from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.options import DurationOption, check_shard, json_option, modules_option
-from framework.terminal.output import echo, echo_json
+from framework.terminal.output import echo, echo_json, refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.project import load_project
 from framework.terminal.shards import unserved_queue_message
 from framework.types import Jid

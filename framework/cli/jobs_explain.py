@@ -21,9 +21,8 @@ from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import check_jids, json_option, modules_option, shard_option
-from framework.terminal.output import echo_lines
+from framework.terminal.output import echo_lines, reports_errors
 from framework.terminal.project import Project, load_project, print_load_error
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, format_count, format_duration, format_time, format_times

@@ -16,18 +16,18 @@ from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (
     DurationOption,
+    confirm,
     dry_run_option,
     json_option,
     modules_option,
     shard_option,
     time_limit_option,
+    yes_option,
 )
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_duration

@@ -15,11 +15,17 @@ from framework.admin.shard_job_set import NEWEST_FIRST, SetRecord, ShardJobSet
 from framework.cli.queue_listing import list_queue
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.errors import reports_errors
-from framework.terminal.job_filters import filter_options, read_filter, refuse_absent_class
-from framework.terminal.job_rows import HEADINGS, held_row, job_fields, set_row
+from framework.terminal.jobs import (
+    HEADINGS,
+    filter_options,
+    held_row,
+    job_fields,
+    read_filter,
+    refuse_absent_class,
+    set_row,
+)
 from framework.terminal.options import ChoiceOption, json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 
 HELD = "held"

@@ -21,10 +21,8 @@ from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import reports_errors
-from framework.terminal.options import json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.options import confirm, json_option, shard_option, yes_option
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import format_age, format_count
 

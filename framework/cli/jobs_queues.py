@@ -13,10 +13,16 @@ from framework.admin.queue_reader import QueueState, is_known, known_queues, rea
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import refuse_unknown, reports_errors
-from framework.terminal.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.options import (
+    DURATION_HELP,
+    REASON_HELP,
+    DurationOption,
+    confirm,
+    json_option,
+    shard_option,
+    yes_option,
+)
+from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_count, format_duration
 from framework.wire import keys

@@ -12,10 +12,9 @@ from framework.admin.search import JobLocation, search
 from framework.command_line import remedy_command
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.terminal.errors import reports_errors
-from framework.terminal.job_rows import job_fields
+from framework.terminal.jobs import job_fields
 from framework.terminal.options import check_jids, json_option, shard_option
-from framework.terminal.output import echo, echo_lines
+from framework.terminal.output import echo, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, format_time
 from framework.types import Payload

@@ -9,9 +9,8 @@ import click
 
 from framework.admin.access import Answers
 from framework.admin.statistics import MOST_DAYS, ShardStats, Stats, read_history, read_stats, sum_stats
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import SecondsOption, json_option, shard_option
-from framework.terminal.output import clear_screen
+from framework.terminal.output import clear_screen, reports_errors
 from framework.terminal.shards import ShardCommand
 
 _HEADINGS = ("SHARD", *(one.name.upper() for one in fields(ShardStats)))

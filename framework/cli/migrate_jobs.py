@@ -29,7 +29,6 @@ from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import is_wrong_type
-from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.options import (
     ChoiceOption,
     check_shard,
@@ -38,7 +37,14 @@ from framework.terminal.options import (
     modules_option,
     shard_option,
 )
-from framework.terminal.output import echo, echo_json, echo_lines
+from framework.terminal.output import (
+    echo,
+    echo_json,
+    echo_lines,
+    refuse_unknown,
+    reports_errors,
+    unknown_worker_message,
+)
 from framework.terminal.project import Project, load_project
 from framework.terminal.shards import unserved_queue_message
 from framework.text import decode_escaped

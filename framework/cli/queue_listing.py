@@ -12,7 +12,7 @@ from framework.exit_codes import EXIT_FAILED
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.job_rows import arguments_text, job_fields
+from framework.terminal.jobs import arguments_text, job_fields
 from framework.terminal.output import echo
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age

@@ -12,8 +12,7 @@ from framework.admin.job_counts import QUEUE_PREFIX, count_jobs_by_class
 from framework.exit_codes import EXIT_FAILED
 from framework.process.record import served_queues
 from framework.shard.shard import Shard
-from framework.terminal.errors import refuse_unknown, reports_errors
-from framework.terminal.output import echo
+from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter, unserved_queue_message
 from framework.wire import keys
 

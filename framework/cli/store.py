@@ -14,10 +14,8 @@ from framework.route.router import MAIN
 from framework.settings.model import DEFAULT_URL
 from framework.settings.shard import ShardSettings
 from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
-from framework.terminal.checkout import run_from_checkout
-from framework.terminal.errors import reports_errors
-from framework.terminal.groups import CommandGroup
-from framework.terminal.output import echo, echo_whole
+from framework.terminal.groups import CommandGroup, run_from_checkout
+from framework.terminal.output import echo, echo_whole, reports_errors
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -27,8 +27,7 @@ from framework.route.router import MAIN, Router
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs
-from framework.terminal.checkout import run_from_checkout
-from framework.terminal.errors import reports_errors
+from framework.terminal.groups import run_from_checkout
 from framework.terminal.options import (
     EnvironmentOption,
     QueueOption,
@@ -40,7 +39,7 @@ from framework.terminal.options import (
     timeout_option,
     unknown_shard_message,
 )
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.wiring.client import connect
 from framework.wiring.worker_process import run_worker
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
+from framework import command_line
 from framework.feature import LateCommand
 from framework.messages import did_you_mean
 
@@ -90,3 +91,9 @@ class DefaultShowGroup(CommandGroup):
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["show", *args]
         return super().parse_args(ctx, args)
+
+
+def run_from_checkout(command: click.Command) -> None:
+    """Run a command that names itself and its siblings ``scripts/NAME``, in usage lines and in messages."""
+    command_line.use_checkout_commands()
+    command(prog_name=command_line.command(command.name or ""))

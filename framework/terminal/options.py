@@ -12,6 +12,7 @@ from framework.command_line import use_modules
 from framework.messages import did_you_mean, join_names
 from framework.settings import validators
 from framework.settings.model import MAX_TIMEOUT_S
+from framework.terminal.output import is_terminal
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -237,3 +238,21 @@ def _is_module(name: str) -> bool:
         return bool(validators.module_name(name))
     except ValueError:
         return False
+
+
+yes_option = click.option("--yes", is_flag=True, help="Make the change without a question.")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask the question, unless ``--yes`` was given; end the command with status 1 for another answer than yes.
+
+    Raises:
+        click.UsageError: the input is no terminal, so nothing can be asked.
+    """
+    if yes:
+        return
+    if not is_terminal():
+        raise click.UsageError(
+            f"{question} Nothing was changed: the input is no terminal. Give --yes to make the change."
+        )
+    click.confirm(question, abort=True, err=True)

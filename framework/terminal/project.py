@@ -15,8 +15,7 @@ from framework.route.loading import load_workers
 from framework.route.router import Router
 from framework.settings.all_queues import all_queues_path
 from framework.telemetry.visible import visible
-from framework.terminal.errors import refuse_unknown, unknown_worker_message
-from framework.terminal.output import echo, echo_text
+from framework.terminal.output import echo, echo_text, refuse_unknown, unknown_worker_message
 
 
 class Project(NamedTuple):

@@ -12,7 +12,7 @@ from framework.devtools.lint.config import read_config
 from framework.devtools.lint.paths import lint_paths
 from framework.devtools.lint.workspace import find_module
 from framework.errors import ConfigurationError, DeclarationError
-from framework.terminal.atomic_write import display_path
+from framework.terminal.output import display_path
 from framework.terminal.project import Project, load_project
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from framework.declare import registry
-from framework.terminal import confirmation
+from framework.terminal import options
 from framework.wire import keys
 from tests.harness import encoded, hold
 
@@ -39,7 +39,7 @@ def test_cancel_by_a_filter_asks_first(jobs, redis, stored, monkeypatch):
     shown = jobs("cancel", "--class", "MailJob", "--dry-run")
     assert rows(shown) == [["main", "3", "1", "2", "0", "yes"]]
     assert (redis.zcard(keys.SCHEDULE), marks(redis)) == (1, [])
-    monkeypatch.setattr(confirmation, "is_terminal", lambda: True)
+    monkeypatch.setattr(options, "is_terminal", lambda: True)
     assert "Cancel 3 jobs with class=MailJob?" in jobs("cancel", "--class", "MailJob", answer="n\n", status=1)
     assert marks(redis) == []
     found = jobs("cancel", "--class", "MailJob", "--yes", "--json")

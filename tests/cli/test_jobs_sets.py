@@ -9,7 +9,7 @@ import pytest
 
 from framework.admin import search, shard_job_set
 from framework.cli import jobs_actions
-from framework.terminal import confirmation
+from framework.terminal import options
 from framework.wire import keys
 from framework.wire.compress import pack_backtrace
 from tests.harness import encoded
@@ -136,7 +136,7 @@ def test_bulk_action_shows_the_number_and_asks(jobs, redis, monkeypatch):
     assert (
         "Retry 3 jobs in dead with class=MailJob? Nothing was changed: the input is no terminal. Give --yes" in refused
     )
-    monkeypatch.setattr(confirmation, "is_terminal", lambda: True)
+    monkeypatch.setattr(options, "is_terminal", lambda: True)
     assert "Retry 3 jobs in dead with class=MailJob? [y/N]: " in jobs(
         "retry", "--class", "MailJob", status=1, answer="n\n"
     )

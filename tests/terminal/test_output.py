@@ -26,8 +26,7 @@ from framework.features.flags.flag import Flag, drop_flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.store.rights import ROLES
 from framework.telemetry.visible import MOST, visible, visible_json
-from framework.terminal.errors import reports_errors
-from framework.terminal.output import columns
+from framework.terminal.output import columns, reports_errors
 from framework.wire import keys
 from tests.harness import ROOT, encoded, hold
 

@@ -14,8 +14,8 @@ from framework.cli.top.rows import VIEWS
 from framework.cli.top.state import ViewState
 from framework.cli.top.view import LiveView, show_once
 from framework.exit_codes import EXIT_FAILED
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import ChoiceOption, SecondsOption, check_shard, shard_option
+from framework.terminal.output import reports_errors
 
 _LEAST_PERIOD_S = 0.2
 

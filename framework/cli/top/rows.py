@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from framework.admin import HeldPlace, JobEntry, Queue, RunningJob, WorkerProcess
 from framework.cli.top.facts import SETS, ShardFacts
 from framework.cli.top.rates import QueueRates, ShardRates
-from framework.terminal.job_rows import error_text, format_due
+from framework.terminal.jobs import error_text, format_due
 from framework.text import format_age, format_duration
 
 TableName: TypeAlias = Literal["queues", "processes", "jobs", "held", "scheduled", "retry", "dead", "interrupted"]

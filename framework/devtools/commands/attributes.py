@@ -17,10 +17,8 @@ from framework.devtools.docs_pages import PageError, constraint_texts, default_t
 from framework.devtools.keyword_types import keyword_types
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
-from framework.terminal.atomic_write import write_all
-from framework.terminal.errors import refuse_unknown
 from framework.terminal.options import modules_option
-from framework.terminal.output import echo, echo_lines
+from framework.terminal.output import echo, echo_lines, refuse_unknown, write_all
 from framework.terminal.project import print_load_error
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

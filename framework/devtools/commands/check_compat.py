@@ -17,10 +17,17 @@ from framework.devtools.compat.manifest import Manifest
 from framework.devtools.compat.release_check import compare_with, snapshot_of
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_FAILED
-from framework.terminal.atomic_write import display_path, write_all
-from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.options import REASON_HELP, json_option, modules_option
-from framework.terminal.output import echo, echo_json, echo_text
+from framework.terminal.output import (
+    display_path,
+    echo,
+    echo_json,
+    echo_text,
+    refuse_unknown,
+    reports_errors,
+    unknown_worker_message,
+    write_all,
+)
 from framework.terminal.project import Project, load_project
 
 

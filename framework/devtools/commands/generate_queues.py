@@ -21,10 +21,16 @@ from framework.devtools.queues_schema import all_queues_schema
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.all_queues import read_entries
 from framework.settings.yaml_file import YamlError, read_yaml
-from framework.terminal.atomic_write import display_path, write_all
-from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.options import modules_option
-from framework.terminal.output import echo, echo_lines
+from framework.terminal.output import (
+    display_path,
+    echo,
+    echo_lines,
+    refuse_unknown,
+    reports_errors,
+    unknown_worker_message,
+    write_all,
+)
 from framework.terminal.project import Project, load_project
 from framework.typeguards import is_list, is_mapping
 

@@ -18,10 +18,8 @@ from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
 from framework.devtools.lint.schedule_file import schedule_problems
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
-from framework.terminal.atomic_write import display_path
-from framework.terminal.errors import refuse_unknown, reports_errors
 from framework.terminal.options import ChoiceOption
-from framework.terminal.output import echo, echo_json, echo_lines
+from framework.terminal.output import display_path, echo, echo_json, echo_lines, refuse_unknown, reports_errors
 from framework.text import format_count
 
 _MAX_WIDTH = 120

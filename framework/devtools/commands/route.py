@@ -15,9 +15,8 @@ from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
 from framework.route.split import ShardSplit, splits_by_rules, splits_observed
 from framework.route.topology import locations_of
 from framework.shard.shards import open_shards
-from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.options import modules_option
-from framework.terminal.output import columns, echo, echo_lines
+from framework.terminal.output import columns, echo, echo_lines, refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.project import Project, load_project
 from framework.terminal.shards import progress_reporter
 from framework.text import format_count

@@ -11,11 +11,9 @@ from framework.declare.batch_port import BatchStatus
 from framework.features.batches.group_commands import GroupKind
 from framework.shard.batch_reader import scan_members
 from framework.shard.shard import Shard
-from framework.terminal.confirmation import yes_option
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
-from framework.terminal.options import json_option, shard_option
-from framework.terminal.output import echo_lines
+from framework.terminal.options import json_option, shard_option, yes_option
+from framework.terminal.output import echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import format_count, format_time
 from framework.wire.batch_fields import BatchAction, is_bid

@@ -11,7 +11,7 @@ from framework.declare.batch_port import BatchStatus
 from framework.declare.workflow_port import WorkflowStatus
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.terminal.confirmation import confirm
+from framework.terminal.options import confirm
 from framework.terminal.output import echo
 from framework.terminal.shards import ShardCommand
 

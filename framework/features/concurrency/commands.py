@@ -21,7 +21,6 @@ from framework.features.concurrency.limit_state import (
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.errors import refuse_unknown, reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (
     check_reason,
@@ -30,7 +29,7 @@ from framework.terminal.options import (
     reason_and_duration_options,
     shard_option,
 )
-from framework.terminal.output import echo
+from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.project import load_project, print_load_error
 from framework.terminal.shards import ShardCommand
 from framework.text import decode_escaped, format_age, format_duration

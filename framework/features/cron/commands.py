@@ -22,10 +22,9 @@ from framework.features.cron.loaded_schedule import load_schedule, with_order
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import REASON_HELP, check_reason, json_option, modules_option, shard_option
-from framework.terminal.output import columns, echo, echo_json, echo_lines
+from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import format_clock_time
 

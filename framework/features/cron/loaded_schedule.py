@@ -14,8 +14,7 @@ from framework.exit_codes import EXIT_FAILED
 from framework.push.protection import open_protection
 from framework.route.router import Router
 from framework.shard.shard import Shard
-from framework.terminal.errors import refuse_unknown
-from framework.terminal.output import echo
+from framework.terminal.output import echo, refuse_unknown
 from framework.terminal.project import load_project
 from framework.terminal.shards import ShardCommand
 

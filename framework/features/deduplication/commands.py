@@ -15,11 +15,9 @@ from framework.features.deduplication.push import Deduplicator
 from framework.push.protection import open_protection
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.groups import DefaultShowGroup
-from framework.terminal.options import json_option, modules_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.options import confirm, json_option, modules_option, shard_option, yes_option
+from framework.terminal.output import echo, refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.project import load_project, refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_count, format_duration

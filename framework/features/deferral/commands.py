@@ -8,10 +8,9 @@ import click
 from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, modules_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import format_age, format_count, format_duration, format_times

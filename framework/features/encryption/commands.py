@@ -12,10 +12,9 @@ from framework.admin.key_counts import count_jobs_by_key
 from framework.command_line import command
 from framework.features.encryption.arguments import encryption_of
 from framework.features.encryption.settings import KEY_BYTES
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 
 _HEADINGS = ("KEY", "HERE", "ENCRYPTS", "JOBS")

@@ -9,10 +9,9 @@ from redis.exceptions import RedisError
 from framework.exit_codes import EXIT_FAILED
 from framework.features.encryption.protection import open_offload
 from framework.features.encryption.sweep import PayloadSweeper
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option
-from framework.terminal.output import columns, echo, echo_lines
+from framework.terminal.output import columns, echo, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 
 _NOT_CONFIGURED = "No payload store is configured (payload_offload.url): all arguments are in Redis."

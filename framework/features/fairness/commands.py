@@ -8,9 +8,8 @@ import click
 from framework.admin.priorities import PriorityChange, change_on_shard, check_level, outcome_text
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import ChoiceOption, check_jids, json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.wire.sub_queues import LEVELS
 

@@ -9,7 +9,6 @@ from framework.features.flags.flag import Flag, drop_flag, is_class_flag, run_fl
 from framework.features.flags.redis_flags import MAX_AGE_S, set_flag, unset_flag
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (
     DURATION_HELP,
@@ -21,7 +20,7 @@ from framework.terminal.options import (
     reason_and_duration_options,
     shard_option,
 )
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class, resolve_class
 from framework.terminal.shards import ShardCommand
 from framework.text import format_duration

@@ -11,10 +11,9 @@ from framework.features.flags.flag import Flag, check_flag_name, is_class_flag
 from framework.features.flags.redis_flags import MAX_AGE_S, read_flags_in_force, set_flag, unset_flag
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
-from framework.terminal.errors import refuse_unknown, reports_errors
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import format_duration
 

@@ -11,10 +11,9 @@ from framework.features.limiters.admin import LimiterState, read_limiter, read_l
 from framework.features.limiters.store import reset_limiter, resize_limiter
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
-from framework.terminal.errors import refuse_unknown, reports_errors
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import check_reason, json_option, reason_and_duration_options, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import format_duration
 

@@ -13,7 +13,6 @@ from framework.features.pause.admin import PauseSummary, read_pauses
 from framework.features.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import (
     REASON_HELP,
     json_option,
@@ -21,7 +20,7 @@ from framework.terminal.options import (
     reason_and_duration_options,
     shard_option,
 )
-from framework.terminal.output import echo
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class, resolve_class
 from framework.terminal.shards import ShardCommand
 from framework.text import format_age, format_count, format_duration, format_time

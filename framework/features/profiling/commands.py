@@ -10,10 +10,8 @@ import click
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.profile_store import JobProfile, read_profile, read_profiles
 from framework.store.clock import server_time
-from framework.terminal.atomic_write import display_path, write_all
-from framework.terminal.errors import reports_errors
 from framework.terminal.options import json_option, shard_option
-from framework.terminal.output import echo
+from framework.terminal.output import display_path, echo, reports_errors, write_all
 from framework.terminal.shards import ShardCommand
 from framework.text import format_age
 

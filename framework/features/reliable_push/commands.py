@@ -16,10 +16,9 @@ from framework.features.reliable_push.push_folder import is_locked, push_files, 
 from framework.features.reliable_push.reliable_push import open_reliable_push
 from framework.private_files import check_folder
 from framework.shard.shards import open_shards
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import json_option
-from framework.terminal.output import columns, echo, echo_json, echo_lines
+from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
 from framework.text import format_age, format_count
 
 _HEADINGS = ("FILE", "PROCESS", "SHARDS", "JOBS", "BYTES", "OLDEST", "STATE")

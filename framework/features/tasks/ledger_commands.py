@@ -14,11 +14,9 @@ from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTable
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.tasks.access import current, missing_library
 from framework.telemetry.visible import visible
-from framework.terminal.confirmation import confirm, yes_option
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
-from framework.terminal.options import json_option
-from framework.terminal.output import columns, echo, echo_json, echo_lines
+from framework.terminal.options import confirm, json_option, yes_option
+from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
 from framework.text import format_age, format_count
 
 if TYPE_CHECKING:

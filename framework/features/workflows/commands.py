@@ -10,11 +10,9 @@ from framework.declare.workflow_port import WorkflowStatus
 from framework.features.batches.group_commands import GroupKind
 from framework.features.workflows.graph import counts, mermaid
 from framework.telemetry.visible import visible
-from framework.terminal.confirmation import yes_option
-from framework.terminal.errors import reports_errors
 from framework.terminal.groups import CommandGroup
-from framework.terminal.options import json_option, shard_option
-from framework.terminal.output import echo_lines
+from framework.terminal.options import json_option, shard_option, yes_option
+from framework.terminal.output import echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand
 from framework.text import format_time
 from framework.wire.workflow_fields import WorkflowCommand, is_workflow_id

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.terminal.atomic_write import write_all
+from framework.terminal.output import write_all
 from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
