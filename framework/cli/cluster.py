@@ -1,23 +1,23 @@
 """``cluster``: run a supervised group of worker processes for each group of queues and shard."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import click
 
 from framework.all_settings import Settings, load
-from framework.cli.capsules import capsule_option, capsules_of_option
-from framework.cli.cluster_options import cluster_options, read_cluster_options
-from framework.cli.health_options import health_options, read_health_address
-from framework.cluster.child import ChildSpec
+from framework.cli.process_options import capsule_option, capsules_of_option, health_options, read_health_address
+from framework.cluster.child import GRACE_S, ChildSpec, MemoryLimits
 from framework.cluster.plan import GroupSize, PlannedProcess, Planner, Selection, dry_run_lines, needs_all_queues
+from framework.cluster.rollout import DRAIN_TIMEOUT_S
 from framework.cluster.runner import ClusterOptions, ClusterRunner, log_event
 from framework.declare import registry
 from framework.errors import FrameworkError, SelectorError
 from framework.messages import join_names
 from framework.process.descriptors import check_supervisor
+from framework.process.health_address import HealthAddress
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
@@ -26,9 +26,68 @@ from framework.settings.model import MAX_CONCURRENCY
 from framework.supervised_threads import hold_reports
 from framework.telemetry import logs
 from framework.terminal.groups import run_from_checkout
-from framework.terminal.options import check_shard, modules_option, shard_option, tag_options, timeout_option
+from framework.terminal.options import (
+    SecondsOption,
+    check_shard,
+    modules_option,
+    shard_option,
+    tag_options,
+    timeout_option,
+)
 from framework.terminal.output import echo, echo_whole, reports_errors
 from framework.wiring.cluster import open_supervisor
+
+_MB = 1024 * 1024
+_OPTIONS = (
+    click.option(
+        "--drain-timeout",
+        type=SecondsOption(),
+        default=DRAIN_TIMEOUT_S,
+        show_default=True,
+        help="Seconds for the jobs of a replaced process (USR2, memory), before --timeout begins.",
+    ),
+    click.option(
+        "--max-rss",
+        type=click.IntRange(1),
+        metavar="MB",
+        help="Replace a process that uses more memory than this for longer than --rss-grace.",
+    ),
+    click.option(
+        "--rss-grace",
+        type=SecondsOption(),
+        default=GRACE_S,
+        show_default=True,
+        help="Seconds that a process may be above --max-rss.",
+    ),
+    click.option(
+        "--hard-rss",
+        type=click.IntRange(1),
+        metavar="MB",
+        help="Replace a process at once when it uses more memory than this.",
+    ),
+)
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options; ``read_cluster_options`` takes their values."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_cluster_options(
+    *,
+    drain_timeout: float,
+    max_rss: int | None,
+    rss_grace: float,
+    hard_rss: int | None,
+    health: HealthAddress | None,
+) -> ClusterOptions:
+    """Return the options. Raises click.UsageError for contradictory values."""
+    if max_rss is not None and hard_rss is not None and hard_rss <= max_rss:
+        raise click.UsageError(f"--hard-rss {hard_rss} must be above --max-rss {max_rss}.")
+    soft, hard = (None if limit is None else limit * _MB for limit in (max_rss, hard_rss))
+    return ClusterOptions(drain_timeout, MemoryLimits(soft, hard, rss_grace), health)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

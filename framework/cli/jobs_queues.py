@@ -1,30 +1,45 @@
-"""``jobs queues``, ``pause-queue``, ``unpause-queue``, ``clear``: show the queues, and act on one of them."""
+"""``jobs queues``, ``pause-queue``, ``unpause-queue``, ``clear``, ``jobs held``: show the queues, act on one, and show held jobs."""
 
+import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict
 from typing import TypeVar
 
 import click
 
+from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
+from framework.admin.job_filter import JobFilter
 from framework.admin.job_queue import unknown_queue_message
 from framework.admin.process_list import read_running
+from framework.admin.purge import PurgeResult, purge
 from framework.admin.queue_actions import clear_queue
 from framework.admin.queue_pause import pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
+from framework.admin.search import list_held_stores
+from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.telemetry.context import META_PREFIX
+from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (
     DURATION_HELP,
     REASON_HELP,
     DurationOption,
     confirm,
+    dry_run_option,
     json_option,
+    modules_option,
     shard_option,
+    time_limit_option,
     yes_option,
 )
 from framework.terminal.output import echo, refuse_unknown, reports_errors
+from framework.terminal.project import refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import format_count, format_duration
+from framework.text import format_age, format_count, format_duration
 from framework.wire import keys
 
 _HEADINGS = ("SHARD", "QUEUE", "JOBS", "LATENCY", "PAUSED", "PROCESSES")
@@ -160,3 +175,157 @@ def _act_on(on: ShardCommand, queue: str, step: Callable[[Shard], T]) -> Iterato
         known: Collection[str] = {name for _, names in on.each(known_queues) for name in names}
         raise UnknownNameError(unknown_queue_message(queue, set(known)))
     return ((shard, result) for shard, (result,) in found)
+
+
+_HELD_HEADINGS = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
+_RELEASE_COMMANDS = {"waiting": "limits", "paused": "paused"}
+
+
+@click.group("held", cls=DefaultShowGroup)
+def held() -> None:
+    """Show and drop the jobs that a limit or a pause holds outside of their queues.
+
+    Without a command these jobs are shown. The exit status is for cron or a monitor.
+    """
+
+
+@held.command("show")
+@click.option(
+    "--alert-after",
+    type=DurationOption(),
+    help="End with status 1 when a job is held for longer than this. Default: the setting held_alert_after.",
+)
+@click.option(
+    "--alert-above",
+    type=click.IntRange(1),
+    default=ALERT_COUNT,
+    show_default=True,
+    help="End with status 1 when one place holds more jobs than this.",
+)
+@shard_option
+@json_option
+@reports_errors
+def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[str], as_json: bool) -> None:
+    """Show every place of held jobs, the oldest first.
+
+    For each place it shows the number of jobs, the age of the oldest, and the command that releases them.
+
+    Status 1: a job is older than --alert-after, a place holds more than --alert-above, or a shard does not answer.
+    """
+    on = ShardCommand(names)
+    most_s = on.settings.held_alert_after if alert_after is None else alert_after
+    found = [(shard, now, one) for shard, (now, read) in on.each(read_held) for one in read]
+    found.sort(key=lambda row: row[2].since - row[1])
+    late = [(shard, one) for shard, now, one in found if now - one.since > most_s or one.jobs > alert_above]
+    if as_json:
+        on.print_json(
+            {"held": [{"shard": shard, **one._asdict(), "oldest_s": now - one.since} for shard, now, one in found]}
+        )
+    else:
+        rows = [
+            (
+                shard,
+                one.kind,
+                one.name,
+                f"{one.jobs:,}",
+                format_age(now, one.since),
+                command(f"jobs {_RELEASE_COMMANDS[one.kind]}"),
+            )
+            for shard, now, one in found
+        ]
+        on.print_table(_HELD_HEADINGS, rows, "No job is held")
+    on.exit_if_unanswered()
+    for shard, one in late:
+        echo(
+            f"ALERT {shard}: {one.kind} {one.name}: older than {format_duration(most_s)}, or above {alert_above:,}",
+            err=True,
+        )
+    if late:
+        sys.exit(EXIT_FAILED)
+
+
+@held.command("drop")
+@click.option("--class", "worker", metavar="NAME", help="Drop only jobs of this class.")
+@click.option("--user", metavar="VALUE", help="Drop only jobs with this meta.user.")
+@click.option("--project", metavar="VALUE", help="Drop only jobs with this meta.project.")
+@click.option(
+    "--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Drop only jobs with this meta.NAME. Repeatable."
+)
+@time_limit_option
+@dry_run_option
+@yes_option
+@modules_option
+@shard_option
+@json_option
+@reports_errors
+def drop_held(
+    *,
+    worker: str | None,
+    user: str | None,
+    project: str | None,
+    meta: Sequence[str],
+    budget_s: float,
+    dry_run: bool,
+    yes: bool,
+    modules: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Drop held jobs without running them.
+
+    A job is dropped when it matches every option: its class, and fields of its context.
+
+    Status 1: the time limit ended before every held job was scanned (run it again), or a shard does not answer.
+    """
+    wanted = _drop_filter(worker, user, project, meta)
+    if not dry_run:
+        criteria = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        confirm(f"Drop every held job with {criteria}? Dropped jobs never run.", yes=yes)
+    on = ShardCommand(names)
+    deadline = time.monotonic() + budget_s
+    context = {name: value for name, value in wanted.items() if name != "class"}
+    chosen, sizes = JobFilter(cls=worker or "", context=context), on.settings.size_limit
+
+    def drop(shard: Shard) -> PurgeResult:
+        return purge(shard, chosen, sizes, deadline, progress_reporter(shard.name), dry_run=dry_run)
+
+    done = list(on.each(drop))
+    if as_json:
+        on.print_json(
+            {"wanted": wanted, "dry_run": dry_run, "purged": [{"shard": shard, **asdict(one)} for shard, one in done]}
+        )
+    else:
+        rows = [
+            (shard, f"{one.matched:,}", f"{one.dropped:,}", "yes" if one.completed else "no: run it again")
+            for shard, one in done
+        ]
+        on.print_table(("SHARD", "MATCHING", "DROPPED", "COMPLETED"), rows, "")
+    on.exit_if_unanswered()
+    if not all(one.completed for _, one in done):
+        sys.exit(EXIT_FAILED)
+    if worker is not None and not any(one.matched for _, one in done):
+        held_now = on.each(lambda shard: {place.name for place in list_held_stores(shard.client)})
+        if not any(worker in names_there for _, names_there in held_now):
+            refuse_unknown_class(worker, modules)
+
+
+def _drop_filter(worker: str | None, user: str | None, project: str | None, meta: Sequence[str]) -> dict[str, str]:
+    named = {"class": worker, "meta.user": user, "meta.project": project}
+    wanted = {name: value for name, value in named.items() if value is not None}
+    for fact in meta:
+        name, equals, value = fact.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--meta {fact!r}: write NAME=VALUE, such as --meta caller_id=GET:/orders")
+        wanted[META_PREFIX + name.removeprefix(META_PREFIX)] = value
+    if not wanted:
+        raise click.UsageError(
+            "Give --class, --user, --project or --meta NAME=VALUE: the command drops jobs that match all of them."
+        )
+    return wanted
+
+
+def read_held(shard: Shard) -> tuple[float, list[HeldJobs]]:
+    """Return the time of Redis, and the held jobs of each limit and class."""
+    return server_time(shard.client), measure_held(
+        shard.client, [place.as_held_jobs() for place in list_held_stores(shard.client)]
+    )

@@ -1,5 +1,6 @@
-"""``store``: start, stop and show the development stores, one server per shard with ``url: embedded``."""
+"""``store``: start, stop and show the development stores, one server per shard with ``url: embedded``; ``acl``: print rights."""
 
+import hashlib
 import os
 import shlex
 import sys
@@ -9,13 +10,14 @@ from urllib.parse import quote
 import click
 
 from framework.all_settings import Settings, load
-from framework.exit_codes import EXIT_FAILED
+from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 from framework.route.router import MAIN
 from framework.settings.model import DEFAULT_URL
 from framework.settings.shard import ShardSettings
 from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
+from framework.store.rights import ROLES, Role
 from framework.terminal.groups import CommandGroup, run_from_checkout
-from framework.terminal.output import echo, echo_whole, reports_errors
+from framework.terminal.output import columns, echo, echo_lines, echo_whole, reports_errors
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -103,3 +105,42 @@ def _print_setup_hint(settings: Settings, url: str) -> None:
     echo("Neither REDIS_URL nor a redis.yml names a Redis. To use this store, set in each shell:")
     echo_whole([f"  export REDIS_URL={shlex.quote(url)}"])
     echo(f"For all shells, write `shards: {{main: {{url: embedded}}}}` to {settings.config_label}/redis.yml.")
+
+
+@click.command("acl")
+@click.argument("role", type=click.Choice(sorted(ROLES)), required=False)
+@click.option("--user", metavar="NAME", help="Give the rights to this user. Default: the name of the role.")
+@click.option("--file", "as_file", is_flag=True, help="Print a line of an ACL file instead of a command.")
+@click.option(
+    "--password-stdin",
+    "with_password",
+    is_flag=True,
+    help="Read the user's password from stdin, and print its SHA-256.",
+)
+@reports_errors
+def acl(role: str | None, user: str | None, *, as_file: bool, with_password: bool) -> None:
+    """Print the redis-cli command that gives a Redis user the least rights of a role.
+
+    Redis 6.2 and later, and Valkey, accept this command. It changes no password.
+
+    Without ROLE, list the roles.
+    """
+    if role is None:
+        echo_lines(columns([("ROLE", "USE"), *((one.name, one.purpose) for one in ROLES.values())]))
+        return
+    if user is not None and (not user or not user.isprintable() or " " in user):
+        raise click.UsageError("--user NAME must be one printable word: Redis allows no spaces in a user name.")
+    echo_whole([acl_line(ROLES[role], user or role, as_file=as_file, rules=_password_rules() if with_password else ())])
+
+
+def acl_line(role: Role, user: str, *, as_file: bool = False, rules: tuple[str, ...] = ()) -> str:
+    """Return the line that gives ``user`` the rights of ``role``, and these further rules."""
+    return " ".join([*(("user",) if as_file else ("ACL", "SETUSER")), user, *role.rules, *rules])
+
+
+def _password_rules() -> tuple[str, ...]:
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        echo("--password-stdin: stdin is empty; give the password there.", err=True)
+        sys.exit(EXIT_USAGE)
+    return ("#" + hashlib.sha256(password.encode()).hexdigest(),)

@@ -10,9 +10,15 @@ from typing import Any
 import click
 
 from framework.all_settings import Settings, load
-from framework.cli.capsules import capsule_option, capsules_of_option, with_own_slots
-from framework.cli.config_file import FileOptions, read_config_file
-from framework.cli.health_options import health_options, read_health_address
+from framework.cli.process_options import (
+    FileOptions,
+    capsule_option,
+    capsules_of_option,
+    health_options,
+    read_config_file,
+    read_health_address,
+    with_own_slots,
+)
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process import own_queues

@@ -4,7 +4,7 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 
-from framework.cli.jobs import jobs as command
+from framework.cli.main import jobs as command
 from framework.terminal import shards
 from tests.harness import Site
 from tests.process.conftest import cold_site, proofs, release

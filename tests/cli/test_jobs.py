@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from framework.admin.job_filter import JobFilter
 from framework.admin.purge import purge
-from framework.cli.jobs import jobs as command
+from framework.cli.main import jobs as command
 from framework.features.deduplication.admin import delete_lock, find_lock
 from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import set_flag

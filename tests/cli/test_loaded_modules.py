@@ -5,8 +5,7 @@ import signal
 import pytest
 
 import framework
-from framework.cli.jobs import jobs
-from framework.cli.main import main
+from framework.cli.main import jobs, main
 from tests.harness import Site
 
 SHOWING = """

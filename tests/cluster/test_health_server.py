@@ -12,7 +12,7 @@ import click
 import pytest
 
 from framework.all_settings import load
-from framework.cli.health_options import read_health_address
+from framework.cli.process_options import read_health_address
 from framework.cluster.child import ChildSpec
 from framework.cluster.supervisor import GroupHealth, Supervisor
 from framework.errors import ConfigurationError

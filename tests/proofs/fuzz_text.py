@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from framework.all_settings import load
-from framework.cli.config_file import read_config_file
+from framework.cli.process_options import read_config_file
 from framework.errors import ConfigurationError, QueryError
 from framework.route.query import ATTRIBUTES, parse
 from framework.settings.redis_url import check_redis_url, mask_secrets

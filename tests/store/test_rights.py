@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import NoPermissionError
 
-from framework.cli.acl import acl_line
+from framework.cli.store import acl_line
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
 from framework.store.missing_rights import MissingRights, missing_worker_rights

@@ -5,9 +5,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from framework.cli.capsules import OWN_SLOTS
-from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.main import main
+from framework.cli.process_options import OWN_SLOTS, FileOptions, read_config_file
 from framework.declare import registry
 from framework.errors import ConfigurationError
 from tests.tables import each_row

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.cli.acl import acl, acl_line
-from framework.cli.jobs import jobs
+from framework.cli.main import jobs
 from framework.cli.migrate_jobs import migrate_jobs
 from framework.cli.retired import retired
+from framework.cli.store import acl, acl_line
 from framework.declare import registry
 from framework.devtools.commands.route import route
 from framework.errors import FrameworkError

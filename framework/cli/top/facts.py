@@ -1,12 +1,20 @@
-"""Read the data of one shard that the view shows, through ``framework.admin`` alone."""
+"""Read the data of the shards that the view shows, each in a thread of its own, and work out its rates."""
 
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
 
 from framework import admin
 from framework.admin import HeldPlace, JobEntry, JobSet, Queue, RunningJob, Stats, WorkerProcess
+from framework.errors import FrameworkError
+from framework.supervised_threads import SupervisedThread
+from framework.text import format_clock_time
 
 MOST_ENTRIES = 100
 """The entries of a set that are read: the first ones of each shard."""
@@ -63,3 +71,154 @@ def _job_set(shard: str, name: str) -> JobSet:
             return admin.dead(shard)
         case _:
             return admin.interrupted(shard)
+
+
+WINDOW_S = 15.0
+"""The rates are those of so many seconds. Processes write their counts every five seconds."""
+
+
+class QueueRates(NamedTuple):
+    """Jobs per second; ``None`` while it is not known."""
+
+    arriving: float | None = None
+    """The ended runs plus the growth of the queue: a job that came back counts too."""
+    ending: float | None = None
+    """The ended runs of jobs of the queue, by the counts of its processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRates:
+    """Rates of one shard, per second; ``None`` while they are not known."""
+
+    processed: float | None = None
+    failed: float | None = None
+    queues: Mapping[str, QueueRates] = field(default_factory=dict[str, QueueRates])
+
+
+class _Sample(NamedTuple):
+    at: float
+    processed: int
+    failed: int
+    sizes: Mapping[str, int]
+    runs: Mapping[str, tuple[float, Mapping[str, int]]]
+    """When each process wrote its counts, and its ended runs by queue."""
+    uncounted: frozenset[str]
+    """Queues with a process of Ruby, which does not count its runs by queue."""
+
+
+class RateWindow:
+    """The readings of one shard within the window. Adding one returns the rates."""
+
+    def __init__(self) -> None:
+        self._samples = deque[_Sample]()
+
+    def add(self, facts: ShardFacts) -> ShardRates:
+        """Return the rates with this reading as the last one."""
+        last = _sample(facts)
+        # The oldest sample may be older than the window: without it, the samples would span less than the window.
+        while len(self._samples) > 1 and self._samples[1].at <= last.at - WINDOW_S:
+            self._samples.popleft()
+        self._samples.append(last)
+        first = self._samples[0]
+        if last.at <= first.at:
+            return ShardRates()
+        return ShardRates(
+            _per_second(first.processed, last.processed, last.at - first.at),
+            _per_second(first.failed, last.failed, last.at - first.at),
+            {name: self._queue_rates(name, first, last) for name in last.sizes},
+        )
+
+    def _queue_rates(self, name: str, first: _Sample, last: _Sample) -> QueueRates:
+        if name in last.uncounted:
+            return QueueRates()
+        ending = sum(self._process_rate(identity, name) for identity in last.runs)
+        if name not in first.sizes:
+            return QueueRates(None, ending)
+        growth = (last.sizes[name] - first.sizes[name]) / (last.at - first.at)
+        return QueueRates(max(0.0, ending + growth), ending)
+
+    def _process_rate(self, identity: str, queue: str) -> float:
+        """Return the ended runs per second between the first and the last count that the process wrote in the window."""
+        written = [one.runs[identity] for one in self._samples if identity in one.runs]
+        (first_at, first), (last_at, last) = written[0], written[-1]
+        if last_at <= first_at:
+            return 0.0
+        return _per_second(first.get(queue, 0), last.get(queue, 0), last_at - first_at)
+
+
+def _sample(facts: ShardFacts) -> _Sample:
+    sizes = {queue.name: queue.size for queue in facts.queues}
+    runs = {one.identity: (one.beat or 0.0, one.runs) for one in facts.processes if one.runs is not None}
+    uncounted = frozenset(queue for one in facts.processes if one.runs is None for queue in one.queues)
+    return _Sample(facts.read_at, facts.stats.processed, facts.stats.failed, sizes, runs, uncounted)
+
+
+def _per_second(before: int, after: int, seconds: float) -> float:
+    # A counter that was reset begins at 0 again.
+    return max(0, after - before) / seconds
+
+
+LARGEST_SHARE = 0.1
+"""The most of its time that a reader waits for Redis: a slow shard is read more rarely."""
+
+
+@dataclass(slots=True)
+class ShardReading:
+    """The last facts of a shard, and why it does not answer now; written by its reader alone, as a new object."""
+
+    facts: ShardFacts | None = None
+    rates: ShardRates = ShardRates()
+    failure: str = ""
+    crash: BaseException | None = None
+    """An error that does not come from Redis: it ends the view."""
+
+
+class ShardReader:
+    """The thread that reads one shard: a slow one delays no other, and no key. ``reading`` has the newest state."""
+
+    def __init__(self, shard: str, period_s: float, on_news: Callable[[], None]) -> None:
+        self.shard = shard
+        self.reading = ShardReading()
+        self.shown_set = ""
+        """The set whose jobs are read too."""
+        self._period_s = period_s
+        self._on_news = on_news
+        self._due = threading.Event()
+        self._window = RateWindow()
+        self._thread = SupervisedThread(f"read {shard}", self._run)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def read_soon(self) -> None:
+        """Read once more now, instead of at the end of the period."""
+        self._due.set()
+
+    def read(self) -> None:
+        """Read once."""
+        try:
+            facts = read_facts(self.shard, self.shown_set)
+        except (FrameworkError, RedisError, OSError) as error:
+            before = self.reading
+            at = format_clock_time(time.time())
+            failure = (
+                before.failure or f"no answer since {at}{', its figures are older' if before.facts else ''}: {error}"
+            )
+            self.reading = ShardReading(before.facts, before.rates, failure)
+        else:
+            self.reading = ShardReading(facts, self._window.add(facts))
+
+    def _run(self) -> None:
+        while True:
+            self._due.clear()
+            began_at = time.monotonic()
+            try:
+                self.read()
+            except BaseException as error:  # noqa: BLE001 - the thread of the view raises it
+                self.reading = ShardReading(crash=error)
+            self._on_news()
+            if self.reading.crash is not None:
+                return
+            took_s = time.monotonic() - began_at
+            self._due.wait(max(self._period_s, took_s / LARGEST_SHARE))

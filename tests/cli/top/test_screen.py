@@ -3,11 +3,10 @@
 import pytest
 
 from framework.admin import JobRecord, RunningJob
-from framework.cli.top.rates import QueueRates, ShardRates
-from framework.cli.top.rows import HEADINGS, Table, TableRow
+from framework.cli.top.command import make_frame
+from framework.cli.top.facts import QueueRates, ShardRates
 from framework.cli.top.screen import Size, as_text, draw
-from framework.cli.top.state import ViewState, press
-from framework.cli.top.view import make_frame
+from framework.cli.top.state import HEADINGS, Table, TableRow, ViewState, press
 from framework.settings.size_limit import SizeLimitSettings
 from framework.terminal.output import text_width
 from tests.cli.top.facts_of_a_shop import NOW, facts, held, process, queue

@@ -2,10 +2,9 @@
 
 import pytest
 
-from framework.cli.top.keys import parse_keys
-from framework.cli.top.rates import ShardRates
-from framework.cli.top.rows import RowOrder, make_table, tables_of
-from framework.cli.top.state import ViewState, press
+from framework.cli.top.facts import ShardRates
+from framework.cli.top.screen import parse_keys
+from framework.cli.top.state import RowOrder, ViewState, make_table, press, tables_of
 from tests.cli.top.facts_of_a_shop import facts, held, process, queue
 
 SHOP = facts(queue("mail", 5), queue("reports", 9, paused=True), processes=[process()], held=[held()])

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from framework.cli.jobs import jobs
+from framework.cli.main import jobs
 from framework.features.workflows.commands import workflows
 from framework.wire import keys
 from framework.wire.workflow_fields import StepJobs, WorkflowDefinition, WorkflowStep

@@ -16,7 +16,7 @@ import pytest
 
 from framework.admin.port import Access, opener
 from framework.all_settings import load
-from framework.cli.top.readers import ShardReader
+from framework.cli.top.facts import ShardReader
 from framework.shard.shards import Shards
 from framework.wire import keys
 from tests.admin.conftest import SILENT_URL

@@ -4,10 +4,9 @@ import queue as queues
 from dataclasses import replace
 
 from framework import admin
-from framework.cli.top.actions import carry_out, carry_out_later
-from framework.cli.top.rates import ShardRates
-from framework.cli.top.rows import RowOrder, make_table
-from framework.cli.top.state import Intent
+from framework.cli.top.command import carry_out, carry_out_later
+from framework.cli.top.facts import ShardRates
+from framework.cli.top.state import Intent, RowOrder, make_table
 from framework.wire import keys
 from tests.cli.top.facts_of_a_shop import facts, process
 from tests.harness import encoded, enqueue

@@ -1,14 +1,19 @@
-"""Read the YAML file of ``worker -C``: Sidekiq's keys, at the top level and in sections per environment."""
+"""Read the options of ``worker`` and ``cluster``: the YAML file of ``-C`` with Sidekiq's keys, capsules, and the health checks."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.cli.capsules import capsules_of_file
+import click
+
+from framework.all_settings import Settings
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.features.health.settings import MAX_PORT
 from framework.messages import did_you_mean, nearest
-from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions
+from framework.process.health_address import HealthAddress
+from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions, check_capsules
 from framework.settings import validators
 from framework.settings.class_and_queue_maps import MAX_QUEUE_LIMIT
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
@@ -259,3 +264,149 @@ def _iterate_modules(names: list[Any]) -> Iterator[str]:
             yield validators.module_name(name if isinstance(name, str) else "")
         except ValueError as error:
             raise ValueError(f"{error}, not {validators.format_value(name)}") from None
+
+
+_KEYS = ("concurrency", "queues")
+OWN_SLOTS = 0
+"""The slots of a capsule that gives none: as many as the process's own queues have."""
+
+_Triples = Sequence[tuple[str, int, str]]
+
+
+def capsule_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--capsule``; ``capsules_of_option`` takes its values."""
+    return click.option(
+        "--capsule",
+        "capsules",
+        type=(str, click.IntRange(1, MAX_CONCURRENCY), str),
+        multiple=True,
+        metavar="NAME N QUEUES",
+        help="Run the jobs of QUEUES in N threads of their own, for example: --capsule slow 1 reports,exports. Repeatable.",
+    )(command)
+
+
+def capsules_of_option(values: _Triples) -> tuple[CapsuleOptions, ...]:
+    """Return the capsules of ``--capsule``. Raises click.UsageError."""
+    try:
+        return check_capsules([CapsuleOptions(name, _queue_list(queues), slots) for name, slots, queues in values])
+    except ValueError as error:
+        raise click.UsageError(f"--capsule: {error}.") from None
+
+
+def capsules_of_file(value: Any, read_queues: Callable[[Any], tuple[WeightedQueue, ...]]) -> tuple[CapsuleOptions, ...]:
+    """Return the capsules of the key ``capsules``: a map from names to ``concurrency`` and ``queues``. Raises ValueError."""
+    if not is_mapping(value):
+        raise ValueError(
+            f"must map names to their queues, for example {{slow: {{concurrency: 1, queues: [reports]}}}}, not "
+            f"{validators.format_value(value)}"
+        )
+    found: list[CapsuleOptions] = []
+    for key, content in value.items():
+        name = str(key).removeprefix(":")
+        try:
+            found.append(_capsule_of_file(name, content, read_queues))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return check_capsules(found, default_allowed=True)
+
+
+def _queue_list(text: str) -> tuple[WeightedQueue, ...]:
+    """Parse NAME,NAME or NAME,WEIGHT,NAME,WEIGHT. Raises ValueError."""
+    entries: list[str] = []
+    for part in text.split(","):
+        if part.isdecimal() and entries and "," not in entries[-1]:
+            entries[-1] = f"{entries[-1]},{part}"
+        else:
+            entries.append(part)
+    queues = tuple(map(read_queue, entries))
+    conflict = conflicting_weights(queues)
+    if conflict is not None:
+        raise ValueError(conflict)
+    return queues
+
+
+def _capsule_of_file(
+    name: str, content: Any, read_queues: Callable[[Any], tuple[WeightedQueue, ...]]
+) -> CapsuleOptions:
+    if not is_mapping(content):
+        raise ValueError(f"must hold concurrency and queues, not {validators.format_value(content)}")
+    given = {str(key).removeprefix(":"): value for key, value in content.items()}
+    for key in given:
+        if key not in _KEYS:
+            raise ValueError(f"unknown key {key!r}{did_you_mean(key, _KEYS)}; keys: {', '.join(_KEYS)}")
+    if "queues" not in given:
+        raise ValueError("has no queues: name those that it serves")
+    slots = OWN_SLOTS
+    if "concurrency" in given:
+        try:
+            slots = validators.parse_whole_number(given["concurrency"], 1, MAX_CONCURRENCY)
+        except ValueError as error:
+            raise ValueError(f"concurrency: {error}, not {validators.format_value(given['concurrency'])}") from None
+    return CapsuleOptions(name, read_queues(given["queues"]), slots)
+
+
+def with_own_slots(capsules: Iterable[CapsuleOptions], slots: int) -> tuple[CapsuleOptions, ...]:
+    """Return the capsules; one without slots gets those of the process's own queues."""
+    return tuple(one._replace(slots=slots) if one.slots == OWN_SLOTS else one for one in capsules)
+
+
+_HOST_AND_PORT = re.compile(
+    r"(?P<bare>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?)"
+    r"|(?:\[(?P<inside>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,5}))?",
+    re.ASCII,
+)
+"""A bare IPv6 address; or an IPv6 address in brackets or another host, with an optional port."""
+_OPTIONS = (
+    click.option(
+        "--health-port",
+        type=click.IntRange(0, MAX_PORT),
+        help="Serve /liveness, /readiness and, in a single process, /metrics over HTTP at this port. Default: the setting "
+        "health.port, none.",
+    ),
+    click.option(
+        "--health-host",
+        metavar="ADDRESS[:PORT]",
+        help="Listen at this address: 0.0.0.0 is every IPv4 address, :: every address; [::1]:8080 also gives the port. "
+        "Default: the setting health.host, 127.0.0.1.",
+    ),
+)
+
+
+def health_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options; ``read_health_address`` takes their values."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_health_address(settings: Settings, host: str | None, port: int | None) -> HealthAddress | None:
+    """Return the address of the options, else of the settings; ``None`` without a port.
+
+    Raises click.UsageError for an invalid address.
+    """
+    host, port = _split_port(host, port)
+    chosen_port = settings.health.port if port is None else port
+    if chosen_port is None:
+        return None
+    source = f"{settings.config_file_label('application.yml')}: health.port" if port is None else "--health-port"
+    return HealthAddress(settings.health.host if host is None else host, chosen_port, source)
+
+
+def _split_port(host: str | None, port: int | None) -> tuple[str | None, int | None]:
+    """Return host and port of the options. Raises click.UsageError."""
+    if host is None:
+        return None, port
+    found = _HOST_AND_PORT.fullmatch(host)
+    if found is None:
+        raise click.UsageError(
+            f"--health-host {host!r} is no address: give a name, an IPv4 address, or an IPv6 address such as ::1 or [::1]; "
+            "a port may follow: [::1]:8080."
+        )
+    named = found["port"]
+    if named is None:
+        return found["bare"] or found["inside"] or found["name"], port
+    if port is not None and port != int(named):
+        raise click.UsageError(f"--health-host {host} and --health-port {port} name two ports.")
+    if int(named) > MAX_PORT:
+        raise click.UsageError(f"--health-host {host}: a port is a number from 0 to {MAX_PORT:,}.")
+    return found["inside"] or found["name"], int(named)
