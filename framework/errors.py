@@ -119,7 +119,10 @@ class DeclarationError(FrameworkError):
 
 
 class MisuseError(FrameworkError, TypeError):
-    """Report a worker class that is used like a task of another library. The message names the right call. Nothing was pushed."""
+    """Report a worker class that is used like a task of another library. The message names the right call.
+
+    Nothing was pushed, unless a push was awaited that is no coroutine: the message then names its jobs.
+    """
 
     def __init__(self, worker: str, reason: str) -> None:
         self.worker, self.reason = worker, reason

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from framework.declare import misuse, port
+from framework.declare import port
+from framework.declare.pushed import running_loop
 from framework.errors import MisuseError, ResultExpiredError, ResultTimeoutError, UnknownResultError
 from framework.features.results.calls import RESULTS, seconds_of
 from framework.status import check_jid
@@ -34,7 +35,7 @@ def result(jid: Jid, timeout: timedelta | float | None = None) -> Any:
         UnknownResultError: no job that keeps its result has this id.
         ShardUnavailableError: a shard does not answer, and no other one has the result.
     """
-    if timeout is not None and misuse.running_loop() is not None:
+    if timeout is not None and running_loop() is not None:
         raise MisuseError(
             "framework.result", "a wait would stop the event loop: write await framework.aresult(jid, timeout)"
         )

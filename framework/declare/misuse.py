@@ -3,37 +3,16 @@
 Type checkers see none of this. Nothing has been pushed when it raises.
 """
 
-import asyncio
-import sys
 from collections.abc import Callable
 from functools import update_wrapper
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
-from opcode import opmap
-from types import FrameType
 from typing import Any, Never, Self, cast
 
 from framework.declare import foreign_names
-from framework.declare.declaration import Declaration
 from framework.declare.names import class_name_of
 from framework.errors import MisuseError, NoSuchMethodError
 from framework.typeguards import qualified_name
 
-running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
-"""The event loop of this thread, or None. get_running_loop raises instead, which costs a push a microsecond."""
-
-_PUSH_MODULES = frozenset(
-    f"framework.{name}"
-    for name in (
-        *("declare.misuse", "declare.setter", "declare.worker", "by_name"),
-        "features.concurrency.limited_capacity",
-        "features.results.calls",
-    )
-)
-"""The modules between an application's push and the check whether the push is awaited."""
-
 _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__")
-_CACHE_OPCODE, _GET_AWAITABLE_OPCODE = opmap.get("CACHE", -1), opmap.get("GET_AWAITABLE", -1)
-"""-1 on a Python without the opcode: awaited pushes are then not detected."""
 _PUSH_NOW_CALL = "{0}.perform_async(...)"
 _INLINE_CALL = "{0}.perform_inline(...)"
 
@@ -193,39 +172,6 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
     else:
         reason = f"an instance takes no arguments: a process makes one per job. To push a job, write {_PUSH_NOW_CALL.format(name)}"
     raise MisuseError(qualified_name(cls), reason)
-
-
-# A str subclass with `__await__` was rejected: `type(jid) is str` would be false, and the error would follow the write.
-def reject_await(declaration: Declaration) -> None:
-    """Raise MisuseError when the push that is being made is awaited. Called on an event loop only.
-
-    A push returns a plain str, which cannot refuse ``await``: so this function inspects the caller's next instruction.
-    """
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while (caller := frame.f_back) is not None and caller.f_globals.get("__name__") in _PUSH_MODULES:
-        frame = caller
-    if caller is not None and _next_instruction_awaits(caller):
-        name = frame.f_code.co_name
-        owner = "framework" if name == "enqueue" else declaration.class_name
-        call = f"{owner}.{name}"
-        # An inline run has no awaitable twin.
-        has_twin = name != "perform_inline"
-        advice = f"await {owner}.a{name}(...)" if has_twin else f"await asyncio.to_thread({call}, ...)"
-        reason = (
-            f"{name} is not a coroutine, and nothing was pushed: leave out await; {call}(...) has pushed when it returns. Where "
-            f"the event loop must not wait for Redis: {advice}"
-        )
-        raise MisuseError(declaration.qualified_name, reason)
-
-
-def _next_instruction_awaits(frame: FrameType) -> bool:
-    code = frame.f_code
-    if not code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
-        return False
-    instructions, at = code.co_code, frame.f_lasti + 2
-    while instructions[at] == _CACHE_OPCODE:
-        at += 2
-    return instructions[at] == _GET_AWAITABLE_OPCODE
 
 
 def _suggested_class_name(task: Any) -> str:

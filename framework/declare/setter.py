@@ -10,7 +10,7 @@ from framework.declare import awaited_push, port
 from framework.declare.bulk_stream import BulkStream
 from framework.declare.declaration import Declaration
 from framework.declare.linked_push import LINKS, push_linked
-from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
+from framework.declare.misuse import add_foreign_methods
 from framework.declare.options import (
     Moment,
     bulk_schedule,
@@ -20,6 +20,7 @@ from framework.declare.options import (
     spread_schedule,
     times_schedule,
 )
+from framework.declare.pushed import not_awaitable, running_loop
 from framework.declare.request import (
     BulkPacing,
     BulkRequest,
@@ -179,8 +180,6 @@ class CoreSetter(Generic[P]):
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Run the job in this process, through both middleware chains. Its exception reaches the caller."""
-        if running_loop() is not None:
-            reject_await(self._declaration)
         self._run_inline(self._declaration.signature.bind(args, kwargs), self._options)
 
     async def aperform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -271,17 +270,16 @@ class CoreSetter(Generic[P]):
         return await awaited_push.run(self._declaration, self._options, push, is_bulk=is_bulk)
 
     def _push(self, due: DueTime | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
-        if running_loop() is not None:
-            reject_await(self._declaration)
-        bound = self._declaration.signature.bind(args, kwargs)
-        if self._options:
-            if self._options.get("sync"):
-                return self._run_inline(bound, self._options)
-            if not LINKS.keys().isdisjoint(self._options):
-                return self._push_linked(PushRequest(self._declaration, bound, due))
-        # Not current(): that is a call, and every push comes through here.
-        client = port.client.bound or port.current()
-        return client.push(PushRequest(self._declaration, bound, due, self._options))
+        bound, options = self._declaration.signature.bind(args, kwargs), self._options
+        if options and options.get("sync"):
+            jid = self._run_inline(bound, options)
+        elif options and not LINKS.keys().isdisjoint(options):
+            jid = self._push_linked(PushRequest(self._declaration, bound, due))
+        else:
+            # Not current(): that is a call, and every push comes through here.
+            client = port.client.bound or port.current()
+            jid = client.push(PushRequest(self._declaration, bound, due, options))
+        return jid if running_loop() is None else not_awaitable(self._declaration.qualified_name, jid)
 
     def _push_linked(self, request: PushRequest) -> Jid | None:
         others = {name: value for name, value in self._options.items() if name not in LINKS}
@@ -298,12 +296,12 @@ class CoreSetter(Generic[P]):
         contexts: list[Mapping[str, Json]] | None = None,
         start: int = 0,
     ) -> list[Jid | None]:
-        if running_loop() is not None:
-            reject_await(self._declaration)
         request = BulkRequest(self._declaration, args, due, self._options, contexts, pacing, start)
         if self._options.get("sync"):
-            return port.current().perform_bulk_inline(self._worker, request)
-        return port.current().push_bulk(request)
+            jids = port.current().perform_bulk_inline(self._worker, request)
+        else:
+            jids = port.current().push_bulk(request)
+        return jids if running_loop() is None else not_awaitable(self._declaration.qualified_name, jids)
 
     def _stream(self, jobs: Iterable[Sequence[Any]], spread_interval: timedelta | float | None) -> BulkStream:
         # Checked before the first job is read.
@@ -316,9 +314,8 @@ class CoreSetter(Generic[P]):
         return BulkStream(jobs, push_chunk)
 
     def _push_stream(self, stream: BulkStream) -> int:
-        if running_loop() is not None:
-            reject_await(self._declaration)
-        return stream.run()
+        count = stream.run()
+        return count if running_loop() is None else not_awaitable(self._declaration.qualified_name, count)
 
     def _run_inline(self, args: list[Any], options: Mapping[str, Any]) -> Jid | None:
         return port.current().perform_inline(self._worker, PushRequest(self._declaration, args, None, options))

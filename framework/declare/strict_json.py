@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
+from framework.declare.pushed import NotAwaitable, PushedJid
 from framework.text import with_article
 from framework.typeguards import short_repr
 
@@ -81,7 +82,13 @@ def check_strict_json(value: Any, depth_left: int = MAX_DEPTH) -> None:
     elif kind is dict:
         _check_object(value, depth_left)
     else:
+        _check_rare(value, kind, depth_left)
+
+
+def _check_rare(value: Any, kind: type[Any], depth_left: int) -> None:
+    if not issubclass(kind, NotAwaitable):
         raise NotJsonError(_rejection_reason(kind))
+    check_strict_json(value.plain(value), depth_left)
 
 
 def is_strict_parsed(value: list[Any] | dict[str, Any]) -> bool:
@@ -173,7 +180,7 @@ def _check_object(members: dict[Any, Any], depth_left: int) -> None:
 
 
 def _check_key(key: Any) -> None:
-    if type(key) is not str:
+    if type(key) not in (str, PushedJid):
         raise NotJsonError(f"has a key of type {type(key).__name__}; a JSON object's keys are str")
     _check_text(key)
 

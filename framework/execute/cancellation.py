@@ -18,7 +18,7 @@ from weakref import WeakSet
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from framework.declare.misuse import running_loop
+from framework.declare.pushed import running_loop
 from framework.store.absent_keys import AbsentKeys
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.text import decode_escaped

@@ -23,7 +23,7 @@ from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_
 from sqlalchemy.util.concurrency import await_only, in_greenlet
 
 from framework import middleware
-from framework.declare.misuse import running_loop
+from framework.declare.pushed import running_loop
 from framework.integrations.scope import current_scope, scope
 from framework.push.transactions import OnCommit, add_source
 from framework.telemetry import logs

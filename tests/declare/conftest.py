@@ -28,6 +28,10 @@ class Recorder:
         self.bulks.append(request._replace(args=args))
         return [f"jid{index}" for index in range(len(args))]
 
+    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None) -> list[str]:
+        self.pushed.append(request)
+        return [f"jid{len(self.pushed)}"][: limit if max_new is None else max_new]
+
     def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
         self.inline.append((worker, request))
 

@@ -1,7 +1,10 @@
 """Test a worker class used as another library's task: each use raises, names the right call, and pushes no job."""
 
 import asyncio
+import copy
 import inspect
+import json
+import pickle
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest import mock
@@ -185,10 +188,6 @@ async def for_each(worker: Any) -> None:
     await worker.perform_bulk_for([1], arguments=worker.arguments)
 
 
-async def inline(worker: Any) -> None:
-    await worker.perform_inline(1)
-
-
 async def generated(worker: Any) -> None:
     async def numbers() -> AsyncIterator[None]:
         yield await worker.perform_at(5_000_000_000, 1)
@@ -196,28 +195,62 @@ async def generated(worker: Any) -> None:
     assert [number async for number in numbers()]
 
 
-@pytest.mark.parametrize("push", [once, spread, later, many, for_each, inline, generated])
-def test_awaited_push_is_refused_before_it_is_made(push: Callable[[Any], Any], recorder: Recorder) -> None:
-    with pytest.raises(MisuseError, match=r"leave out await; .*ReceiptWorker\.perform_\w+\(\.\.\.\)"):
+async def streamed(worker: Any) -> None:
+    await worker.perform_bulk_stream(iter([(1,)]))
+
+
+@pytest.mark.parametrize("push", [once, spread, later, many, for_each, streamed, generated])
+def test_awaited_push_names_the_jobs_that_it_has_made(push: Callable[[Any], Any], recorder: Recorder) -> None:
+    with pytest.raises(
+        MisuseError, match=r"before the await: .*do not push again\. Leave out await.*aperform_async"
+    ) as caught:
         asyncio.run(push(receipts()))
-    assert (recorder.pushed, recorder.bulks, recorder.inline) == ([], [], [])
+    assert len(recorder.pushed) + len(recorder.bulks) == 1
+    jid = "1 job" if push is streamed else "jid0" if recorder.bulks else "jid1"
+    assert jid in str(caught.value)
 
 
-def test_push_in_a_coroutine_is_a_plain_str(recorder: Recorder) -> None:
+def test_push_in_a_coroutine_is_a_str_everywhere_else(recorder: Recorder) -> None:
     worker = receipts()
 
     async def push() -> list[Any]:
         jid = worker.perform_async(1)
         await asyncio.sleep(0)
         in_a_thread = await asyncio.to_thread(worker.perform_async, 2)
-        return [jid, in_a_thread, worker.perform_async(3)]
+        return [jid, in_a_thread, await worker.aperform_async(3)]
 
-    jids = asyncio.run(push())
-    assert [type(jid) for jid in jids] == [str, str, str]
+    jid, *others = asyncio.run(push())
+    assert [type(other) for other in others] == [str, str]
+    assert isinstance(jid, str)
+    assert {jid: [jid]} == {str(jid): [str(jid)]}
+    copies = [copy.deepcopy(jid), pickle.loads(pickle.dumps(jid)), json.loads(json.dumps(jid))]
+    assert [type(one) for one in copies] == [str, str, str]
     assert [request.args for request in recorder.pushed] == [[1], [2], [3]]
 
 
-def test_awaited_push_of_a_capacity_worker_is_refused() -> None:
+def test_ids_of_a_push_in_a_coroutine_may_be_arguments(recorder: Recorder) -> None:
+    class FollowWorker(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self, jid: str, jids: list[str], by_jid: dict[str, int]) -> None: ...
+
+    async def ids() -> tuple[Any, Any, Any]:
+        worker = receipts()
+        return worker.perform_async(1), worker.perform_bulk([(1,)]), worker.perform_bulk_stream([(1,)])
+
+    jid, jids, count = asyncio.run(ids())
+    assert {type(one) for one in (jid, jids, count)}.isdisjoint({str, list, int})
+    signature = FollowWorker.declaration().signature
+    args = [jid, jids, {jid: count}]
+    plain = [str(jid), list(jids), {str(jid): int(count)}]
+    signature.check(args)
+    assert signature.all_valid([args])
+    assert signature.encode(args) == signature.encode(plain)
+    assert signature.encode([jid, [], {}]) == signature.encode([str(jid), [], {}])
+    assert [type(one) for one in signature.to_json_values(args)] == [str, list, dict]
+
+
+def test_awaited_push_of_a_capacity_worker_is_refused(recorder: Recorder) -> None:
     class SweepWorker(LimitedCapacityWorker):
         feature_category = "not_owned"
         max_running_jobs = 1
@@ -230,7 +263,7 @@ def test_awaited_push_of_a_capacity_worker_is_refused() -> None:
     async def push() -> None:
         await SweepWorker.perform_with_capacity()  # type: ignore[misc] # the case
 
-    with pytest.raises(MisuseError, match="perform_with_capacity is not a coroutine"):
+    with pytest.raises(MisuseError, match="not a coroutine"):
         asyncio.run(push())
 
 

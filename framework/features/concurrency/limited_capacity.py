@@ -7,9 +7,10 @@ from functools import partial, wraps
 from typing import Any, ClassVar, Never, ParamSpec, Protocol, cast
 
 from framework.application_worker import ApplicationWorker
-from framework.declare import awaited_push, check, misuse, port
+from framework.declare import awaited_push, check, port
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
+from framework.declare.pushed import not_awaitable, running_loop
 from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.declare.signature import check_self_parameter
 from framework.errors import DeclarationError
@@ -116,15 +117,14 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
 
 
 def _push_up_to_limit(declaration: Declaration, args: list[Any], max_new: int | None = None) -> list[Jid]:
-    if misuse.running_loop() is not None:
-        misuse.reject_await(declaration)
     limit: Any = declaration.facts["max_running_jobs"]
     if callable(limit):
         limit = limit()
     if type(limit) is not int:
         message = f"max_running_jobs gave {short_repr(limit)}, no whole number; 0 stops the class."
         raise DeclarationError(declaration.qualified_name, message, attribute="max_running_jobs")
-    return port.current().push_up_to(PushRequest(declaration, args), limit, max_new)
+    jids = port.current().push_up_to(PushRequest(declaration, args), limit, max_new)
+    return jids if running_loop() is None else not_awaitable(declaration.qualified_name, jids)
 
 
 def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,9 +8,10 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
-from framework.declare import awaited_push, misuse, port, validators
+from framework.declare import awaited_push, port, validators
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
+from framework.declare.pushed import running_loop
 from framework.declare.request import NO_OPTIONS, P, PushRequest
 from framework.declare.validators import InvalidValue
 from framework.errors import (
@@ -66,7 +67,7 @@ class JobCall(Generic[R]):
             ResultTimeoutError: it has not ended in time. It may still end; call this again.
         """
         if self._end is None:
-            if misuse.running_loop() is not None:
+            if running_loop() is not None:
                 raise MisuseError(
                     self.worker, "result() would stop the event loop: write await call, or await call.aresult()"
                 )
@@ -160,8 +161,6 @@ def push_call(
     declaration: Declaration, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> JobCall[Any]:
     """Push one job whose caller waits."""
-    if misuse.running_loop() is not None:
-        misuse.reject_await(declaration)
     name = declaration.qualified_name
     reason = refused_result(declaration.deduplicate, encrypts=declaration.encrypt)
     if reason is not None:

@@ -496,6 +496,19 @@ def f(w: type[TeamWorker], session: object) -> None:
     with session.connect(): w.perform_async(1)
     w.perform_async(1)
 """,
+    "SEW038": """
+import framework
+async def f(w: type[TeamWorker]) -> None:
+    await w.perform_async(1)  # here
+    await w.set(retry=1).perform_in(5, 1)  # here
+    await w.perform_bulk([(1,)])  # here
+    await w.perform_inline(1)  # here
+    await framework.enqueue("Other", [1])  # here
+    await w.aperform_async(1)
+    await queue.enqueue(1)
+    w.perform_async(1)
+    await w.call(1)
+""",
     "SEW037": """
 class A(TeamWorker, IterableWorker):
     def build_enumerator(self, cursor): ...

@@ -1,4 +1,4 @@
-"""Check pushes: context and bulk."""
+"""Check pushes: context, bulk and await."""
 
 import ast
 
@@ -6,6 +6,8 @@ from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches
 
 _ONE = ("perform_async", "perform_in", "perform_at")
 _MANY = ("perform_bulk", "perform_bulk_in", "perform_bulk_for", "perform_bulk_stream")
+_NOT_AWAITABLE = (*_ONE, *_MANY, "perform_with_capacity")
+_BY_NAME = "framework.enqueue"
 _TWINS = {f"a{name}": name for name in (*_ONE, *_MANY)}
 """Awaitable method -> its twin."""
 
@@ -57,6 +59,18 @@ def _one_by_one(site: CallSite) -> Matches:
     alone = isinstance(loop, ast.For) and loop.body == [outer] and not loop.orelse
     if alone or isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp):
         yield Match(site.module, site.node, "this loop pushes its jobs one by one, with a round trip each")
+
+
+def _awaited(site: CallSite) -> Matches:
+    if not isinstance(site.module.parents.get(site.node), ast.Await):
+        return
+    name = site.method
+    if site.module.dotted(site.node.func) == _BY_NAME:
+        yield Match(site.module, site.node, "enqueue is no coroutine: it pushes before the await. Its twin is aenqueue")
+    elif name == "perform_inline":
+        yield Match(site.module, site.node, "perform_inline is no coroutine: the job runs before the await")
+    elif name in _NOT_AWAITABLE:
+        yield Match(site.module, site.node, f"{name} is no coroutine: it pushes before the await. Its twin is a{name}")
 
 
 RULES = (
@@ -148,5 +162,27 @@ def close_all(invites: list[int]) -> None:
     )
 """,
         check_call=_one_by_one,
+    ),
+    LintRule(
+        code="SEW038",
+        name="awaited-push",
+        summary="A coroutine awaits a push that is no coroutine.",
+        fix="write `await Worker.aperform_async(...)`, or leave out the await",
+        why="The push has been made when the `await` fails with a `MisuseError`: a caller that tries again pushes a second job.",
+        bad="""
+from workers.invites import CloseInviteWorker
+
+
+async def close(invite: int) -> None:
+    await CloseInviteWorker.perform_async(invite)  # here
+""",
+        good="""
+from workers.invites import CloseInviteWorker
+
+
+async def close(invite: int) -> None:
+    await CloseInviteWorker.aperform_async(invite)
+""",
+        check_call=_awaited,
     ),
 )
