@@ -18,7 +18,7 @@ from framework.settings.model import CoreSettings
 
 
 # The core stands last, so its fields are validated first: validators of features may read them.
-class Settings(
+class Settings(  # pyright: ignore[reportIncompatibleVariableOverride] - see HealthSettings
     ConcurrencySettings,
     CronSettings,
     EncryptionSettings,

@@ -2,8 +2,8 @@
 
 from framework.async_twin import async_twin
 from framework.declare import port
-from framework.status import check_jid
 from framework.types import Jid
+from framework.wire.ids import check_jid
 
 __all__ = ["acancel", "cancel"]
 

@@ -110,6 +110,8 @@ class Feature:
     """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: the store of refused pushes. One feature at most has it."""
     problems: "Late[Any] | None" = None
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: the faults of the settings and of the classes of the workers."""
+    bases: tuple[Late[Any], ...] = ()
+    """Base classes of workers that it defines. No option of an application may have the name of one of their methods."""
     explain: "Late[Any] | None" = None
     """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
     commands: tuple[LateCommand, ...] = ()

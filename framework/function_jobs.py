@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial, update_wrapper
 from types import FunctionType, MethodType, new_class
 from typing import Any, Concatenate, Generic, TypeVar, Unpack, cast, overload
@@ -14,7 +14,7 @@ from framework.declare.options import check_options
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Route
 from framework.declare.validators import InvalidValue
 from framework.errors import DeclarationError, Discard
-from framework.features.results.calls import JobCall
+from framework.features.results.calls import FunctionCalls
 from framework.text import with_article
 from framework.typeguards import class_of, is_class, short_repr
 from framework.worker_attributes import WorkerAttributes
@@ -27,26 +27,8 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class FunctionSetter(Setter[P], Generic[P, R_co]):
-    """The push methods of a registered function. The result of ``call`` has the type that the function returns."""
-
-    @overload
-    def call(self: "FunctionSetter[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs) -> JobCall[T]: ...
-    @overload
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R_co]: ...
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
-        """Push the job; ``result()`` of the returned object waits for what the function returns."""
-        return super().call(*args, **kwargs)
-
-    @overload
-    async def acall(
-        self: "FunctionSetter[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
-    ) -> JobCall[T]: ...
-    @overload
-    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R_co]: ...
-    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
-        """Push as ``call``, while the event loop goes on."""
-        return await super().acall(*args, **kwargs)
+class FunctionSetter(FunctionCalls[P, R_co], Setter[P], Generic[P, R_co]):
+    """The push methods of a registered function."""
 
     def set(self, **options: Unpack[PushOptions]) -> "FunctionSetter[P, R_co]":
         """Return an object with the same push methods and these options in addition.

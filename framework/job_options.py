@@ -21,9 +21,7 @@ from framework.declare.attribute import Attribute
 from framework.declare.job_option import KINDS, OPTIONS, JobOption, value_validator
 from framework.declare.validators import InvalidValue
 from framework.errors import DeclarationError
-from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
-from framework.features.cron.cron_worker import CronWorker
-from framework.features.iteration.iterable import IterableWorker
+from framework.feature import features
 from framework.typeguards import qualified_name, short_repr
 
 __all__ = ["JobOption", "declare_option"]
@@ -31,7 +29,6 @@ __all__ = ["JobOption", "declare_option"]
 V = TypeVar("V", bool, int, float, str)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_BASES = (ApplicationWorker, CronWorker, IterableWorker, LimitedCapacityWorker)
 _FIELDS = frozenset(
     (
         *("class", "args", "jid", "queue", "created_at", "enqueued_at", "at", "retry", "retry_count", "retry_queue"),
@@ -137,9 +134,13 @@ def _check_name(place: str, name: str) -> None:
             f"it is declared already, in {OPTIONS[name].place}. Import it from there, or choose another name.",
         )
     # Not hasattr: methods of other libraries, such as delay, raise an AttributeError.
-    is_method = any(name in vars(owner) for base in _BASES for owner in base.__mro__)
+    is_method = any(name in vars(owner) for base in _bases() for owner in base.__mro__)
     if name in ATTRIBUTES or name in PushOptions.__annotations__ or is_method:
         _refuse(place, name, "the framework has an attribute, an option or a method of this name. Choose another one.")
+
+
+def _bases() -> list[type[Any]]:
+    return [ApplicationWorker, *(late.load() for one in features() for late in one.bases)]
 
 
 def _check_field(place: str, name: str, field: str) -> None:

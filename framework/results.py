@@ -10,9 +10,9 @@ from framework.declare import port
 from framework.declare.pushed import running_loop
 from framework.errors import MisuseError, ResultExpiredError, ResultTimeoutError, UnknownResultError
 from framework.features.results.calls import RESULTS, seconds_of
-from framework.status import check_jid
 from framework.types import Jid
 from framework.wire.answers import stored_end, value_of
+from framework.wire.ids import check_jid
 
 __all__ = ["aresult", "result"]
 

@@ -29,9 +29,9 @@ Raises:
 from collections.abc import Iterable
 
 from framework.declare import port
-from framework.text import with_article
-from framework.typeguards import is_text, short_repr
+from framework.typeguards import short_repr
 from framework.types import Jid, JobState
+from framework.wire.ids import check_jid
 
 __all__ = [
     "JobState",
@@ -113,24 +113,3 @@ def completed_jids(jids: Iterable[Jid]) -> list[Jid]:
 
 def _count(jids: Iterable[Jid], states: frozenset[JobState]) -> int:
     return sum(state in states for state in look_up(jids).values())
-
-
-def check_jid(jid: object, index: int = 0) -> Jid:
-    """Return the id of a job.
-
-    Raises:
-        TypeError, ValueError: it cannot be one; ``index`` is its place in the message.
-    """
-    if jid is None:
-        raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
-    if not isinstance(jid, str):
-        raise TypeError(
-            f"id {index} is {short_repr(jid)}, {with_article(type(jid).__name__)}; use the id that the push returned"
-        )
-    if not jid:
-        raise ValueError(f"id {index} is empty; use the id that the push returned")
-    if not is_text(jid):
-        raise ValueError(
-            f"id {index} is {short_repr(jid)}, which is not Unicode text; use the id that the push returned"
-        )
-    return jid

@@ -1,5 +1,6 @@
 """The settings of the core: each field with its meaning and its default. Features declare theirs in their ``settings.py``."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -28,6 +29,9 @@ DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
 MAX_CONCURRENCY = 10_000
 MAX_TIMEOUT_S = 7 * 86_400.0
+MAX_PORT = 65_535
+
+_HOST = re.compile(r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?|[\w.-]+", re.ASCII)
 
 
 class RoutingRule(NamedTuple):
@@ -77,6 +81,31 @@ class DeadSettings(Section):
     """The most such jobs; they are trimmed before other jobs are."""
 
 
+def _check_port(value: Any) -> Any:
+    return None if value is None else validators.parse_whole_number(value, 0, MAX_PORT)
+
+
+def _check_host(value: Any) -> str:
+    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
+        raise ValueError("must be a name or an address, for example 127.0.0.1, 0.0.0.0 or ::")
+    return value
+
+
+class HealthPortSection(Section):
+    """The port for health checks of processes."""
+
+    port: Annotated[int | None, BeforeValidator(_check_port)] = None
+    """The port at which a worker process or a supervisor answers health checks over HTTP; 0 takes a free one."""
+    host: Annotated[str, BeforeValidator(_check_host)] = "127.0.0.1"
+    """The address of that port: ``0.0.0.0`` is every IPv4 address, ``::`` every address."""
+
+
+class HealthPortSettings(SettingsBase):
+    """The base of the core and of the health feature, whose section has more fields."""
+
+    health: HealthPortSection = HealthPortSection()
+
+
 class FeatureCategory(Section):
     """The owner of a part of the product."""
 
@@ -112,7 +141,7 @@ def _parse_queue_weight(value: Any) -> Any:
     return QueueWeight(name, weight)
 
 
-class CoreSettings(SettingsBase):
+class CoreSettings(HealthPortSettings):
     """The settings of the core."""
 
     shards: Annotated[

@@ -62,7 +62,7 @@ class FakeClient(ProcessClient):
         self._stubs = stubs
         self.recorder = LazyRecorder(settings, shards, protection, IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
-        self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
+        self._own_router, self._own_limiter = open_router(settings), open_limiter(settings, protection)
         self._client_calls = middleware.client.instantiate()
         # Not the constructor of the base, which opens shards.
         Client.__init__(

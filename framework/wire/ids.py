@@ -2,6 +2,8 @@
 
 import os
 
+from framework.text import with_article
+from framework.typeguards import is_text, short_repr
 from framework.types import Jid
 
 _BYTES = 12
@@ -33,3 +35,24 @@ def wire_timestamp_json(seconds: float) -> bytes:
     """Return ``wire_timestamp(seconds)`` of ``wire.job`` as JSON."""
     text = b"%.6f" % seconds
     return text[:-1] + b"1" if text.endswith(b".000000") else text
+
+
+def check_jid(jid: object, index: int = 0) -> Jid:
+    """Return the id of a job.
+
+    Raises:
+        TypeError, ValueError: it cannot be one; ``index`` is its place in the message.
+    """
+    if jid is None:
+        raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
+    if not isinstance(jid, str):
+        raise TypeError(
+            f"id {index} is {short_repr(jid)}, {with_article(type(jid).__name__)}; use the id that the push returned"
+        )
+    if not jid:
+        raise ValueError(f"id {index} is empty; use the id that the push returned")
+    if not is_text(jid):
+        raise ValueError(
+            f"id {index} is {short_repr(jid)}, which is not Unicode text; use the id that the push returned"
+        )
+    return jid

@@ -16,7 +16,7 @@ from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn
 from framework.process.unserved import warn_unserved
 from framework.push.client import Client
 from framework.push.fallback import open_fallback
-from framework.push.protection import open_protection
+from framework.push.protection import PayloadProtection, open_protection
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
@@ -43,7 +43,7 @@ class ProcessClient(Client):
             shards,
             router or open_router(settings),
             middleware=middleware.client.compile(),
-            limiter=open_limiter(settings),
+            limiter=open_limiter(settings, protection),
             strict_arguments=self._strict_arguments,
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             fallback=open_fallback(settings, shards),
@@ -115,8 +115,8 @@ def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseExcept
     )
 
 
-def open_limiter(settings: Settings) -> SizeLimiter:
-    """Return the limiter of the arguments' sizes."""
+def open_limiter(settings: Settings, protection: PayloadProtection) -> SizeLimiter:
+    """Return the limiter of the arguments' sizes: arguments above them may be stored outside of Redis."""
     sizes = settings.size_limit
     limits = SizeLimits(
         sizes.mode,
@@ -125,7 +125,7 @@ def open_limiter(settings: Settings) -> SizeLimiter:
         sizes.decompressed_limit,
         sizes.uncompressed_queues,
         sizes.decoded_limit,
-        offloads=settings.payload_offload.url is not None,
+        offloads=protection.delete_blob is not None,
     )
     return SizeLimiter(limits, OversizeReporter(lambda: tracker_of(settings)))
 

@@ -21,7 +21,7 @@ def open_poller(settings: Settings, process: ProcessContext, shards: Shards) -> 
         transfer,
         process.states,
         middleware=middleware.client.compile(),
-        limiter=open_limiter(settings),
+        limiter=open_limiter(settings, process.protection),
         locks=default_client().locks,
         budget=process.budget,
         protection=process.protection,

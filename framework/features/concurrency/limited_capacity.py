@@ -45,7 +45,8 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     """
 
     retry = 0
-    deduplicate = None
+    if hasattr(ApplicationWorker, "deduplicate"):
+        deduplicate = None
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:

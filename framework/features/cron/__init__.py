@@ -4,6 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 CRON = Feature(
     name="cron",
+    bases=(Late("framework.features.cron.cron_worker:CronWorker"),),
     problems=Late("framework.cron.entries:schedule_problems"),
     commands=(
         LateCommand(

@@ -1,19 +1,17 @@
 """Settings of health: the port of health checks; for ``defer_on_health``, when each indicator says stop."""
 
-import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from framework.settings import validators
-from framework.settings.base import Section, SettingsBase
+from framework.settings.base import Section
+from framework.settings.model import HealthPortSection, HealthPortSettings
 
 POSTGRES_INDICATORS = ("autovacuum", "wal_archiving", "replication_lag", "connections")
 """The indicators that PostgreSQL answers itself. Configured and registered indicators may not have these names."""
 
-MAX_PORT = 65_535
-_HOST = re.compile(r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?|[\w.-]+", re.ASCII)
 _DAY_S = 86_400.0
 _EXBIBYTE = 1 << 60
 
@@ -92,23 +90,9 @@ def _check_indicator_name(name: str) -> str:
     return validators.identifier(name)
 
 
-def _check_port(value: Any) -> Any:
-    return None if value is None else validators.parse_whole_number(value, 0, MAX_PORT)
-
-
-def _check_host(value: Any) -> str:
-    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
-        raise ValueError("must be a name or an address, for example 127.0.0.1, 0.0.0.0 or ::")
-    return value
-
-
-class HealthSection(Section):
+class HealthSection(HealthPortSection):
     """The port for health checks of processes, and how the health of databases is judged (``defer_on_health``)."""
 
-    port: Annotated[int | None, BeforeValidator(_check_port)] = None
-    """The port at which a worker process or a supervisor answers health checks over HTTP; 0 takes a free one."""
-    host: Annotated[str, BeforeValidator(_check_host)] = "127.0.0.1"
-    """The address of that port: ``0.0.0.0`` is every IPv4 address, ``::`` every address."""
     cache: Annotated[float, validators.bounded_number(0, 3_600)] = 5
     """Seconds for which a process uses an answer."""
     timeout: Annotated[float, validators.bounded_number(0.01, 60)] = 1
@@ -129,7 +113,8 @@ class HealthSection(Section):
         return self
 
 
-class HealthSettings(SettingsBase):
+class HealthSettings(HealthPortSettings):
     """The health of processes and of databases."""
 
-    health: HealthSection = HealthSection()
+    # Settings are frozen, so a section with more fields takes the place of the core's.
+    health: HealthSection = HealthSection()  # pyright: ignore[reportIncompatibleVariableOverride]

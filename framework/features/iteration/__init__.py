@@ -1,5 +1,8 @@
 """Define the record of iteration."""
 
-from framework.feature import Feature
+from framework.feature import Feature, Late
 
-ITERATION = Feature(name="iteration")
+ITERATION = Feature(
+    name="iteration",
+    bases=(Late("framework.features.iteration.iterable:IterableWorker"),),
+)

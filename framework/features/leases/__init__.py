@@ -9,6 +9,7 @@ _RENEW: Late[Any] = Late("framework.features.leases.store:RENEW")
 
 LEASES = Feature(
     name="leases",
+    bases=(Late("framework.features.leases.reenqueuer:ReenqueuerWorker"),),
     rights={
         "producer": Rights(
             keys=(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*")),

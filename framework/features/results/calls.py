@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 RESULTS: "Late[type[JobResults]]" = Late("framework.features.results.store:JobResults")
 
 R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 RESULT_TTL_S = 3_600
@@ -155,6 +156,30 @@ class SetterCalls(Generic[P]):
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
         """Push as ``call``, while the event loop goes on."""
         return await apush_call(self._declaration, self._options, args, kwargs)
+
+
+class FunctionCalls(SetterCalls[P], Generic[P, R_co]):
+    """The calls of a registered function: the result has the type that the function returns."""
+
+    __slots__ = ()
+
+    @overload
+    def call(self: "FunctionCalls[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs) -> JobCall[T]: ...
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R_co]: ...
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push the job; ``result()`` of the returned object waits for what the function returns."""
+        return super().call(*args, **kwargs)
+
+    @overload
+    async def acall(
+        self: "FunctionCalls[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> JobCall[T]: ...
+    @overload
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R_co]: ...
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push as ``call``, while the event loop goes on."""
+        return await super().acall(*args, **kwargs)
 
 
 def push_call(

@@ -1,0 +1,122 @@
+"""Copy the package without some rooms, or with another one: to show that no file of the core knows a feature.
+
+What names a room outside of its folder is its line in ``features/order.py``, its bases in the composed classes, and its front
+doors. A copy has all other files unchanged: links to them.
+"""
+
+import ast
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent.parent / "framework"
+
+ORDER = "features/order.py"
+COMPOSED = ("application_worker.py", "all_settings.py", "worker_attributes.py", "function_jobs.py")
+"""The files that compose what worker classes and settings have from the rooms."""
+
+FRONT_DOORS = {
+    "batches": ("batches",),
+    "concurrency": ("throttling",),
+    "consistency": ("databases",),
+    "flags": ("flags",),
+    "health": ("health",),
+    "leases": ("lease",),
+    "limiters": ("limiter",),
+    "pause": ("pause",),
+    "results": ("results",),
+    "status": ("status",),
+    "workflows": ("workflows",),
+}
+"""The public modules of a room at the top of the package."""
+
+NEEDS = {
+    "deduplication": ("consistency", "flags"),
+    "deferral": ("flags",),
+    "pause": ("flags",),
+    "workflows": ("batches",),
+}
+"""The pairs of rooms of which one imports the other, as ``pyproject.toml`` lists them."""
+
+
+def rooms() -> list[str]:
+    """Return the names of all rooms."""
+    return sorted(one.parent.name for one in (PACKAGE / "features").glob("*/__init__.py"))
+
+
+def with_dependents(room: str) -> list[str]:
+    """Return the room, and those that import it: none of them can stay without it."""
+    found = [room]
+    for name in found:
+        found += [one for one, needed in NEEDS.items() if name in needed and one not in found]
+    return found
+
+
+def copy_without(removed: Collection[str], folder: Path) -> Path:
+    """Make a package ``framework`` in the folder, without these rooms. Return the folder, for ``PYTHONPATH``."""
+    package = folder / "framework"
+    doors = {f"{door}.py" for room in removed for door in FRONT_DOORS.get(room, ())}
+    _link(PACKAGE, package, left_out={*doors, *COMPOSED, "features"})
+    _link(PACKAGE / "features", package / "features", left_out={*removed, "order.py"})
+    for name in (ORDER, *COMPOSED):
+        tree = _Without(removed).visit(ast.parse((PACKAGE / name).read_text()))
+        (package / name).write_text(ast.unparse(tree))
+    return folder
+
+
+def copy_with(room: Path, bases: dict[str, dict[str, str]], folder: Path) -> Path:
+    """Make a package ``framework`` in the folder with one more room, the last of ``FEATURES``.
+
+    ``bases`` names the classes of ``attributes.py`` and ``settings.py`` that the composed classes get as bases.
+    """
+    copy_without((), folder)
+    package = folder / "framework"
+    shutil.copytree(room, package / "features" / room.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (ORDER, *COMPOSED):
+        path, text = package / name, (package / name).read_text()
+        if name == ORDER:
+            record = room.name.upper()
+            text = text.replace("\nFEATURES", f"\nfrom framework.features.{room.name} import {record}\nFEATURES")
+            text = text.removesuffix(")") + f", {record})"
+        for composed, base in bases.get(name, {}).items():
+            module = "settings" if name == "all_settings.py" else "attributes"
+            text = text.replace(f"class {composed}(", f"class {composed}({base}, ")
+            text = f"from framework.features.{room.name}.{module} import {base}\n{text}"
+        path.write_text(text)
+    return folder
+
+
+def _link(source: Path, target: Path, left_out: Collection[str]) -> None:
+    target.mkdir(parents=True)
+    for one in source.iterdir():
+        # The folders __pycache__ too: Python compares the time of each source with what it has compiled.
+        if one.name not in left_out:
+            (target / one.name).symlink_to(one)
+
+
+class _Without(ast.NodeTransformer):
+    """Remove the imports of some rooms, and the bases, elements and annotations that they name."""
+
+    def __init__(self, removed: Collection[str]) -> None:
+        self._removed = removed
+        self._names: set[str] = set()
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
+        if not any(f"{node.module}.".startswith(f"framework.features.{room}.") for room in self._removed):
+            return node
+        self._names |= {alias.name for alias in node.names}
+        return None
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.bases = [base for base in node.bases if not self._names_in(base)]
+        return self.generic_visit(node)
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.Tuple:
+        node.elts = [one for one in node.elts if not (isinstance(one, ast.Name) and one.id in self._names)]
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return None if self._names_in(node.annotation) else self.generic_visit(node)
+
+    def _names_in(self, node: ast.AST) -> bool:
+        return any(isinstance(one, ast.Name) and one.id in self._names for one in ast.walk(node))

@@ -1,0 +1,66 @@
+"""Remove each room: the rest of the program still imports, boots a worker, and runs a job."""
+
+import pytest
+
+from tests.features.package_copy import copy_without, rooms, with_dependents
+
+JOBS = """
+from framework import ApplicationWorker
+
+class PlainWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self, number: int) -> None:
+        print("performed", number, flush=True)
+"""
+
+RUNS = """
+import importlib, sys, time
+from pathlib import Path
+
+import framework
+
+package = Path(framework.__file__).parent
+assert package.parent == Path(sys.argv[1]), package
+for name in sorted(one.stem for one in package.glob("*.py") if not one.stem.startswith("_")):
+    if name != "pytest_plugin":
+        importlib.import_module(f"framework.{name}")
+from framework.cli.jobs import jobs
+from framework.cli.main import main
+for command in (jobs, main):
+    # These two show what several rooms say, so they stand above the rooms.
+    for name in {*command.commands} - {"explain", "counters"}:
+        command.commands[name]
+loaded = {name.split(".")[2] for name in sys.modules if name.startswith("framework.features.")}
+assert loaded.isdisjoint(sys.argv[2:]), loaded
+
+from framework.embedding import EmbeddedWorker
+from plain_jobs import PlainWorker
+
+with EmbeddedWorker(["default"], concurrency=1) as worker:
+    PlainWorker.set(queue="default").perform_async(7)
+    PlainWorker.set(queue="default").perform_in(0.1, 8)
+    from framework.admin import stats
+    deadline = time.monotonic() + 60
+    while stats().shards["main"].processed < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+"""
+
+IN_CORE = {
+    "batches": "store/script.py names the part batches/batch",
+    "cron": "framework/cron is not in its room",
+    "iteration": "wiring/capsule_parts.py reads its setting",
+    "tasks": "framework/tasks is not in its room",
+}
+"""Rooms of which the core still needs something."""
+
+
+@pytest.mark.parametrize("room", sorted({*rooms()} - {*IN_CORE}))
+def test_program_without_a_room_runs_jobs(room, cold_site, tmp_path):
+    removed = with_dependents(room)
+    copy = copy_without(removed, tmp_path / "copy")
+    (cold_site.folder / "plain_jobs.py").write_text(JOBS)
+    done = cold_site.run("-c", RUNS, str(copy), *removed, role="worker", PYTHONPATH=str(copy))
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if "performed" in line) == ["performed 7", "performed 8"]
