@@ -15,9 +15,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.signature import JobSignature
-from framework.declare.validators import Validator
+from framework.declare.validators import ErrorCollector, Validator
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import Format, get_annotations
 
-from framework.declare import foreign_names, names, validators, versions
+from framework.declare import names, validators
 from framework.declare.attribute import (
     Attribute,
     ClassValues,
@@ -21,11 +21,17 @@ from framework.declare.attribute import (
     own_groups_of,
 )
 from framework.declare.declaration import NOT_OWNED, Declaration
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
-from framework.declare.misuse import declared_value
-from framework.declare.signature import JobSignature, build_signature, check_method
-from framework.declare.validators import validate_value
+from framework.declare.misuse import advice, declared_value
+from framework.declare.signature import (
+    JobSignature,
+    VersionHandler,
+    build_signature,
+    check_handler_names,
+    check_method,
+    read_handlers,
+)
+from framework.declare.validators import ErrorCollector, validate_value
 from framework.messages import did_you_mean, nearest
 from framework.text import format_count
 from framework.typeguards import class_of, is_class, qualified_name, short_repr
@@ -118,14 +124,14 @@ def build_declaration(faults: ErrorCollector, cls: type[Any], attributes: dict[s
     strict = attributes["strict_arguments"] in (None, "raise") and not faults.has_error_in("strict_arguments")
     loggable = attributes["loggable_arguments"]
     signature: JobSignature | None = None
-    handlers: Mapping[int, versions.VersionHandler] = {}
+    handlers: Mapping[int, VersionHandler] = {}
     if perform is not None:
         with faults.collect():
             signature = build_signature(faults.worker, perform, strict=strict)
     # Without a valid version it is not known which handlers are older.
     if not faults.has_error_in("version"):
         with faults.collect():
-            handlers = versions.read_handlers(faults.worker, cls, attributes["version"], loggable, strict=strict)
+            handlers = read_handlers(faults.worker, cls, attributes["version"], loggable, strict=strict)
     if signature is not None:
         owner = defining_classes(cls).get("loggable_arguments", cls)
         place = _inherited_from_note(owner, cls)
@@ -172,10 +178,10 @@ def check_class_keywords(faults: ErrorCollector, cls: type[Any], abstract: objec
     attributes = attributes_of(cls)
     for name, value in others.items():
         known = ("abstract", *attributes)
-        advice = f" Write attributes in the class body: {name} = {short_repr(value)}." if name in attributes else ""
-        word = foreign_names.advice(name, "attribute")
-        hint = f". {word}" if word else "" if advice else did_you_mean(name, known)
-        message = f"{name} is no keyword of a worker class{hint}. Allowed: abstract.{advice}"
+        in_body = f" Write attributes in the class body: {name} = {short_repr(value)}." if name in attributes else ""
+        word = advice(name, "attribute")
+        hint = f". {word}" if word else "" if in_body else did_you_mean(name, known)
+        message = f"{name} is no keyword of a worker class{hint}. Allowed: abstract.{in_body}"
         faults.add(message, name)
 
 
@@ -258,7 +264,7 @@ def _closest_hook(name: str, hooks: Iterable[str]) -> str | None:
 
 
 def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attribute]) -> None:
-    versions.check_handler_names(faults, cls)
+    check_handler_names(faults, cls)
     hooks, callables = hooks_of(cls), _callable_names(cls, known)
     for name, value in _attribute_like_values(cls, known):
         if name not in known and name not in callables:
@@ -271,7 +277,7 @@ def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attr
         if name.startswith("_") or not _is_descriptor(value) or _value_of_base(cls, name) is not _NOTHING:
             continue
         match = closest_name(name, callables) or _closest_hook(name, hooks)
-        word = None if match else foreign_names.advice(name, "hook")
+        word = None if match else advice(name, "hook")
         if word is not None:
             faults.add(f"{name!r} is not called by the framework. {word}. A helper of your own: _{name}.", name)
         if match is not None:
@@ -284,7 +290,7 @@ def _check_body(faults: ErrorCollector, cls: type[Any], known: Mapping[str, Attr
 def _attribute_advice(name: str, known: Iterable[str]) -> str:
     """Return the end of the message for an unknown attribute. All attributes are listed only if no name is near."""
     own = f"Constants of your own: {name.upper()} or _{name}."
-    word = foreign_names.advice(name, "attribute")
+    word = advice(name, "attribute")
     if word is not None:
         return f". {word}. {own}"
     own += " An option of your own: declare_option(...) before the class."
@@ -313,7 +319,7 @@ def _check_mixin(
     faults: ErrorCollector, mixin: type[Any], known: Mapping[str, Attribute], hooks: Mapping[str, int]
 ) -> None:
     # A mixin may come from any library and hold values of its own, so only what looks like a misspelling is refused.
-    versions.check_handler_names(faults, mixin)
+    check_handler_names(faults, mixin)
     for name, value in _attribute_like_values(mixin, known):
         match = None if name in known else closest_name(name, known)
         if match is not None:
@@ -406,7 +412,7 @@ def _check_loggable(
     place: str,
     loggable: tuple[str, ...],
     signature: JobSignature,
-    handlers: Mapping[int, versions.VersionHandler],
+    handlers: Mapping[int, VersionHandler],
 ) -> None:
     known = dict.fromkeys(
         name for one in (signature, *(handler.signature for handler in handlers.values())) for name in one.names

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from framework.declare.job_limiter import JobLimiter
 from framework.declare.names import queue_name
 from framework.declare.policy_options import Deduplicate
-from framework.declare.signature import JobSignature
-from framework.declare.versions import VersionHandler, signature_since
+from framework.declare.signature import JobSignature, VersionHandler, signature_since
 from framework.types import Ack, Priority, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
@@ -142,3 +141,28 @@ class Declaration:
     def owning_category(self) -> str | None:
         """The feature category, or None when the class is ``not_owned``: its jobs then belong to the category that pushes them."""
         return None if self.feature_category == NOT_OWNED else self.feature_category
+
+
+T = TypeVar("T")
+
+
+class PerClass(Generic[T]):
+    """Compute a value once per class. Shared between threads without a lock: two may compute the same value."""
+
+    def __init__(self, compute: Callable[[Declaration], T]) -> None:
+        self._compute = compute
+        self._values: dict[str, tuple[Declaration, T]] = {}
+
+    def get(self, declaration: Declaration) -> T:
+        """Return the value of a class."""
+        # The reference is read once: a value computed during ``clear`` goes into the old dict and does not outlive it.
+        values = self._values
+        known = values.get(declaration.wire_name)
+        # A reloaded class has a new declaration under its old name.
+        if known is None or known[0] is not declaration:
+            known = values[declaration.wire_name] = (declaration, self._compute(declaration))
+        return known[1]
+
+    def clear(self) -> None:
+        """Discard all values."""
+        self._values = {}

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeAlias, TypedDict, cast, get_type_hints
 
-from framework.declare import foreign_names, validators
+from framework.declare import validators
 from framework.declare.attribute import is_attribute
 from framework.declare.job_option import OPTIONS
+from framework.declare.misuse import advice
 from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
@@ -100,7 +101,7 @@ def _check_option(worker: str, name: str, value: Any) -> Any:
 
 def _advice(worker: str, name: str) -> str:
     """Return the end of the message for an unknown option. All options are listed only if no name is near."""
-    word = foreign_names.advice(name, "option", "attribute", worker=worker.rpartition(".")[2])
+    word = advice(name, "option", "attribute", worker=worker.rpartition(".")[2])
     if word is not None:
         return f". {word}."
     known = dict.fromkeys((*_VALIDATORS, *OPTIONS))

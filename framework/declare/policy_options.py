@@ -6,8 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from framework.declare import validators
-from framework.declare.error_collector import ErrorCollector
-from framework.declare.validators import Validator, validate_value
+from framework.declare.validators import ErrorCollector, Validator, validate_value
 from framework.errors import DeclarationError
 from framework.messages import did_you_mean
 

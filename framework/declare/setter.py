@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, Never, Self, TypeVar, cast
 
-from framework.declare import awaited_push, port
-from framework.declare.bulk_stream import BulkStream
+from framework.call_threads import CallThreads
+from framework.declare import port
 from framework.declare.declaration import Declaration
 from framework.declare.linked_push import LINKS, push_linked
 from framework.declare.misuse import add_foreign_methods
@@ -24,6 +24,7 @@ from framework.declare.pushed import not_awaitable, running_loop
 from framework.declare.request import (
     BulkPacing,
     BulkRequest,
+    BulkStream,
     DueTime,
     JobRequest,
     JobTimes,
@@ -267,7 +268,7 @@ class CoreSetter(Generic[P]):
         """Call ``push`` in a thread of the shard; one that runs jobs here, in a thread of the event loop."""
         if self._options.get("sync"):
             return await asyncio.to_thread(push)
-        return await awaited_push.run(self._declaration, self._options, push, is_bulk=is_bulk)
+        return await run_in_thread(self._declaration, self._options, push, is_bulk=is_bulk)
 
     def _push(self, due: DueTime | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
         bound, options = self._declaration.signature.bind(args, kwargs), self._options
@@ -414,3 +415,29 @@ def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:
     except Exception as error:
         error.add_note(f"(for job {index} of the bulk; nothing was written)")
         raise
+
+
+# Each shard has its own threads: a silent shard stops no push to another.
+_MAX_THREADS, _MAX_BULK_THREADS = 12, 4
+"""Together as many as a shard keeps idle connections: no thread needs a connection for one push only."""
+
+# A single push never waits behind a bulk. The first push of the process builds the client, which takes some 100 ms.
+_building = CallThreads(1)
+_threads: dict[tuple[str, bool], CallThreads] = {}
+
+
+# An awaited push is a push in a thread of its shard: the same code, and no second client to prove.
+async def run_in_thread(
+    declaration: Declaration, options: Mapping[str, Any], push: Callable[[], R], *, is_bulk: bool
+) -> R:
+    """Call ``push`` in a thread of the shard of the class with these options; return its result or raise its error."""
+    client = port.client.bound
+    if client is None:
+        client = await _building.run(port.current)
+    shard = options.get("shard") or client.route(declaration).shard
+    threads = _threads.get((shard, is_bulk))
+    if threads is None:
+        made = CallThreads(_MAX_BULK_THREADS if is_bulk else _MAX_THREADS)
+        # Two event loops may ask at once: both use the threads that are in the dict.
+        threads = _threads.setdefault((shard, is_bulk), made)
+    return await threads.run(push)

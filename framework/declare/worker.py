@@ -1,20 +1,23 @@
 """Define ``CoreWorker``: what every worker class has, whatever features there are (see ``application_worker.py``)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar, cast
+from functools import cache
+from inspect import Parameter, Signature
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Never, TypeVar, cast
 
 from framework.declare import check, misuse, port, registry
 from framework.declare.attribute import Attribute, is_group, merged
 from framework.declare.attributes import CoreAttributes
-from framework.declare.awaitable_pushes import AwaitablePushes
 from framework.declare.declaration import Declaration
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, JobStory, PlainLogger
+from framework.declare.misuse import unwrap
 from framework.declare.options import Moment
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.setter import CoreSetter, setter_of
-from framework.declare.visible_signatures import show_signatures
+from framework.declare.validators import ErrorCollector
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
 from framework.types import (
@@ -26,6 +29,93 @@ from framework.wire.batch_fields import bid_of
 from framework.wire.job import Job
 
 T = TypeVar("T")
+
+
+class AwaitablePushes:
+    """Push from a coroutine. Each method pushes as its twin without ``a``, in a thread, while the event loop goes on.
+
+    The arguments must not change until the push has ended. When the waiting task is cancelled, the push may have been made.
+    """
+
+    @classmethod
+    async def aperform_async(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Push the job as ``perform_async`` does, and with its errors."""
+        return await setter_of(cls).aperform_async(*args, **kwargs)
+
+    @classmethod
+    async def aperform_in(
+        cls: type[Performs[P]], delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Jid | None:
+        """Push the job as ``perform_in`` does, and with its errors."""
+        return await setter_of(cls).aperform_in(delay, *args, **kwargs)
+
+    @classmethod
+    async def aperform_at(
+        cls: type[Performs[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Jid | None:
+        """Push the job as ``perform_at`` does, and with its errors."""
+        return await setter_of(cls).aperform_at(when, *args, **kwargs)
+
+    @classmethod
+    async def aperform_bulk(
+        cls: type[Performs[P]],
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        at: Moment | Iterable[Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Push the jobs as ``perform_bulk`` does, and with its errors. The iterables are read in another thread."""
+        return await setter_of(cls).aperform_bulk(jobs, at=at, spread_interval=spread_interval)
+
+    @classmethod
+    async def aperform_bulk_stream(
+        cls: type[Performs[P]],
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        spread_interval: timedelta | float | None = None,
+    ) -> int:
+        """Push the jobs as ``perform_bulk_stream`` does, and with its errors. Cancelled, it ends after the chunk in progress."""
+        return await setter_of(cls).aperform_bulk_stream(jobs, spread_interval=spread_interval)
+
+    @classmethod
+    async def aperform_bulk_in(
+        cls: type[Performs[P]],
+        delay: timedelta | float,
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Push the jobs as ``perform_bulk_in`` does, and with its errors."""
+        return await setter_of(cls).aperform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
+
+    @classmethod
+    async def aperform_bulk_for(
+        cls: type[Performs[P]],
+        objects: Iterable[T],
+        *,
+        arguments: Callable[[T], JobRequest[P]],
+        context: Callable[[T], Mapping[str, Json]] | None = None,
+        delay: timedelta | float | None = None,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
+        at: Callable[[T], Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Push the jobs as ``perform_bulk_for`` does, and with its errors. The functions are called in another thread."""
+        return await setter_of(cls).aperform_bulk_for(
+            objects,
+            arguments=arguments,
+            context=context,
+            delay=delay,
+            batch_size=batch_size,
+            batch_delay=batch_delay,
+            at=at,
+            spread_interval=spread_interval,
+        )
 
 
 class CoreWorker(CoreAttributes, AwaitablePushes):
@@ -294,3 +384,98 @@ def _compose(base: type[CoreWorker]) -> None:
 
 misuse.install_retry_attribute(CoreAttributes)
 misuse.add_foreign_methods(CoreWorker, "method", "self")
+
+
+# To Python ``perform_async`` takes ``*args, **kwargs``, and a class method has one function for all classes. So each class gets a
+# copy of the function, whose signature has the parameters of ``perform``: for ``help()``, IPython and ``inspect.signature``. The copy
+# has the same code, and a call costs the same.
+_PERFORM_ARGUMENTS = "P.args"
+_OURS = "framework."
+
+
+class _PushMethod(NamedTuple):
+    """A push method of a base class: its function, the parameters before those of ``perform``, and what it returns."""
+
+    function: Any
+    leading: tuple[Parameter, ...]
+    returns: Any
+
+
+def show_signatures(cls: type[Any], method: str) -> None:
+    """Give each push method of ``cls`` the parameters of ``method``, unless the application has overridden it."""
+    signature = inspect.signature(unwrap(inspect.getattr_static(cls, method)))
+    _, *parameters = signature.parameters.values()
+    for name, push in _push_methods(cls.__mro__[1:]):
+        overridden = _override(cls, name, push)
+        if overridden is None:
+            setattr(cls, name, classmethod(_copy(push, parameters)))
+        elif name not in vars(cls):
+            # The copy of another base class would hide the application's own method.
+            setattr(cls, name, overridden)
+
+
+def _push_methods(bases: tuple[type[Any], ...]) -> Iterator[tuple[str, _PushMethod]]:
+    for base in bases:
+        if base.__module__.startswith(_OURS):
+            yield from _own_push_methods(cast("Hashable", base))
+
+
+@cache
+def _own_push_methods(base: Hashable) -> tuple[tuple[str, _PushMethod], ...]:
+    found: dict[str, Any] = {name: value.__func__ for name, value in vars(base).items() if type(value) is classmethod}
+    return tuple(
+        (name, _PushMethod(function, tuple(leading), inspect.signature(function).return_annotation))
+        for name, function in found.items()
+        if (leading := _leading_parameters(function)) is not None
+    )
+
+
+def _leading_parameters(function: Any) -> list[Parameter] | None:
+    """Return the parameters before ``*args: P.args``; ``None`` for a method without it."""
+    leading: list[Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is Parameter.VAR_POSITIONAL and str(parameter.annotation) == _PERFORM_ARGUMENTS:
+            return leading
+        leading.append(parameter)
+    return None
+
+
+def _override(cls: type[Any], name: str, push: _PushMethod) -> Any:
+    """Return the object that the application has in place of a push method, or ``None``."""
+    for one in cls.__mro__:
+        found = vars(one).get(name)
+        if found is not None and not _is_copy(found, push):
+            return found
+        if found is not None and one.__module__.startswith(_OURS):
+            return None
+    return None
+
+
+def _is_copy(found: Any, push: _PushMethod) -> bool:
+    function = getattr(found, "__func__", None)
+    return getattr(function, "__code__", None) is push.function.__code__
+
+
+def _copy(push: _PushMethod, parameters: list[Parameter]) -> Any:
+    function = push.function
+    copied: Any = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    copied.__doc__, copied.__module__, copied.__qualname__ = (
+        function.__doc__,
+        function.__module__,
+        function.__qualname__,
+    )
+    copied.__annotations__ = function.__annotations__
+    taken = {parameter.name for parameter in parameters}
+    leading = [one.replace(name=_free_name(one.name, taken)) if one.name in taken else one for one in push.leading]
+    copied.__signature__ = Signature([*leading, *parameters], return_annotation=push.returns)
+    return copied
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """Return the name of a parameter that ``perform`` may have too: it is given by position, so it may be another."""
+    while name in taken:
+        name = f"{name}_"
+    return name

@@ -10,9 +10,8 @@ from typing import Any, Self, TypeAlias, get_origin
 from framework.async_twin import async_twin
 from framework.declare import port, registry
 from framework.declare.batch import EXPIRES_IN, check_expiry, check_text
-from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
-from framework.declare.request import P
+from framework.declare.request import P, bind_all
 from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue

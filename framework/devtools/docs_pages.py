@@ -13,7 +13,7 @@ import click
 
 from framework.application_worker import ATTRIBUTES, CONSTRAINTS
 from framework.cli.main import main
-from framework.declare.foreign_names import SYSTEMS, ForeignName, rows_of
+from framework.declare.misuse import SYSTEMS, ForeignName, rows_of
 from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_of
 from framework.messages import did_you_mean
 

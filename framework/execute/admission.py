@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
-from framework.declare.declaration import Declaration
-from framework.declare.per_class import PerClass
+from framework.declare.declaration import Declaration, PerClass
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.types import Payload

@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from framework.declare.bulk import CHUNK_SIZE
-from framework.declare.request import BulkRequest
+from framework.declare.request import CHUNK_SIZE, BulkRequest
 from framework.errors import ShardUnavailableError
 from framework.push.bulk import PreparedChunk
 from framework.push.deduplication import Deduplication

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare import registry
-from framework.declare.bulk import CHUNK_SIZE, bind_all
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, DueTime
+from framework.declare.request import CHUNK_SIZE, BulkRequest, DueTime, bind_all
 from framework.errors import ArgumentsError, ExceedLimitError
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.deduplication import Deduplication, lock_details

@@ -7,10 +7,9 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from framework.declare import registry
-from framework.declare.declaration import Declaration
+from framework.declare.declaration import Declaration, PerClass
 from framework.declare.job_option import field_of, payload_fields
 from framework.declare.linked_push import LINKS
-from framework.declare.per_class import PerClass
 from framework.errors import ArgumentsError
 from framework.feature import features
 from framework.process_clock import process_clock

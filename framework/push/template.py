@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from framework.declare.bulk import CHUNK_SIZE, json_chunks
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, DueTime
+from framework.declare.request import CHUNK_SIZE, BulkRequest, DueTime, json_chunks
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.process_clock import process_clock
 from framework.push.deduplication import NO_DETAILS, Deduplication, lock_details

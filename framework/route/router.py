@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.declare import queue_facts
-from framework.declare.declaration import NOT_OWNED, Declaration
-from framework.declare.per_class import PerClass
+from framework.declare.declaration import NOT_OWNED, Declaration, PerClass
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
 from framework.messages import did_you_mean, join_names

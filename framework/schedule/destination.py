@@ -3,8 +3,7 @@
 from typing import Any
 
 from framework.declare import registry
-from framework.declare.declaration import Declaration
-from framework.declare.per_class import PerClass
+from framework.declare.declaration import Declaration, PerClass
 from framework.errors import PayloadError
 from framework.route.router import Router
 from framework.route.topology import QueueLocation

@@ -7,8 +7,7 @@ from typing import Any
 from framework import middleware
 from framework.all_settings import Settings, load
 from framework.declare import port
-from framework.declare.bulk import bind_all
-from framework.declare.request import BulkRequest, PushRequest
+from framework.declare.request import BulkRequest, PushRequest, bind_all
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call

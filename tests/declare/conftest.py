@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from framework.declare import port, registry
-from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.request import BulkRequest, PushRequest, Route, bind_all
 
 
 class Recorder:

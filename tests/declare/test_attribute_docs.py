@@ -35,8 +35,9 @@ def test_attribute_has_its_meaning_below() -> None:
 
 def test_option_of_a_push_has_a_text_below() -> None:
     texts: dict[str, str] = {}
-    for path in (PACKAGE / "declare/options.py", *PACKAGE.glob("features/*/options.py")):
+    for path in (PACKAGE / "declare/options.py", *PACKAGE.glob("features/*/attributes.py")):
         for node in ast.parse(path.read_text()).body:
-            texts |= documented(node) if isinstance(node, ast.ClassDef) else {}
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Options"):
+                texts |= documented(node)
     assert texts.keys() == PushOptions.__annotations__.keys()
     assert not [name for name, text in texts.items() if not text]

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from framework.application_worker import ApplicationWorker
-from framework.declare.foreign_names import NAMES
+from framework.declare.misuse import NAMES
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
 from tests.declare.conftest import Recorder

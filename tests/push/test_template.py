@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.declare.bulk import bind_all, json_chunks
+from framework.declare.request import bind_all, json_chunks
 from framework.errors import ArgumentsError, ExceedLimitError
 from framework.process_clock import process_clock
 from framework.push.normalize import Normalizer

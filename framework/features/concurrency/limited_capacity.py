@@ -7,12 +7,13 @@ from functools import partial, wraps
 from typing import Any, ClassVar, Never, ParamSpec, Protocol, cast
 
 from framework.application_worker import ApplicationWorker
-from framework.declare import awaited_push, check, port
+from framework.declare import check, port
 from framework.declare.declaration import Declaration
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.pushed import not_awaitable, running_loop
 from framework.declare.request import NO_OPTIONS, PushRequest
+from framework.declare.setter import run_in_thread
 from framework.declare.signature import check_self_parameter
+from framework.declare.validators import ErrorCollector
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name, short_repr
 from framework.types import Jid
@@ -88,7 +89,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
         """Push as ``perform_with_capacity``, in a thread, while the event loop goes on."""
         worker = cast("type[LimitedCapacityWorker]", cls)
         push = partial(worker.perform_with_capacity, *args, **kwargs)
-        return await awaited_push.run(worker.declaration(), NO_OPTIONS, push, is_bulk=False)
+        return await run_in_thread(worker.declaration(), NO_OPTIONS, push, is_bulk=False)
 
     def _aw_portion_done(self, args: list[Any], remaining: object) -> None:
         """Push the next job when work is left, as soon as this job has released its slot."""

@@ -5,7 +5,7 @@ from typing import ClassVar, get_args
 
 from framework.declare import validators
 from framework.declare.attribute import ClassValues, Constraint, attribute, attribute_group
-from framework.declare.error_collector import ErrorCollector
+from framework.declare.validators import ErrorCollector
 from framework.types import DataConsistency
 
 _CONSTRAINTS = (

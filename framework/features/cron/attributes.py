@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.signature import JobSignature
+from framework.declare.validators import ErrorCollector
 from framework.types import Payload
 from framework.wire.cron_fields import CronTick, tick_of
 

@@ -5,9 +5,9 @@ from typing import Any, ClassVar, get_origin
 
 from framework.declare import validators
 from framework.declare.attribute import ClassValues, attribute, attribute_group
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature
+from framework.declare.validators import ErrorCollector
 
 
 def _complete(faults: ErrorCollector, found: ClassValues) -> None:

@@ -4,7 +4,7 @@ from typing import ClassVar, get_args
 
 from framework.declare import validators
 from framework.declare.attribute import ClassValues, attribute, attribute_group
-from framework.declare.error_collector import ErrorCollector
+from framework.declare.validators import ErrorCollector
 from framework.types import Isolation
 
 

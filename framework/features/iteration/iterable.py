@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 from framework.application_worker import ApplicationWorker
 from framework.declare import check
 from framework.declare.annotations import resolve_annotations
-from framework.declare.error_collector import ErrorCollector
 from framework.declare.iteration import IterationRun, iterate, iterate_async
 from framework.declare.progress import JobProgress
 from framework.declare.signature import check_method, check_self_parameter
-from framework.declare.validators import InvalidValue
+from framework.declare.validators import ErrorCollector, InvalidValue
 from framework.declare.worker import CoreWorker
 from framework.errors import DeclarationError
 from framework.features.iteration.iterable_pushes import IterablePushes

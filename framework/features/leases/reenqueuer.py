@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Never
 
 from framework.application_worker import ApplicationWorker
 from framework.declare import check, validators
-from framework.declare.error_collector import ErrorCollector
-from framework.declare.validators import InvalidValue, validate_value
+from framework.declare.validators import ErrorCollector, InvalidValue, validate_value
 from framework.errors import DeclarationError, RetryLater
 from framework.features.leases.holder import LeaseHolder
 from framework.features.leases.lease import LEASE_TIMEOUT, HeldLease, Lease

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, TypedDict
 
 from framework.declare import validators
 from framework.declare.attribute import ClassValues, attribute, attribute_group
-from framework.declare.error_collector import ErrorCollector
+from framework.declare.validators import ErrorCollector
 from framework.features.results.calls import refused_result
 from framework.features.results.payload import MAX_TTL_S
 

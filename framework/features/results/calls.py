@@ -8,11 +8,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
-from framework.declare import awaited_push, port, validators
+from framework.declare import port, validators
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.declare.pushed import running_loop
 from framework.declare.request import NO_OPTIONS, P, PushRequest
+from framework.declare.setter import run_in_thread
 from framework.declare.validators import InvalidValue
 from framework.errors import (
     ArgumentsError,
@@ -236,7 +237,7 @@ async def apush_call(
 ) -> JobCall[Any]:
     """Push as ``push_call``, in a thread."""
     push = partial(push_call, declaration, options, args, kwargs)
-    return await awaited_push.run(declaration, options, push, is_bulk=False)
+    return await run_in_thread(declaration, options, push, is_bulk=False)
 
 
 def _declaration_of(worker: Any) -> Declaration:

@@ -8,9 +8,8 @@ from typing import Any, Protocol, TypeVar, cast
 from framework.declare import registry
 from framework.declare.batch_client import current_block
 from framework.declare.batch_port import BatchFacts, kept_values
-from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.request import BulkRequest, PushRequest, Route, bind_all
 from framework.declare.setter import CoreSetter
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.workflow_functions import function_of

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel, field_serializer
 
 from framework.declare import registry
-from framework.declare.json_form import to_json_value
-from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json
+from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json, to_json_value
 from framework.wire.json import dumps, loads
 from tests.tables import each_row
 

@@ -8,8 +8,8 @@ from annotated_types import Gt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.declare import bulk, registry
-from framework.declare.bulk import _TYPED_FORM, CHUNK_SIZE, bind_all, json_chunks
+from framework.declare import registry, request
+from framework.declare.request import _TYPED_FORM, CHUNK_SIZE, bind_all, json_chunks
 from framework.declare.signature import build_signature
 from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS
 from framework.errors import ArgumentsError
@@ -123,7 +123,7 @@ def test_chunk_with_misfitting_plain_values_is_refused(perform, wrong, words):
 
 def test_chunk_of_plain_jobs_is_checked_at_once(monkeypatch):
     """The check of a whole chunk is for speed; no other test would notice a slower way with the same result."""
-    monkeypatch.setattr(bulk, "_checked_chunk", None)
+    monkeypatch.setattr(request, "_checked_chunk", None)
     assert lines(SIGNATURES[0], [(1,), [2, "é"], (3, "y", 0.5), (4, "", 1), (5, "", None)])
     assert lines(SIGNATURES[1], [(1,), (2, "a", "b")])
     assert lines(SIGNATURES[4], [(), []]) == [b"[]", b"[]"]
