@@ -86,6 +86,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "~aw:result:*": ("features/results/store.py", "keys.result("),
         "~aw:result_calls:*": ("features/results/store.py", "result_calls("),
         "~aw:batch:*": ("shard/shard.py", "keys.batch("),
+        "~aw:batch_events": ("features/batches/scripts/parts/batch.lua", "'aw:batch_events'"),
         "~aw:batches": ("shard/shard.py", "keys.BATCHES"),
         "~aw:workflow:*": ("shard/workflow_store.py", "keys.workflow("),
         "~aw:workflows": ("shard/workflow_store.py", "keys.WORKFLOWS"),
