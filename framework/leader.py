@@ -18,15 +18,7 @@ A process that was suspended may still believe to lead for a moment, and for som
 that must not run twice. ``cron.enabled: false`` keeps a process from leading. A process that is not a worker process never leads.
 """
 
+from framework.features.cron.leadership import is_leader
 from framework.lifecycle import on_follower, on_leader
-from framework.wiring.cron import process_leads
 
 __all__ = ["is_leader", "on_follower", "on_leader"]
-
-
-def is_leader() -> bool:
-    """Return whether this worker process leads the processes of its application on its shard. Sends nothing to Redis.
-
-    In an application without cron entries the first call makes the process try to lead; it returns False.
-    """
-    return process_leads()

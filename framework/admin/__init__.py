@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.batch_set import BatchSet, batches
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
-    from framework.admin.cron_schedule import (
-        ScheduledEntry,
-        aadd_cron_entry,
-        acron_entries,
-        add_cron_entry,
-        aremove_cron_entry,
-        cron_entries,
-        remove_cron_entry,
-    )
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_iteration import (
         JobIteration,
@@ -71,6 +62,15 @@ if TYPE_CHECKING:
     )
     from framework.admin.workflow_set import WorkflowSet, workflows
     from framework.features.concurrency.admin import alimits, limits
+    from framework.features.cron.admin import (
+        ScheduledEntry,
+        aadd_cron_entry,
+        acron_entries,
+        add_cron_entry,
+        aremove_cron_entry,
+        cron_entries,
+        remove_cron_entry,
+    )
     from framework.features.deduplication.admin import alocks, locks
     from framework.features.flags.admin import aflags, flags
     from framework.features.limiters.admin import LimiterState, alimiters, limiters
@@ -179,15 +179,15 @@ _MODULES = {
     "QueuedJob": "job_queue",
     "RunHistory": "statistics",
     "RunningJob": "running_jobs",
-    "ScheduledEntry": "cron_schedule",
+    "ScheduledEntry": "features.cron.admin",
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
     "WorkflowSet": "workflow_set",
-    "aadd_cron_entry": "cron_schedule",
+    "aadd_cron_entry": "features.cron.admin",
     "acancel_jobs": "cancel",
-    "acron_entries": "cron_schedule",
-    "add_cron_entry": "cron_schedule",
+    "acron_entries": "features.cron.admin",
+    "add_cron_entry": "features.cron.admin",
     "aflags": "features.flags.admin",
     "ahistory": "statistics",
     "aiteration": "job_iteration",
@@ -199,7 +199,7 @@ _MODULES = {
     "aprofile": "profile_reader",
     "aprofiles": "profile_reader",
     "aqueues": "job_queue",
-    "aremove_cron_entry": "cron_schedule",
+    "aremove_cron_entry": "features.cron.admin",
     "areset_iteration": "job_iteration",
     "aserver_times": "statistics",
     "aset_priority": "priorities",
@@ -207,7 +207,7 @@ _MODULES = {
     "awork": "running_jobs",
     "batches": "batch_set",
     "cancel_jobs": "cancel",
-    "cron_entries": "cron_schedule",
+    "cron_entries": "features.cron.admin",
     "dead": "job_set",
     "flags": "features.flags.admin",
     "held": "held_set",
@@ -223,7 +223,7 @@ _MODULES = {
     "profiles": "profile_reader",
     "queues": "job_queue",
     "read_only": "access",
-    "remove_cron_entry": "cron_schedule",
+    "remove_cron_entry": "features.cron.admin",
     "reset_iteration": "job_iteration",
     "retries": "job_set",
     "scheduled": "job_set",

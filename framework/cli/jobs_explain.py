@@ -16,6 +16,7 @@ from framework.cli.jobs_explain_class import explain_class
 from framework.command_line import command
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
+from framework.features.cron.payload import CronTick, tick_of
 from framework.features.results.payload import call_of
 from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
@@ -27,7 +28,6 @@ from framework.terminal.project import Project, load_project, print_load_error
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, format_count, format_duration, format_time, format_times
 from framework.wire.batch_fields import bid_of
-from framework.wire.cron_fields import CronTick, tick_of
 from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT, PROFILE
 from framework.wire.workflow_fields import step_of

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from framework.cron.scheduler import CronScheduler
 from framework.process.blocking_queues import BlockingQueues
 from framework.process.capsules import Capsules
 from framework.process.events import ProcessEvents
@@ -15,11 +14,10 @@ from framework.process.record import ProcessRecord
 from framework.process.shared_state import SharedState
 from framework.process.title import Title
 from framework.process.unserved import UnservedWatch
-from framework.process.worker_parts import WorkerParts
+from framework.process.worker_parts import ProcessContext, WorkerParts
 from framework.recover.reaper import Reaper
 from framework.schedule.poller import Poller
-from framework.store.absent_keys import AbsentKeys
-from framework.timings import STANDARD, Timings
+from framework.timings import Timings
 
 
 class Closeable(Protocol):
@@ -33,7 +31,7 @@ class Closeable(Protocol):
 class ProcessComponents:
     """The components of one process, built by ``framework.wiring``."""
 
-    identity: str
+    process: ProcessContext
     capsules: Capsules
     blocking: BlockingQueues
     lease: ProcessLease
@@ -41,23 +39,26 @@ class ProcessComponents:
     metrics: SidekiqMetrics
     title: Title
     poller: Poller
-    cron: CronScheduler
     reaper: Reaper
     parts: WorkerParts
     """What is read again and done every few seconds, by features and the core."""
-    events: ProcessEvents
     push_back: PushBack
-    absent: AbsentKeys
-    """The rarely used keys that the components above need not read now."""
     poll_interval_s: float
     timeout_s: float
     supervisor: int | None
     """The process id of the supervisor, ``None`` without one."""
     shared_state: SharedState
     unserved: UnservedWatch
-    timings: Timings = STANDARD
     connections: Sequence[Closeable] = ()
     """The clients and channels of the components."""
+
+    @property
+    def events(self) -> ProcessEvents:
+        return self.process.events
+
+    @property
+    def timings(self) -> Timings:
+        return self.process.timings
 
     def close(self) -> None:
         """Close every connection, after the end of all threads. A process of its own ends instead."""

@@ -21,7 +21,6 @@ from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
 from framework.process.capsules import FetchWatch
 from framework.process.components import ProcessComponents
 from framework.process.heartbeat import StuckError, Watchdog
-from framework.process.lifecycle import LifecycleEvents
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
 from framework.process.stacks import log_stacks, payload_field
@@ -53,8 +52,8 @@ class Launcher:
         self._signals = signals
         self._log = logs.logger()
         self._timings = components.timings
-        self._lifecycle = LifecycleEvents(components.events)
-        self._tasks = ProcessTasks(components, signals, self._lifecycle)
+        self._lifecycle = components.process.lifecycle
+        self._tasks = ProcessTasks(components, signals)
         self._fetch_watch = FetchWatch(components.capsules, components.timings.main_thread_period_s)
         self._draining = False
         self._stop_now = False
@@ -117,7 +116,9 @@ class Launcher:
         self._lifecycle.abandon("startup")
         components.capsules.start()
         queues = {"queues": components.record.queues, "queues_from": components.record.queues_from}
-        self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
+        self._log.info(
+            "the process is ready", event_name="process.ready", identity=components.process.identity, **queues
+        )
         return False
 
     @property
@@ -181,7 +182,7 @@ class Launcher:
         state = components.shared_state.state
         if self._draining:
             state = ProcessState.DRAINING
-        elif components.record.quiet:
+        elif components.process.quiet:
             state = ProcessState.QUIET
         elif components.capsules.fetching:
             state = ProcessState.READY
@@ -199,8 +200,8 @@ class Launcher:
         return False
 
     def _quiet(self) -> None:
-        if not self._components.record.quiet:
-            self._components.record.quiet = self._components.record.runs.quiet = True
+        if not self._components.process.quiet:
+            self._components.process.quiet = self._components.record.runs.quiet = True
             self._components.capsules.quiet()
             self._tasks.update_title()
             self._lifecycle.fire("quiet")
@@ -218,7 +219,7 @@ class Launcher:
             event_name="process.draining",
             running_jobs=running,
         )
-        components.record.quiet = components.record.runs.interrupted = True
+        components.process.quiet = components.record.runs.interrupted = True
         self._tasks.update_title()
         components.capsules.stop()
         self._lifecycle.fire("quiet")
@@ -241,7 +242,7 @@ class Launcher:
         began = time.monotonic()
         deadline = began + self._stop_timeout_s()
         components.shared_state.publish(ProcessState.STOPPING, len(components.capsules.running()), None)
-        components.record.quiet = True
+        components.process.quiet = True
         components.record.runs.interrupted = components.record.runs.stopping = True
         components.capsules.stop()
         self._lifecycle.fire("quiet")
@@ -264,7 +265,7 @@ class Launcher:
             self._acknowledge_ended(deadline)
             # Redis may refuse this at maxmemory; the record expires by itself.
             with contextlib.suppress(RedisError, OSError):
-                components.cron.release()
+                components.parts.release()
                 components.record.remove()
                 counters.flush(components.record.client)
                 components.metrics.flush()

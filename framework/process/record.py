@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -16,16 +16,17 @@ from redis.exceptions import RedisError
 from framework.errors import PayloadError
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.own_queues import CapsulePlan
-from framework.store.absent_keys import AbsentKeys
 from framework.text import decode_escaped
-from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
 from framework.wire.ids import base36
 from framework.wire.job import decode, timestamp, whole_number
 from framework.wire.json import dumps, loads_object
+
+# Commands read records too, and load no part of a worker process for it.
+if TYPE_CHECKING:
+    from framework.process.worker_parts import ProcessContext
 
 _DAY_TTL_S = 5 * 365 * 86_400
 # Per heartbeat.
@@ -87,22 +88,16 @@ class _Statistics:
 class ProcessRecord:
     """Write the record of this process. Two heartbeats without changes cost two commands, and two more for signals."""
 
-    client: "redis.Redis"
-    identity: str
-    capsules: Sequence[CapsulePlan]
+    process: "ProcessContext"
     version: str
     runs: RunningJobs
     tag: str = ""
     labels: Sequence[str] = ()
     queues_from: str = ""
     """The source of the queues' names, for the first log line of the process."""
-    absent: AbsentKeys = field(default_factory=AbsentKeys)
-    """Says whether signals may wait."""
-    timings: Timings = STANDARD
     embedded: bool = False
     """Whether the process belongs to an application: dashboards then offer no signals, and any that arrive are ignored."""
     started_at: float = field(default_factory=time.time)
-    quiet: bool = False
     rtt_us: int = 0
     _statistics: _Statistics = field(default_factory=_Statistics)
     _work_payloads: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
@@ -112,14 +107,22 @@ class ProcessRecord:
     """The last written ``quiet``; ``None`` before the first record, after a refusal, and after a heartbeat without a record."""
 
     @property
+    def client(self) -> "redis.Redis":
+        return self.process.upkeep
+
+    @property
+    def identity(self) -> str:
+        return self.process.identity
+
+    @property
     def queues(self) -> list[str]:
         """The queues of all capsules."""
-        return list(dict.fromkeys(name for one in self.capsules for name in one.order.names))
+        return list(dict.fromkeys(name for one in self.process.plans for name in one.order.names))
 
     @property
     def slots(self) -> int:
         """The slots of all capsules."""
-        return sum(one.slots for one in self.capsules)
+        return sum(one.slots for one in self.process.plans)
 
     def heartbeat(self) -> list[str]:
         """Return the signals that were requested through Redis; write the record and the statistics. Raises redis errors.
@@ -133,7 +136,7 @@ class ProcessRecord:
             return requested
         try:
             self._write()
-            self._last_quiet = self.quiet
+            self._last_quiet = self.process.quiet
         except (RedisError, OSError):
             # A signal that has been read is gone from Redis, so it must be returned; the next heartbeat reports the refusal.
             if not requested:
@@ -155,17 +158,17 @@ class ProcessRecord:
 
     def _take_signals(self) -> list[str]:
         """Read the requested signals, if there may be any; take the round-trip time of this command or of the last check."""
-        if not self.absent.may_exist(keys.signals(self.identity)):
-            self.rtt_us = int(self.absent.round_trip_s * 1_000_000)
+        if not self.process.absent.may_exist(keys.signals(self.identity)):
+            self.rtt_us = int(self.process.absent.round_trip_s * 1_000_000)
             return []
         sent_at = time.perf_counter()
         taken: Any = self.client.rpop(keys.signals(self.identity), _MOST_SIGNALS)  # pyright: ignore[reportUnknownMemberType]
         self.rtt_us = int((time.perf_counter() - sent_at) * 1_000_000)
-        self.absent.note(keys.signals(self.identity), found=bool(taken))
+        self.process.absent.note(keys.signals(self.identity), found=bool(taken))
         return [name.decode(errors="replace") for name in cast("list[bytes]", taken or [])]
 
     def _has_changes(self) -> bool:
-        if self._last_quiet is not self.quiet or self._statistics.has_changes(self.runs.totals()):
+        if self._last_quiet is not self.process.quiet or self._statistics.has_changes(self.runs.totals()):
             return True
         return bool(self._work_payloads or self.runs.running())
 
@@ -175,14 +178,14 @@ class ProcessRecord:
         counted = self._statistics.add(pipeline, self.runs.totals())
         self._add_work(pipeline)
         now = time.monotonic()
-        if now - self._listed_at >= self.timings.record_ttl_s:
+        if now - self._listed_at >= self.process.timings.record_ttl_s:
             pipeline.sadd(keys.PROCESSES, self.identity)
         pipeline.hset(self.identity, mapping=self._fields())
-        pipeline.expire(self.identity, self.timings.record_ttl_s)
+        pipeline.expire(self.identity, self.process.timings.record_ttl_s)
         replies = self._execute(pipeline, counted)
         # HSET counts the fields that the hash did not have.
         self._appeared = self._appeared or replies[-2] > 0
-        if now - self._listed_at >= self.timings.record_ttl_s:
+        if now - self._listed_at >= self.process.timings.record_ttl_s:
             self._listed_at = now
         elif replies[-2] > 0:
             # The record had expired, so a dashboard may have removed this process from the list.
@@ -208,7 +211,7 @@ class ProcessRecord:
             pipeline.unlink(*keys.work(self.identity))
         for key in keys.work(self.identity) if entries else ():
             pipeline.hset(key, mapping=entries)
-            pipeline.expire(key, self.timings.record_ttl_s)
+            pipeline.expire(key, self.process.timings.record_ttl_s)
         self._work_payloads = shown
 
     def _work_payload(self, thread: int, unit: UnitOfWork) -> tuple[UnitOfWork, str]:
@@ -226,7 +229,7 @@ class ProcessRecord:
             "busy": len(self.runs.running()),
             "beat": time.time(),
             "rtt_us": self.rtt_us,
-            "quiet": "true" if self.quiet else "false",
+            "quiet": "true" if self.process.quiet else "false",
             "rss": resident_bytes(os.getpid()) // 1024,
             RUNS_FIELD: json.dumps(self.runs.runs_by_queue()),
         }
@@ -235,7 +238,7 @@ class ProcessRecord:
         """Return a superset of the fields that each version reads (`concurrency` and `queues` moved between versions)."""
         capsules = {
             one.name: {"concurrency": one.slots, "mode": one.order.mode, "weights": dict(one.order.weights)}
-            for one in self.capsules
+            for one in self.process.plans
         }
         return {
             "hostname": self.identity.rsplit(":", 2)[0] or socket.gethostname(),

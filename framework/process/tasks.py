@@ -7,8 +7,6 @@ from framework.execute.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask
-from framework.process.leadership_events import LeadershipEvents
-from framework.process.lifecycle import LifecycleEvents
 from framework.process.signals import SignalQueue, accepted_signals
 from framework.recover.reaper import jittered
 from framework.store.script import END_PAUSES
@@ -29,9 +27,9 @@ _MOST_LISTED = 20
 class ProcessTasks:
     """The periodic tasks of one process, each in a thread of its own. Signals from dashboards go to ``signals``."""
 
-    def __init__(self, components: ProcessComponents, signals: SignalQueue, lifecycle: LifecycleEvents) -> None:
+    def __init__(self, components: ProcessComponents, signals: SignalQueue) -> None:
         self._components = components
-        self._lifecycle = lifecycle
+        self._lifecycle = components.process.lifecycle
         self._signals = signals
         self._log = logs.logger()
         self._paused: list[str] = []
@@ -52,16 +50,16 @@ class ProcessTasks:
         self._poller = PeriodicTask(
             "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
-        self._leadership = LeadershipEvents(components.cron.leadership, lifecycle)
-        self._cron = PeriodicTask(
-            "cron", self._push_ticks, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-        )
+        self._own = [
+            PeriodicTask(one.name, one.step, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S)
+            for one in components.parts.tasks
+        ]
         self.others = [
             PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
             self.sweep,
             self._policies,
             self._poller,
-            self._cron,
+            *self._own,
             PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
         """The tasks that end before the last jobs do; the lease is renewed until these have been pushed back."""
@@ -79,15 +77,8 @@ class ProcessTasks:
             task.request_stop()
         for task in self.others:
             task.stop()
-        self._leadership.end()
-
-    def _push_ticks(self) -> float:
-        self._leadership.step()
-        try:
-            return self._components.cron.step()
-        finally:
-            # Also after an error: without an answer of Redis the lease ends by the clock of this process.
-            self._leadership.note()
+        for one in self._components.parts.tasks:
+            one.end()
 
     def _renew_lease(self) -> None:
         lease, events = self._components.lease, self._components.events
@@ -110,13 +101,21 @@ class ProcessTasks:
         """Show in ``ps`` what the process record says."""
         record = self._components.record
         runs = record.runs
-        state = "stopping" if runs.stopping else "draining" if runs.interrupted else "quiet" if record.quiet else ""
+        state = (
+            "stopping"
+            if runs.stopping
+            else "draining"
+            if runs.interrupted
+            else "quiet"
+            if self._components.process.quiet
+            else ""
+        )
         self._components.title.show(len(runs.running()), record.slots, state)
 
     def _check_absent_keys(self) -> None:
         """Run the tasks that skip absent keys, if one of these exists now: its period counts from here, not from their next step."""
-        if self._components.absent.check(self._components.record.client):
-            for task in (self.sweep, self._policies, self._poller, self._cron):
+        if self._components.process.absent.check(self._components.record.client):
+            for task in (self.sweep, self._policies, self._poller, *self._own):
                 task.run_now()
 
     def _write_record(self) -> None:
@@ -153,11 +152,11 @@ class ProcessTasks:
         self._paused, self._blocked = paused, blocked
 
     def _read_paused(self) -> list[str]:
-        if not self._components.absent.may_exist(keys.PAUSED):
+        if not self._components.process.absent.may_exist(keys.PAUSED):
             return self._paused
         client = self._components.record.client
         members = cast("set[bytes]", client.smembers(keys.PAUSED))
-        self._components.absent.note(keys.PAUSED, found=bool(members))
+        self._components.process.absent.note(keys.PAUSED, found=bool(members))
         # Also after the last pause: it may have left an end that must not end a later one.
         if members or self._paused:
             ended: list[bytes] = END_PAUSES(client, _PAUSE_KEYS, [])
@@ -166,7 +165,7 @@ class ProcessTasks:
 
     def _sweep(self) -> float:
         try:
-            self._components.reaper.sweep(own=self._components.identity)
+            self._components.reaper.sweep(own=self._components.process.identity)
         # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
         finally:
             self._components.capsules.reconcile()

@@ -8,6 +8,7 @@ from framework.execute.admission import AdmissionChain, StagedPolicy
 from framework.feature import Late, features
 from framework.finish.status_writer import StatusWriter
 from framework.process.events import ProcessEvents
+from framework.process.lifecycle import LifecycleEvents
 from framework.process.own_queues import CapsulePlan
 from framework.push.protection import PayloadProtection
 from framework.recover.interruptions import InterruptionLimit
@@ -63,6 +64,9 @@ class ProcessContext:
         self.dead_set = SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)
         self.budget = MemoryBudget(settings.size_limit.decoding_budget)
         self.interruptions = InterruptionLimit(settings.max_retries_after_interruption)
+        self.lifecycle = LifecycleEvents(events)
+        self.quiet = False
+        """Whether the process fetches no new jobs: it is quiet, drains or stops."""
         self._leads: Callable[[], bool] | None = None
         self._chains: list[AdmissionChain] = []
         self._services: dict[Late[Any], Any] = {}
@@ -92,6 +96,18 @@ class ProcessContext:
         return chain
 
 
+class OwnTask(NamedTuple):
+    """Work that has a thread of its own, with a Redis client that a failed step reconnects."""
+
+    name: str
+    step: Callable[[], float]
+    """Returns the seconds until the next step."""
+    end: Callable[[], None]
+    """Called by the main thread after the last step, before the last jobs have ended."""
+    release: Callable[[], None]
+    """Called by the main thread when the last jobs have ended. Raises redis errors."""
+
+
 class WorkerPart(NamedTuple):
     """What one feature does in a worker process. A Redis error of its steps ends the round; the next round tries again."""
 
@@ -103,6 +119,7 @@ class WorkerPart(NamedTuple):
     """Reads its state, before the first job and every few seconds, before the periodic work."""
     periodic: Sequence[Callable[[], None]] = ()
     """Its work every few seconds."""
+    tasks: Sequence[OwnTask] = ()
     sub_queues: AbstractSet[str] = frozenset()
     """The queues of the shard whose jobs may wait in sub-queues."""
     check: Callable[[], None] | None = None
@@ -139,6 +156,11 @@ class WorkerParts:
         return [step for part in self._parts for step in part.periodic]
 
     @property
+    def tasks(self) -> list[OwnTask]:
+        """The work of all parts that has threads of its own."""
+        return [task for part in self._parts for task in part.tasks]
+
+    @property
     def sub_queues(self) -> AbstractSet[str]:
         """The queues of the shard whose jobs may wait in sub-queues."""
         return frozenset(name for part in self._parts for name in part.sub_queues)
@@ -148,6 +170,11 @@ class WorkerParts:
         for part in self._parts:
             if part.check is not None:
                 part.check()
+
+    def release(self) -> None:
+        """Release what the tasks of all parts hold, when the last jobs have ended. Raises redis errors."""
+        for task in self.tasks:
+            task.release()
 
     def serve(self) -> None:
         """Answer the application's questions from these parts."""

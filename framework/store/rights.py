@@ -213,8 +213,6 @@ WORKER = Role(
             script.SET_STATUS,
             script.THROTTLE,
             script.RELEASE_PAUSED,
-            script.LEAD,
-            script.CRON_PUSH,
             script.WORKFLOW_ADVANCE,
             script.START_ITERATION,
             script.SAVE_ITERATION,
@@ -295,7 +293,6 @@ OPERATOR = Role(
         script.MARK_DEAD,
         script.SEARCH,
         script.RELEASE_PAUSED,
-        script.CRON_PUSH,
     ),
     own_commands=(
         *(

@@ -97,7 +97,7 @@ class DrainProcess:
         waiting = client.pipeline()
         for name in self._names:
             waiting.llen(keys.queue(name))
-        waiting.llen(keys.working(self._parts.identity))
+        waiting.llen(keys.working(self._parts.process.identity))
         now = self._shard.time()
         for name in (keys.SCHEDULE, keys.RETRY):
             waiting.zcount(name, "-inf", now)

@@ -8,7 +8,6 @@ from functools import partial
 from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
-from framework.cron.leadership import Leadership
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
 from framework.feature import Late
@@ -61,7 +60,6 @@ from framework.version import VERSION
 from framework.wire import keys
 from framework.wiring.capsule_parts import CapsuleBuilder
 from framework.wiring.client import default_client
-from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.schedule import open_poller
 
 # The HTTP server of the standard library costs memory that most processes do not need.
@@ -111,7 +109,6 @@ def run_worker(
         components.events.death_limit_s = DEATH_LIMIT_S
         report_to(components.events.component_died)
         components.parts.serve()
-        serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
             _HEALTH.load()(components, options.shard, options.health)
         waited = wait_for_redis(shard, components, signals, partial(check_rights, settings, shard))
@@ -147,20 +144,18 @@ def build_worker(
     waits, plans = timings.current(), options.plan(router)
     events = _open_events(settings, shard)
     process = ProcessContext(settings, router, shard, identity, plans, events, open_protection(settings), waits)
-    process.absent.watch(keys.TASK_EVENTS, keys.BATCH_EVENTS, keys.cron_entries(settings.cron.application))
+    process.absent.watch(keys.TASK_EVENTS, keys.BATCH_EVENTS)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     built = CapsuleBuilder(settings, process, log, isolates=options.isolates)
     parts = WorkerParts(process, first=WorkerPart(refresh=built.cancellations.refresh))
     capsules = built.build(parts)
     record = _open_record(process, options, built.runs)
-    cron = open_cron(settings, process, lambda: record.quiet)
-    process.follow(cron.leadership.ask)
-    parts.add(WorkerPart(periodic=_monitors(process, settings, cron.leadership)))
+    parts.add(WorkerPart(periodic=_monitors(process, settings)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     beating = shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S)
     served = [QueueLocation(name, shard.name) for name in record.queues]
     return ProcessComponents(
-        identity=identity,
+        process=process,
         capsules=capsules,
         blocking=BlockingQueues(
             process.upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running
@@ -170,18 +165,14 @@ def build_worker(
         metrics=SidekiqMetrics(process.upkeep, built.runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),
         poller=open_poller(settings, process, polled),
-        cron=cron,
         reaper=_open_reaper(process, detector),
         parts=parts,
-        events=events,
         push_back=built.push_back(),
-        absent=process.absent,
         poll_interval_s=settings.poll_interval,
         timeout_s=options.timeout_s,
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
         unserved=open_watch(settings, router, watched, served, waits, in_group=supervisor is not None),
-        timings=waits,
         connections=(*built.connections, process.upkeep, beating, polled, watched, shard),
     )
 
@@ -194,18 +185,7 @@ def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
 
 
 def _open_record(process: ProcessContext, options: WorkerOptions, runs: RunningJobs) -> ProcessRecord:
-    return ProcessRecord(
-        process.upkeep,
-        process.identity,
-        process.plans,
-        VERSION,
-        runs,
-        options.tag or default_tag(),
-        options.labels,
-        options.queues_from,
-        process.absent,
-        process.timings,
-    )
+    return ProcessRecord(process, VERSION, runs, options.tag or default_tag(), options.labels, options.queues_from)
 
 
 def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:
@@ -220,12 +200,12 @@ def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:
     )
 
 
-def _monitors(process: ProcessContext, settings: Settings, leadership: Leadership) -> tuple[Callable[[], None], ...]:
+def _monitors(process: ProcessContext, settings: Settings) -> tuple[Callable[[], None], ...]:
     """Return the periodic reports (jobs held for long, jobs of other applications, events of batches), and the work of a leader."""
     client, shard, events, absent = process.upkeep, process.shard.name, process.events, process.absent
     return (
         HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check,
         events.summarize_foreign,
-        TaskUpkeep(client, shard, default_client().recorder, leadership.ask, absent=absent).step,
+        TaskUpkeep(client, shard, default_client().recorder, process.leads, absent=absent).step,
         BatchEventLog(client, shard, absent).step,
     )

@@ -27,7 +27,7 @@ MAY_TAKE = {
     "batches/batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
     "batch_change": {"ZREM"},  # as `batch`, and the name of a batch
     "batch_push": {"ZREM"},  # the command removes the name of an expired batch
-    "cron_push": {"LTRIM"},  # the command removes old ticks from a list, not a job
+    "cron/push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
     "change_priority": {"LREM", "ZREM"},

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 from redis.exceptions import RedisError
 
-from framework.cron.states import CronStates
-from framework.wire import keys
+from framework.features.cron import keys
+from framework.features.cron.store import CronStates
 from tests.harness import until
 
 ENTRIES = {

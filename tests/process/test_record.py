@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import RedisError
@@ -8,14 +9,23 @@ from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.own_queues import CapsulePlan
 from framework.process.record import ProcessRecord, default_tag, display_payload, read_processes, served_queues
+from framework.store.absent_keys import AbsentKeys
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload, register_process
 from tests.tables import each_row
 
 
+def process_of(client):
+    plan = CapsulePlan("default", QueueOrder.of([("default", 0)]), 1)
+    return SimpleNamespace(
+        upkeep=client, identity=IDENTITY, plans=[plan], absent=AbsentKeys(), timings=STANDARD, quiet=False
+    )
+
+
 def test_record_at_maxmemory_keeps_signals_and_counts(redis, granted):
     runs = RunningJobs(list)
-    record = ProcessRecord(granted, IDENTITY, [CapsulePlan("default", QueueOrder.of([("default", 0)]), 1)], "1", runs)
+    record = ProcessRecord(process_of(granted), "1", runs)
     runs.new_thread_counts().uncounted = 3
     redis.rpush(keys.signals(IDENTITY), "TSTP")
     with full_memory(redis):
@@ -47,7 +57,7 @@ def runs():
 
 @pytest.fixture
 def record(redis, granted, runs):
-    return ProcessRecord(granted, IDENTITY, [CapsulePlan("default", QueueOrder.of([("default", 0)]), 1)], "1", runs)
+    return ProcessRecord(process_of(granted), "1", runs)
 
 
 def test_record_failed_counter_keeps_the_other_counters(redis, runs, record):
@@ -113,7 +123,7 @@ def test_record_change_is_written_at_once(redis, record):
     units = []
     record.runs = RunningJobs(lambda: units)
     assert written(redis, record)
-    record.quiet = True
+    record.process.quiet = True
     assert written(redis, record)
     record.runs.new_thread_counts().processed = 1
     assert written(redis, record)

@@ -106,7 +106,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script save_iteration": ("execute/iterations.py", "SAVE_ITERATION"),
         "+unlink": ("shard/connection.py", "UNLINK"),
         "+client|unblock": ("fetch/blocking.py", "_unblock("),
-        "script lead": ("cron/leadership.py", "LEAD("),
+        "script cron/lead": ("features/cron/leadership.py", "LEAD("),
         "script restore": ("recover/reaper.py", "RESTORE("),
         "script release_paused": ("features/pause/resumer.py", "RELEASE_PAUSED("),
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),

@@ -7,11 +7,11 @@ import pytest
 
 from framework import ApplicationWorker, LimitedCapacityWorker
 from framework.batches import Batch
-from framework.cron.entries import CronEntry
-from framework.cron.jobs import TickJobs
-from framework.cron.states import CronStates
 from framework.cron_expression import CronExpression
 from framework.features.cron.cron_worker import CronWorker
+from framework.features.cron.entries import CronEntry
+from framework.features.cron.push import TickJobs
+from framework.features.cron.store import CronStates
 from framework.store.script import FINISH
 from framework.tasks.spool import count_changes, drain
 from framework.wire import keys

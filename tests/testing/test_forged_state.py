@@ -13,10 +13,12 @@ from framework import ApplicationWorker, IterableWorker, admin
 from framework.admin import add_cron_entry
 from framework.all_settings import load
 from framework.batches import Batch
-from framework.cron.scheduler import CronScheduler
-from framework.cron.states import CronStates
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
+from framework.features.cron import keys as cron_keys
+from framework.features.cron.scheduler import CronScheduler
+from framework.features.cron.store import CronStates
+from framework.features.cron.worker import open_cron
 from framework.features.results.calls import RESULTS
 from framework.features.results.keys import result_facts
 from framework.process.events import ProcessEvents
@@ -29,7 +31,6 @@ from framework.tasks.spool import drain
 from framework.testing import real
 from framework.wire import keys
 from framework.wiring import client as wiring
-from framework.wiring.cron import open_cron
 from framework.workflows import Workflow, computed, computes_arguments, results_of
 from tests.testing.conftest import write_config
 from tests.testing.test_signed import KEY
@@ -80,15 +81,15 @@ class Application:
             step = self.scheduler().step
             step()
             step()
-            for name, state in self.redis.hgetall(keys.cron_states("default")).items():
-                self.redis.hset(keys.cron_states("default"), name, b"1 " + state.split(b" ", 1)[1])
+            for name, state in self.redis.hgetall(cron_keys.cron_states("default")).items():
+                self.redis.hset(cron_keys.cron_states("default"), name, b"1 " + state.split(b" ", 1)[1])
 
     def scheduler(self) -> CronScheduler:
         settings = self.client.settings
         shard = self.client.shards["main"]
         router = open_router(settings)
         process = ProcessContext(settings, router, shard, "host:1:a", (), ProcessEvents("main"), self.client.protection)
-        return open_cron(settings, process, lambda: False)
+        return open_cron(settings, process)
 
 
 @pytest.fixture
@@ -116,22 +117,22 @@ def app(application_with_keys):
 
 def test_cron_entry_of_another_program_pushes_no_job(app):
     add_cron_entry("honest", cron="0 0 1 1 *", cls=app.row, args=[1])
-    stored = app.redis.hget(keys.cron_entries("default"), "honest")
+    stored = app.redis.hget(cron_keys.cron_entries("default"), "honest")
     # One that is forged, one that is changed, and one that is moved to another name.
-    app.redis.hset(keys.cron_entries("default"), "forged", json.dumps(ENTRY))
-    app.redis.hset(keys.cron_entries("default"), "changed", stored.replace(b"[1]", b"[%d]" % FORGED))
-    app.redis.hset(keys.cron_entries("default"), "moved", stored)
+    app.redis.hset(cron_keys.cron_entries("default"), "forged", json.dumps(ENTRY))
+    app.redis.hset(cron_keys.cron_entries("default"), "changed", stored.replace(b"[1]", b"[%d]" % FORGED))
+    app.redis.hset(cron_keys.cron_entries("default"), "moved", stored)
     app.ticks()
     assert app.run() == [1]
     # It is kept, where an operator finds it.
-    assert app.redis.hlen(keys.cron_entries("default")) == 4
+    assert app.redis.hlen(cron_keys.cron_entries("default")) == 4
 
 
 def test_cron_entry_keeps_secret_arguments_encrypted(app):
     card = 41111111
     worker = type("CardWorker", (app.row,), {"__module__": "workers.card_worker", "encrypt": True})
     add_cron_entry("card", cron="0 0 1 1 *", cls=worker, args=[card])
-    assert str(card).encode() not in app.redis.hget(keys.cron_entries("default"), "card")
+    assert str(card).encode() not in app.redis.hget(cron_keys.cron_entries("default"), "card")
     (entry,) = admin.cron_entries()
     assert entry.args == ("[encrypted data]",)
     app.ticks()
@@ -141,7 +142,7 @@ def test_cron_entry_keeps_secret_arguments_encrypted(app):
 
 def test_cron_order_of_another_program_counts_as_not_given(app):
     add_cron_entry("honest", cron="0 0 1 1 *", cls=app.row, args=[1])
-    app.redis.hset(keys.cron_orders("default"), "honest", json.dumps({"args": [FORGED]}))
+    app.redis.hset(cron_keys.cron_orders("default"), "honest", json.dumps({"args": [FORGED]}))
     app.ticks()
     assert app.run() == [1]
     # An operator's change of it signs no part of it.

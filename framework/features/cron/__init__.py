@@ -1,11 +1,20 @@
 """The record of cron."""
 
-from framework.feature import Feature, Late, LateCommand
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+
+_PUSH: Late[Any] = Late("framework.features.cron.store:CRON_PUSH")
 
 CRON = Feature(
     name="cron",
     bases=(Late("framework.features.cron.cron_worker:CronWorker"),),
-    problems=Late("framework.cron.entries:schedule_problems"),
+    rights={
+        "worker": Rights(scripts=(Late("framework.features.cron.leadership:LEAD"), _PUSH)),
+        "operator": Rights(scripts=(_PUSH,)),
+    },
+    worker=Late("framework.features.cron.worker:worker_part"),
+    problems=Late("framework.features.cron.entries:schedule_problems"),
     commands=(
         LateCommand(
             "cron", "Show the schedule, and change its entries.", Late("framework.features.cron.commands:cron")

@@ -8,8 +8,8 @@ from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
 from framework.declare.signature import JobSignature
 from framework.declare.validators import ErrorCollector
+from framework.features.cron.payload import CronTick, tick_of
 from framework.types import Payload
-from framework.wire.cron_fields import CronTick, tick_of
 
 _CRON = WorkerKind("_aw_is_cron", "a CronWorker", otherwise="put an entry into config/schedule.yml")
 _BESIDE_CRON = _CRON._replace(refused=False)

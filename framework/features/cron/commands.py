@@ -1,30 +1,43 @@
 """``application-worker cron``: show the schedule, push a job of an entry now, and change entries without a deploy."""
 
 import json
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
 
-from framework.cron.added import AddedEntry, check_new_entry, hide_arguments
-from framework.cron.entries import SCHEDULE_FILE, CronEntry, Origin, arguments_problems
-from framework.cron.jobs import job_of
-from framework.cron.orders import Order
-from framework.cron.states import FIRST_ELSEWHERE, CronStates, EntryState, Settlement, last_tick, next_tick
+from framework.all_settings import Settings
 from framework.cron_expression import check_cron
+from framework.declare import port
+from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError
 from framework.exit_codes import EXIT_FAILED
-from framework.features.cron.loaded_schedule import load_schedule, with_order
+from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
+from framework.features.cron.entries import SCHEDULE_FILE, CronEntry, Order, Origin, arguments_problems, collect_entries
+from framework.features.cron.push import TICK_JOBS
+from framework.features.cron.store import (
+    FIRST_ELSEWHERE,
+    CronStates,
+    EntryState,
+    Settlement,
+    Snapshot,
+    last_tick,
+    next_tick,
+)
 from framework.process.identity import operator_name
+from framework.push.protection import open_protection
+from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import REASON_HELP, check_reason, json_option, modules_option, shard_option
-from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
+from framework.terminal.output import columns, echo, echo_json, echo_lines, refuse_unknown, reports_errors
+from framework.terminal.project import load_project
 from framework.terminal.shards import ShardCommand
 from framework.text import format_clock_time
 
@@ -214,7 +227,7 @@ def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Se
     while True:
         snapshot = states.read()
         entry = with_order(configured, snapshot)
-        job = job_of(entry, None)
+        job = port.current().service(TICK_JOBS).make(entry, None)
         if job is None:
             return None, Settlement("dropped")
         raw = snapshot.raw.get(entry.name, b"")
@@ -424,3 +437,73 @@ def remove(name: str, *, names: Sequence[str]) -> None:
     if not found:
         echo(f"no entry {name} was added at run time: `cron disable` stops an entry of the configuration", err=True)
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSchedule:
+    """The configured entries of the project, and the shard of each."""
+
+    settings: Settings
+    router: Router
+    entries: Mapping[str, CronEntry]
+    shards: Mapping[str, str]
+
+    def states(self, shard: Shard) -> CronStates:
+        """Return the states of the entries on a shard."""
+        return CronStates(shard.client, self.settings.cron.application, open_protection(self.settings).state)
+
+    def shard_of(self, declaration: Declaration) -> str:
+        """Return the shard of the jobs of a class."""
+        return self.router.route(declaration).shard
+
+    def added_on(self, shard: str) -> AddedEntries:
+        """Return the reader of the entries that were added at run time on a shard."""
+        return AddedEntries(self.settings, shard, self.shard_of)
+
+    def find(self, name: str) -> tuple[CronEntry, ShardCommand]:
+        """Return the entry of this name, and the command on its shard; end with status 1 if there is none."""
+        configured = self.entries.get(name)
+        if configured is not None:
+            return configured, ShardCommand([self.shards[name]], "cron")
+        on = ShardCommand([], "cron")
+        known = [*self.entries]
+        for shard, added in on.each(lambda one: self.states(one).read_added()):
+            known += added
+            if name not in added:
+                continue
+            found = self.added_on(shard).usable_entry(name, added[name])
+            if isinstance(found, str):
+                echo(f"{shard}: the entry {name} was added at run time and cannot be used here: {found}", err=True)
+                sys.exit(EXIT_FAILED)
+            return found, ShardCommand([shard], "cron")
+        on.exit_if_unanswered()
+        refuse_unknown([name], known, lambda one, near: f"no entry is named {one!r}{near}", status=EXIT_FAILED)
+        raise AssertionError("unreachable")
+
+    def each(self, name: str, step: Callable[[CronStates, CronEntry], T]) -> Sequence[tuple[str, T]]:
+        """Run the step on the shard of an entry; end with status 1 if the shard does not answer, after ``step``."""
+        entry, on = self.find(name)
+        found = list(on.each(lambda one: step(self.states(one), entry)))
+        on.exit_if_unanswered()
+        return found
+
+
+def load_schedule(modules: Sequence[str]) -> LoadedSchedule:
+    """Load the project and its configured entries.
+
+    Raises:
+        ConfigurationError, DeclarationError: the project is invalid, and no process would boot.
+    """
+    project = load_project(modules)
+    entries = collect_entries(project.settings)
+    shards = {name: project.router.route(one.declaration).shard for name, one in entries.items()}
+    return LoadedSchedule(project.settings, project.router, entries, shards)
+
+
+def with_order(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
+    """Return the entry with the operators' order applied."""
+    order = snapshot.orders.get(entry.name)
+    return entry if order is None else entry.ordered(order)

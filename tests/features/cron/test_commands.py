@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from framework.cron.entries import spread_offset_s
-from framework.cron.states import CronStates
+from framework.features.cron import keys as cron_keys
+from framework.features.cron.entries import spread_offset_s
 from framework.features.cron.settings import CronSection
+from framework.features.cron.store import CronStates
 from framework.wire import keys
 from tests.harness import ROOT
 
@@ -50,7 +51,7 @@ def site(two_shards):
 
 
 def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_redis):
-    redis.hset(keys.cron_states("default"), "old", "1700000000 print jid")
+    redis.hset(cron_keys.cron_states("default"), "old", "1700000000 print jid")
     listed = json.loads(run("list", "-r", "shop", "--json"))["entries"]
     assert [(one["name"], one["shard"], one["origin"]) for one in listed] == [
         ("TickWorker", "main", "class"),
@@ -84,14 +85,14 @@ def test_cron_next_shows_ticks_in_the_zone_and_in_utc(run):
 
 def test_cron_run_pushes_a_job_and_keeps_the_ticks(run, second_redis):
     state = "1700000000 print last"
-    second_redis.hset(keys.cron_states("default"), "report", state)
+    second_redis.hset(cron_keys.cron_states("default"), "report", state)
     pushed = run("run", "report", "-r", "shop")
     (job,) = map(json.loads, second_redis.lrange("queue:report", 0, -1))
     assert pushed == f"second: report has pushed job {job['jid']}\n"
     assert (job["args"], job["cron"], job["meta.caller_id"]) == ([30], {"name": "report", "tick": None}, "Cronjob")
     # The status of the job of an entry that skips overlaps.
     assert second_redis.get(keys.status(job["jid"])) == b"queued"
-    assert second_redis.hget(keys.cron_states("default"), "report") == f"1700000000 print {job['jid']}".encode()
+    assert second_redis.hget(cron_keys.cron_states("default"), "report") == f"1700000000 print {job['jid']}".encode()
     assert "has pushed no job: job " in run("run", "report", "-r", "shop", status=1)
     assert second_redis.llen("queue:report") == 1
     ticks = json.loads(run("history", "report", "-r", "shop", "--json"))["ticks"]
@@ -120,11 +121,11 @@ def test_cron_orders_change_an_entry_until_the_reset(run, second_redis):
     assert (order.enabled, order.cron, order.args) == (None, None, None)
     assert re.search(r" enabled by \S+@\S+: audit is over", run("list", "-r", "shop"))
     run("reset", "report", "-r", "shop")
-    assert not second_redis.exists(keys.cron_orders("default"))
+    assert not second_redis.exists(cron_keys.cron_orders("default"))
 
 
 def test_cron_leader_shows_the_process_of_each_shard(run, redis):
-    redis.set(keys.leader("default"), "host:1:a")
+    redis.set(cron_keys.leader("default"), "host:1:a")
     assert run("leader") == "SHARD   LEADER\nmain    host:1:a\nsecond  none\n"
     assert json.loads(run("leader", "--json"))["leaders"] == {"main": "host:1:a", "second": None}
     assert json.loads(run("leader", "--shard", "main", "--json"))["leaders"] == {"main": "host:1:a"}
@@ -176,7 +177,7 @@ def test_cron_add_lasts_until_remove(run, redis, second_redis):
     assert CronStates(second_redis, "default").read_added() == {"extra": stored}
     # A class that is gone: the entry is shown, and says why it pushes nothing.
     gone = json.loads(stored) | {"class": "GoneWorker"}
-    second_redis.hset(keys.cron_entries("default"), "extra", json.dumps(gone))
+    second_redis.hset(cron_keys.cron_entries("default"), "extra", json.dumps(gone))
     assert "added, and not used: the class GoneWorker is not loaded" in run("list", "-r", "shop")
     assert "the class GoneWorker is not loaded" in run("next", "extra", "-r", "shop", status=1)
     assert run("remove", "extra") == "second: extra is removed\n"
@@ -192,7 +193,7 @@ def test_cron_wrong_usage_changes_nothing(run, second_redis):
     assert "--args is not JSON" in run("set", "report", "--args", "[", "--reason", "x", "-r", "shop", status=2)
     assert "argument 'days'" in run("set", "report", "--args", '["x"]', "--reason", "x", "-r", "shop", status=78)
     assert "--reason is empty" in run("disable", "report", "--reason", " ", "-r", "shop", status=2)
-    assert not second_redis.exists(keys.cron_orders("default"))
+    assert not second_redis.exists(cron_keys.cron_orders("default"))
 
 
 def test_cron_refuses_a_schedule_that_would_not_boot(run, site):
@@ -226,6 +227,6 @@ def test_cron_set_refuses_secret_arguments(run, site, second_redis, monkeypatch)
     monkeypatch.setenv("FRAMEWORK_ENCRYPTION__KEYS__1", base64.b64encode(b"k" * 32).decode())
     refused = run("set", "report", "--args", "[7]", "--reason", "audit", "-r", "shop", status=2)
     assert "ReportWorker declares encrypt, and an order is stored in plain text" in refused
-    assert not second_redis.exists(keys.cron_orders("default"))
+    assert not second_redis.exists(cron_keys.cron_orders("default"))
     (report,) = (one for one in json.loads(run("list", "-r", "shop", "--json"))["entries"] if one["name"] == "report")
     assert report["args"] == ["[encrypted data]"]

@@ -15,7 +15,8 @@ from typing import Any, cast
 from redis import Redis
 
 from framework.all_settings import Settings, load
-from framework.cron.entries import collect_entries
+from framework.features.cron import keys as cron_keys
+from framework.features.cron.entries import collect_entries
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.shard.shard import Shard
@@ -158,12 +159,12 @@ class CaseEnvironment:
             entry = entries[f"tick_{serial}"]
             ticks, _ = entry.expression.latest_ticks(0, int(_seconds(self.clients["main"])), 2)
             state = f"{ticks[serial > count]} {entry.fingerprint} before"
-            self.clients["main"].hset(keys.cron_states("default"), entry.name, state)
+            self.clients["main"].hset(cron_keys.cron_states("default"), entry.name, state)
 
     def forget_leaders(self) -> None:
         """Advance the clock until the lease of a leader has expired."""
         client = self.clients["main"]
-        for key in cast("list[bytes]", client.keys(keys.leader("*"))):
+        for key in cast("list[bytes]", client.keys(cron_keys.leader("*"))):
             client.delete(key)
 
     def pause(self, worker: str) -> None:

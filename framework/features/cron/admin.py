@@ -10,13 +10,13 @@ from typing import Any, cast
 from framework.admin.access import Listing, check_writable, collect, sum_of
 from framework.admin.port import current
 from framework.async_twin import async_twin
-from framework.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
-from framework.cron.entries import CronEntry, Missed, Origin, Overlap, collect_entries
-from framework.cron.states import CronStates, Snapshot, last_tick, next_tick
 from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
 from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
+from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
+from framework.features.cron.entries import CronEntry, Missed, Origin, Overlap, collect_entries
 from framework.features.cron.settings import CronSettings
+from framework.features.cron.store import CronStates, Snapshot, last_tick, next_tick
 from framework.process.identity import operator_name
 from framework.push.protection import open_protection
 from framework.shard.shard import Shard

@@ -2,18 +2,18 @@ import json
 
 import pytest
 
-from framework.cron.entries import CronEntry
-from framework.cron.jobs import TickJobs
-from framework.cron.leadership import Leadership
-from framework.cron.scheduler import CronScheduler
-from framework.cron.states import CronStates
 from framework.cron_expression import CronExpression
 from framework.declare import registry
+from framework.features.cron import keys
 from framework.features.cron.cron_worker import CronWorker
+from framework.features.cron.entries import CronEntry
+from framework.features.cron.leadership import Leadership
+from framework.features.cron.push import TickJobs
+from framework.features.cron.scheduler import CronScheduler
+from framework.features.cron.store import CronStates
 from framework.features.deduplication.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router
-from framework.wire import keys
 from tests.harness import opened
 
 
@@ -60,7 +60,6 @@ class Cron:
         self.states = CronStates(self.shard.client, "default")
         self.events = Events()
         self.identity = identity
-        self.may_lead = True
         self.jobs = TickJobs(self.client)
 
     def scheduler(self, *entries, added=None):
@@ -68,10 +67,9 @@ class Cron:
             self.states,
             Leadership(self.shard.client, keys.leader("default"), self.identity),
             {one.name: one for one in entries},
-            self.jobs.make,
+            self.jobs,
             self.events,
             added=added,
-            may_lead=lambda: self.may_lead,
         )
 
     def settled(self, entry, seconds_ago, jid="before"):

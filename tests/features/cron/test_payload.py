@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from framework import ApplicationWorker
 from framework.execute.perform import new_instance
-from framework.wire.cron_fields import CRON
+from framework.features.cron.payload import CRON
 from tests.tables import each_row
 
 

@@ -1,9 +1,9 @@
 """Check the counters of cron."""
 
-from framework.cron.due_ticks import DueTicks
-from framework.cron.events import CRON_TICKS, CronEvents
+from framework.features.cron.entries import DueTicks
+from framework.features.cron.events import CRON_TICKS, CronEvents
 from framework.telemetry.counters import counters
-from tests.cron.conftest import entry, worker
+from tests.features.cron.conftest import entry, worker
 
 
 def test_ticks_are_counted_by_outcome(monkeypatch):

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from framework.cron.entries import CronEntry
-from framework.declare import port
 from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.feature import Late
+from framework.features.cron.entries import CronEntry
+from framework.features.cron.payload import CRON, CRON_CALLER
 from framework.push.client import Client
 from framework.push.prepared_job import PreparedJob
 from framework.telemetry import context
-from framework.wire.cron_fields import CRON, CRON_CALLER
 
 OVERLAP_STATE_S = 86_400
 """For an entry that skips overlapping ticks: how long the state of its last job is kept without a change. After that the job
@@ -37,12 +36,8 @@ class TickJobs:
             )
 
 
-_TICK_JOBS: "Late[type[TickJobs]]" = Late("framework.cron.jobs:TickJobs")
-
-
-def job_of(entry: CronEntry, tick: int | None) -> PreparedJob | None:
-    """Return the job of a tick from the client of the process, which is made at its first use. Raises as ``TickJobs.make``."""
-    return port.current().service(_TICK_JOBS).make(entry, tick)
+# Made from the client of the process at its first use.
+TICK_JOBS: "Late[type[TickJobs]]" = Late("framework.features.cron.push:TickJobs")
 
 
 def _options(entry: CronEntry) -> Mapping[str, Any]:

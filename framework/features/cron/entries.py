@@ -1,19 +1,20 @@
-"""Collect the configured entries of the schedule: those of ``config/schedule.yml``, and those of classes with ``cron``."""
+"""Collect the configured entries of the schedule, apply the operators' orders to them, and decide which ticks are due."""
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from framework.cron.orders import NO_ORDER, Order
-from framework.cron_expression import CronExpression
+from framework.cron_expression import CronExpression, check_cron
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import ArgumentsError, ConfigurationProblem
+from framework.errors import ArgumentsError, ConfigurationProblem, PayloadError
 from framework.features.cron.settings import CronEntrySettings, CronSection, CronSettings
 from framework.messages import did_you_mean
 from framework.route.loading import LoadedWorkers
+from framework.typeguards import is_list, is_mapping
+from framework.wire.json import dumps, loads
 from framework.wire.protected import HIDDEN
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
@@ -25,6 +26,35 @@ SCHEDULE_FILE = "schedule.yml"
 """The file of the schedule in the config folder."""
 
 _FINGERPRINT_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The operators' order for one entry. ``None`` leaves what the configuration says."""
+
+    enabled: bool | None = None
+    cron: str | None = None
+    args: list[Any] | None = None
+    reason: str = ""
+    set_by: str = ""
+    set_at: float = 0.0
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        return dumps(asdict(self))
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Return whether the entry is as the configuration says."""
+        return self.enabled is None and self.cron is None and self.args is None
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to keep: it changes nothing, and no operator gave a reason for that."""
+        return self.changes_nothing and not self.reason
+
+
+NO_ORDER = Order()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +189,65 @@ def arguments_problems(file: str, key: str, declaration: Declaration, args: Any)
     except ArgumentsError as error:
         place = f"argument {error.argument!r} " if error.argument else ""
         yield ConfigurationProblem(file, key, f"{declaration.wire_name}: {place}{error.reason}")
+
+
+def decode_order(data: bytes | None) -> Order | None:
+    """Return the order in ``data``, ``None`` if it cannot be read: the entry is then as the configuration says."""
+    if data is None:
+        return NO_ORDER
+    try:
+        fields = loads(data, None)
+        if not is_mapping(fields):
+            return None
+        enabled, cron, args = fields.get("enabled"), fields.get("cron"), fields.get("args")
+        return Order(
+            enabled if isinstance(enabled, bool) else None,
+            None if cron is None else check_cron(cron),
+            args if is_list(args) else None,
+            str(fields.get("reason", "")),
+            str(fields.get("set_by", "")),
+            float(fields.get("set_at", 0.0)),
+        )
+    except (PayloadError, ValueError, TypeError):
+        return None
+
+
+MOST_CAUGHT_UP = 100
+"""The most missed ticks that ``missed: all`` catches up; older ones are skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueTicks:
+    """The ticks that are due: those that push a job, in order, and those that are skipped because they are too late."""
+
+    push: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+    more_skipped: bool = False
+    """Whether more ticks are skipped than ``skipped`` has."""
+
+    @property
+    def last(self) -> int:
+        """Return the last due tick."""
+        return (self.push or self.skipped or (0,))[-1]
+
+
+NOTHING_DUE = DueTicks()
+
+
+def due_ticks(expression: CronExpression, settled: int, now: float, missed: Missed, missed_after_s: float) -> DueTicks:
+    """Return the due ticks after ``settled``, the last tick that was decided about. ``now`` is without the offset of the entry.
+
+    A tick is missed ``missed_after_s`` after its time: no process ran, or Redis did not answer. Until then it is late and pushes its
+    job whatever the policy, as the end of a leader or a restart of Redis delays ticks. A tick that is not missed does the work of the
+    missed ones before it, so the policy ``once`` pushes a job for missed ticks only if no such tick is due.
+    """
+    found, more = expression.latest_ticks(settled, int(now), MOST_CAUGHT_UP)
+    if not found:
+        return NOTHING_DUE
+    late = [tick for tick in found if now - tick > missed_after_s]
+    kept = found[len(late) :]
+    if missed == "all":
+        kept, late = found, []
+    elif missed == "once" and not kept:
+        kept, late = late[-1:], late[:-1]
+    return DueTicks(tuple(kept), tuple(late), more)

@@ -8,12 +8,13 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from framework.cron.orders import Order
 from framework.declare.policy_options import Deduplicate
+from framework.features.cron import keys as cron_keys
+from framework.features.cron.entries import Order
 from framework.middleware.chain import CLIENT, Chain
 from framework.telemetry import context
 from framework.wire import keys
-from tests.cron.conftest import Cron, entry, worker
+from tests.features.cron.conftest import Cron, entry, worker
 from tests.harness import full_memory, until
 
 MINUTE_AGO = 61
@@ -142,9 +143,9 @@ def test_overlap_queue_pushes_one_run_after_the_last_job(cron, redis, redis_url)
     other = Cron(redis_url, redis, "host:2:b")
     state = cron.states.read().states["tick"]
     cron.redis.hset(
-        keys.cron_states("default"), "tick", state.raw.replace(one.fingerprint.encode(), rare.fingerprint.encode())
+        cron_keys.cron_states("default"), "tick", state.raw.replace(one.fingerprint.encode(), rare.fingerprint.encode())
     )
-    cron.redis.delete(keys.leader("default"))
+    cron.redis.delete(cron_keys.leader("default"))
     successor = other.scheduler(rare)
     successor.step()
     assert other.events.of("pushed") == []
@@ -164,7 +165,7 @@ def test_overlap_queue_pushes_one_run_after_the_last_job(cron, redis, redis_url)
 
 def test_changed_entry_keeps_the_run_that_waits(cron):
     one = entry("* * * * *", overlap="queue")
-    cron.redis.hset(keys.cron_states("default"), "tick", "1700000000 before last +")
+    cron.redis.hset(cron_keys.cron_states("default"), "tick", "1700000000 before last +")
     scheduler = cron.scheduler(one)
     scheduler.step()
     assert cron.states.read().states["tick"].waits
@@ -242,7 +243,7 @@ def test_full_server_refuses_the_push_and_keeps_the_tick(cron, redis):
 
 def test_unreadable_state_begins_again(cron):
     one = entry("* * * * *")
-    cron.redis.hset(keys.cron_states("default"), "tick", b"\xff nonsense")
+    cron.redis.hset(cron_keys.cron_states("default"), "tick", b"\xff nonsense")
     cron.scheduler(one).step()
     assert cron.states.read().states["tick"].fingerprint == one.fingerprint
     assert cron.pushed() == []
@@ -285,7 +286,9 @@ def test_orders_disable_and_override_an_entry(cron):
     assert cron.states.read().states["tick"] == begun
     # The ticks while it was disabled are not missed.
     cron.states.change_order("tick", lambda *_: Order(args=["fast"], set_at=2.0))
-    cron.redis.hset(keys.cron_states("default"), "tick", begun.raw.replace(str(begun.tick).encode(), b"1700000000"))
+    cron.redis.hset(
+        cron_keys.cron_states("default"), "tick", begun.raw.replace(str(begun.tick).encode(), b"1700000000")
+    )
     cron.scheduler(one).step()
     assert cron.pushed() == []
     again = cron.scheduler(one)
@@ -297,7 +300,7 @@ def test_orders_disable_and_override_an_entry(cron):
 def test_unreadable_order_counts_as_not_given(cron):
     one = entry()
     cron.settled(one, MINUTE_AGO)
-    cron.redis.hset(keys.cron_orders("default"), "tick", json.dumps({"cron": "nonsense"}))
+    cron.redis.hset(cron_keys.cron_orders("default"), "tick", json.dumps({"cron": "nonsense"}))
     cron.scheduler(one).step()
     assert cron.pushed()
     assert cron.events.of("unreadable_order") == [["tick"]]
@@ -315,27 +318,27 @@ def test_only_the_leader_pushes(cron, redis, redis_url):
     leader.release()
     follower.step()
     assert cron.pushed()
-    assert redis.get(keys.leader("default")) == b"host:2:b"
+    assert redis.get(cron_keys.leader("default")) == b"host:2:b"
     # The lease of another process is not released.
     leader.leadership._until = float("inf")
     leader.release()
-    assert redis.get(keys.leader("default")) == b"host:2:b"
+    assert redis.get(cron_keys.leader("default")) == b"host:2:b"
     other.shard.close()
 
 
 def test_ending_process_gives_up_the_lease(cron, redis):
     scheduler = cron.scheduler(entry())
     scheduler.step()
-    cron.may_lead = False
+    scheduler.may_lead = False
     scheduler.step()
-    assert not redis.exists(keys.leader("default"))
+    assert not redis.exists(cron_keys.leader("default"))
     assert cron.events.of("leader") == [[True], [False]]
 
 
 def test_process_without_entries_leads_only_when_asked(cron, redis):
     scheduler = cron.scheduler()
     scheduler.step()
-    assert not redis.exists(keys.leader("default"))
+    assert not redis.exists(cron_keys.leader("default"))
     assert scheduler.leadership.ask() is False
     scheduler.step()
     assert scheduler.leadership.ask() is True
@@ -354,7 +357,7 @@ def test_outage_is_raised_and_states_are_read_again(cron):
     def outage(entry, tick):
         raise RedisConnectionError("gone")
 
-    scheduler._make_job = outage
+    scheduler._jobs = SimpleNamespace(make=outage)
     with pytest.raises(RedisConnectionError):
         scheduler.step()
     assert scheduler._snapshot is None

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from framework.all_settings import load
-from framework.cron.added import AddedEntries, AddedEntry, check_new_entry, decode_added
 from framework.errors import ConfigurationError
+from framework.features.cron import keys
+from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, decode_added
 from framework.features.cron.settings import CronEntrySettings
 from framework.store.absent_keys import AbsentKeys
-from framework.wire import keys
-from tests.cron.conftest import Cron, entry, worker
+from tests.features.cron.conftest import Cron, entry, worker
 from tests.harness import until
 from tests.tables import each_row
 

@@ -5,18 +5,19 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from framework.cron.added import added_place
-from framework.cron.entries import CronEntry, Overlap
-from framework.cron.orders import NO_ORDER, Order, decode_order
 from framework.errors import MissingKeyError, StateRefusedError
+from framework.features.cron import keys as cron_keys
+from framework.features.cron.added import added_place
+from framework.features.cron.entries import NO_ORDER, CronEntry, Order, Overlap, decode_order
 from framework.push.prepared_job import PreparedJob
 from framework.store.clock import epoch_s
-from framework.store.script import CRON_PUSH
+from framework.store.script import LOCK_PARTS, Script
 from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 
+CRON_PUSH = Script("cron/push", *LOCK_PARTS, "recorded", "turns")
 KEPT_TICKS = 50
 """The most settled ticks that an entry shows."""
 
@@ -83,9 +84,9 @@ class CronStates:
         self._client = client
         self._application = application
         self._signatures = signatures
-        self._states = keys.cron_states(application)
-        self._orders = keys.cron_orders(application)
-        self._entries = keys.cron_entries(application)
+        self._states = cron_keys.cron_states(application)
+        self._orders = cron_keys.cron_orders(application)
+        self._entries = cron_keys.cron_entries(application)
 
     def read(self) -> Snapshot:
         """Read all states, orders and added entries, in one round trip."""
@@ -156,7 +157,7 @@ class CronStates:
         return self._run(name, old, "" if tick is None else str(tick), fingerprint, more, job.queue)
 
     def _run(self, name: str, old: bytes, tick: str, fingerprint: str, more: Sequence[Any], queue: str) -> Settlement:
-        names = [self._states, keys.cron_ticks(self._application, name), keys.QUEUES, keys.queue(queue)]
+        names = [self._states, cron_keys.cron_ticks(self._application, name), keys.QUEUES, keys.queue(queue)]
         reply: Any = CRON_PUSH(self._client, names, [name, old, tick, fingerprint, *more, KEPT_TICKS, _KEPT_MS])
         if isinstance(reply, int):
             return TOO_EARLY if reply else FIRST_ELSEWHERE
@@ -165,7 +166,7 @@ class CronStates:
 
     def leader(self) -> str:
         """Return the identity of the process that leads the application, empty if none does."""
-        found = cast("bytes | None", self._client.get(keys.leader(self._application)))
+        found = cast("bytes | None", self._client.get(cron_keys.leader(self._application)))
         return decode_escaped(found or b"")
 
     def has_ended(self, jid: Jid) -> bool:
@@ -175,7 +176,7 @@ class CronStates:
 
     def last_ticks(self, name: str, count: int = KEPT_TICKS) -> list[SettledTick]:
         """Return the last settled ticks of an entry, the newest first."""
-        lines: Any = self._client.lrange(keys.cron_ticks(self._application, name), 0, count - 1)
+        lines: Any = self._client.lrange(cron_keys.cron_ticks(self._application, name), 0, count - 1)
         return [tick for tick in map(_decode_tick, lines) if tick is not None]
 
     def change_order(self, name: str, change: Callable[[Order, float], Order]) -> None:
@@ -217,7 +218,7 @@ class CronStates:
     def _queue_forget(self, pipeline: Any, name: str) -> None:
         pipeline.hdel(self._states, name)
         pipeline.hdel(self._orders, name)
-        pipeline.delete(keys.cron_ticks(self._application, name))
+        pipeline.delete(cron_keys.cron_ticks(self._application, name))
 
 
 def next_tick(entry: CronEntry, state: EntryState | None, now: float) -> int | None:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from framework.command_line import command
-from framework.cron.due_ticks import DueTicks
-from framework.cron.entries import CronEntry
+from framework.features.cron.entries import CronEntry, DueTicks
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.telemetry.rate_limit import LogRateLimit

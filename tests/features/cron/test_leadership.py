@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from framework import leader, lifecycle
-from framework.cron.leadership import Leadership
+from framework.features.cron import keys
+from framework.features.cron.leadership import Leadership, LeadershipEvents
 from framework.process.events import ProcessEvents
-from framework.process.leadership_events import LeadershipEvents
 from framework.process.lifecycle import LifecycleEvents
-from framework.wire import keys
+from framework.process_clock import process_clock
 from tests.harness import RecordingTracker
 
 
@@ -17,14 +17,20 @@ from tests.harness import RecordingTracker
 def told(monkeypatch):
     """Return the calls of the handlers that this test registers."""
     made = {event: [] for event in lifecycle.lifecycle_handlers}
-    for module in ("framework.lifecycle", "framework.process.lifecycle", "framework.process.leadership_events"):
+    for module in ("framework.lifecycle", "framework.process.lifecycle", "framework.features.cron.leadership"):
         monkeypatch.setattr(f"{module}.lifecycle_handlers", made)
     return []
 
 
-def test_leader_events_come_in_turns(told, redis):
-    now = [100.0]
-    leadership = Leadership(redis, keys.leader("default"), "host:1:a", monotonic=lambda: now[0])
+@pytest.fixture
+def now():
+    seconds = [100.0]
+    with process_clock.override(monotonic=lambda: seconds[0]):
+        yield seconds
+
+
+def test_leader_events_come_in_turns(told, now, redis):
+    leadership = Leadership(redis, keys.leader("default"), "host:1:a")
     other = Leadership(redis, keys.leader("default"), "host:2:b")
     lifecycle_events = LifecycleEvents(ProcessEvents("main", RecordingTracker()))
     events = LeadershipEvents(leadership, lifecycle_events)

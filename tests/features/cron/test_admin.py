@@ -5,15 +5,18 @@ import asyncio
 import pytest
 
 from framework import CronWorker, admin
-from framework.cron.orders import Order
-from framework.cron.states import CronStates
 from framework.declare import port, registry
 from framework.errors import ConfigurationError, JobRefusedError, ReadOnlyError, UnknownNameError
+from framework.features.cron import keys
+from framework.features.cron.entries import Order
+from framework.features.cron.store import CronStates
 from framework.features.deduplication.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
-from framework.wire import keys
+from tests.admin.conftest import both_shards
+
+__all__ = ["both_shards"]
 
 
 @pytest.fixture

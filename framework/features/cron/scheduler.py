@@ -2,24 +2,20 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
-from framework.cron.added import AddedEntries
-from framework.cron.due_ticks import due_ticks
-from framework.cron.entries import CronEntry
-from framework.cron.events import CronEvents
-from framework.cron.leadership import Leadership
-from framework.cron.states import FIRST_ELSEWHERE, TOO_EARLY, CronStates, EntryState, Settlement, Snapshot
-from framework.push.prepared_job import PreparedJob
+from framework.features.cron.added import AddedEntries
+from framework.features.cron.entries import CronEntry, due_ticks
+from framework.features.cron.events import CronEvents
+from framework.features.cron.leadership import Leadership
+from framework.features.cron.push import TickJobs
+from framework.features.cron.store import FIRST_ELSEWHERE, TOO_EARLY, CronStates, EntryState, Settlement, Snapshot
 from framework.recover.reaper import jittered
 from framework.store.script import is_lasting
 from framework.timings import STANDARD, Timings
-
-JobMaker = Callable[[CronEntry, int], PreparedJob | None]
-"""Returns the job of a tick, ``None`` if a client middleware dropped it. Raises what a push raises, and redis errors."""
 
 _RETRY_S = 10.0
 """The time until an entry whose push failed is tried again."""
@@ -50,14 +46,12 @@ class CronScheduler:
         states: CronStates,
         leadership: Leadership,
         entries: Mapping[str, CronEntry],
-        make_job: JobMaker,
+        jobs: TickJobs,
         events: CronEvents,
         *,
         added: AddedEntries | None = None,
         kind: Leadership | None = None,
-        may_lead: Callable[[], bool] = lambda: True,
         timings: Timings = STANDARD,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._states = states
         self.leadership = leadership
@@ -67,11 +61,11 @@ class CronScheduler:
         self._added = added
         self._entries = entries
         """The configured entries, and those that were added at run time."""
-        self._make_job = make_job
+        self._jobs = jobs
         self._events = events
-        self._may_lead = may_lead
+        self.may_lead = True
+        """Whether the process may lead."""
         self._timings = timings
-        self._monotonic = monotonic
         self._taken: Mapping[str, CronEntry] | None = None
         self._led = False
         self._snapshot: Snapshot | None = None
@@ -86,7 +80,7 @@ class CronScheduler:
         Raises redis errors of the connection.
         """
         try:
-            if not (self._may_lead() and self._has_work()):
+            if not (self.may_lead and self._has_work()):
                 self.release()
                 return self._timings.leader_check_period_s
             return self._lead() if self._renew() else self._follow()
@@ -137,12 +131,12 @@ class CronScheduler:
 
     def _fresh_snapshot(self) -> Snapshot:
         """Return the states; they are read again when they are old, and when a tick may be due."""
-        now = self._monotonic()
+        now = time.monotonic()
         found = self._snapshot
         due = any(one.due_at <= now + self._clock_offset_s for one in self._next.values())
         if found is None or due or now - self._read_at >= self._timings.cron_read_period_s:
             found = self._snapshot = self._states.read()
-            self._read_at = self._monotonic()
+            self._read_at = time.monotonic()
             self._clock_offset_s = found.now - self._read_at
             self._take_added(found)
         return found
@@ -162,11 +156,11 @@ class CronScheduler:
             self._events.unusable(name, why)
 
     def _now(self) -> float:
-        return self._monotonic() + self._clock_offset_s
+        return time.monotonic() + self._clock_offset_s
 
     def _guarded(self, snapshot: Snapshot, name: str, configured: CronEntry) -> float:
         """Return the seconds until the entry is due again. An error of one entry does not stop the others."""
-        retry_s = self._retry_at.get(name, 0.0) - self._monotonic()
+        retry_s = self._retry_at.get(name, 0.0) - time.monotonic()
         if retry_s > 0:
             return retry_s
         entry = configured
@@ -181,7 +175,7 @@ class CronScheduler:
             failure = error
         self._events.failed(entry, failure)
         self._next.pop(name, None)
-        self._retry_at[name] = self._monotonic() + _RETRY_S
+        self._retry_at[name] = time.monotonic() + _RETRY_S
         return _RETRY_S
 
     def _ordered(self, snapshot: Snapshot, configured: CronEntry) -> CronEntry:
@@ -261,7 +255,7 @@ class CronScheduler:
         return self._note_next(entry, raw, settled).due_at
 
     def _settle_tick(self, entry: CronEntry, raw: bytes, tick: int, *, pushes: bool) -> tuple[Settlement, str]:
-        job = self._make_job(entry, tick) if pushes else None
+        job = self._jobs.make(entry, tick) if pushes else None
         if job is None:
             outcome = "dropped" if pushes else "missed"
             return self._states.settle(entry.name, raw, tick, entry.fingerprint, outcome), ""

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from framework.cron.entries import SCHEDULE_FILE, CronEntry, arguments_problems, collect_entries, entry_of
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import (
@@ -17,6 +16,8 @@ from framework.errors import (
     PayloadError,
     StateRefusedError,
 )
+from framework.features.cron import keys
+from framework.features.cron.entries import SCHEDULE_FILE, CronEntry, arguments_problems, collect_entries, entry_of
 from framework.features.cron.settings import CronEntrySettings, CronSettings, Schedule
 from framework.messages import did_you_mean
 from framework.push.protection import PayloadProtection, open_protection
@@ -26,7 +27,6 @@ from framework.settings.schema import SettingsSchema
 from framework.store.absent_keys import AbsentKeys
 from framework.typeguards import is_mapping
 from framework.types import Json
-from framework.wire import keys
 from framework.wire.json import dumps, loads
 from framework.wire.stored_state import StatePlace
 
