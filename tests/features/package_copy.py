@@ -59,8 +59,12 @@ def copy_without(removed: Collection[str], folder: Path) -> Path:
     _link(PACKAGE, package, left_out={*doors, *COMPOSED, "features"})
     _link(PACKAGE / "features", package / "features", left_out={*removed, "order.py"})
     for name in (ORDER, *COMPOSED):
-        tree = _Without(removed).visit(ast.parse((PACKAGE / name).read_text()))
-        (package / name).write_text(ast.unparse(tree))
+        without = _Without(removed)
+        tree = without.visit(ast.parse((PACKAGE / name).read_text()))
+        if without.names:
+            (package / name).write_text(ast.unparse(tree))
+        else:
+            (package / name).symlink_to(PACKAGE / name)
     return folder
 
 
@@ -72,16 +76,17 @@ def copy_with(room: Path, bases: dict[str, dict[str, str]], folder: Path) -> Pat
     copy_without((), folder)
     package = folder / "framework"
     shutil.copytree(room, package / "features" / room.name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in (ORDER, *COMPOSED):
-        path, text = package / name, (package / name).read_text()
+    for name in (ORDER, *bases):
+        path, text = package / name, (package / name).read_text().rstrip()
         if name == ORDER:
             record = room.name.upper()
             text = text.replace("\nFEATURES", f"\nfrom framework.features.{room.name} import {record}\nFEATURES")
-            text = text.removesuffix(")") + f", {record})"
+            text = text.removesuffix(")") + f"    {record},\n)\n"
         for composed, base in bases.get(name, {}).items():
             module = "settings" if name == "all_settings.py" else "attributes"
             text = text.replace(f"class {composed}(", f"class {composed}({base}, ")
             text = f"from framework.features.{room.name}.{module} import {base}\n{text}"
+        path.unlink()
         path.write_text(text)
     return folder
 
@@ -99,12 +104,12 @@ class _Without(ast.NodeTransformer):
 
     def __init__(self, removed: Collection[str]) -> None:
         self._removed = removed
-        self._names: set[str] = set()
+        self.names: set[str] = set()
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
         if not any(f"{node.module}.".startswith(f"framework.features.{room}.") for room in self._removed):
             return node
-        self._names |= {alias.name for alias in node.names}
+        self.names |= {alias.name for alias in node.names}
         return None
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
@@ -112,11 +117,11 @@ class _Without(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.Tuple:
-        node.elts = [one for one in node.elts if not (isinstance(one, ast.Name) and one.id in self._names)]
+        node.elts = [one for one in node.elts if not (isinstance(one, ast.Name) and one.id in self.names)]
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return None if self._names_in(node.annotation) else self.generic_visit(node)
 
     def _names_in(self, node: ast.AST) -> bool:
-        return any(isinstance(one, ast.Name) and one.id in self._names for one in ast.walk(node))
+        return any(isinstance(one, ast.Name) and one.id in self.names for one in ast.walk(node))
