@@ -6,10 +6,9 @@ from datetime import datetime
 from pathlib import Path
 
 from framework.devtools.compat import manifest
-from framework.devtools.compat.release_check import compare_with, snapshot_of
+from framework.devtools.compat.compare import compare_with, snapshot_of
 from framework.devtools.lint.application import read_application
-from framework.devtools.lint.config import read_config
-from framework.devtools.lint.paths import lint_paths
+from framework.devtools.lint.linter import lint_paths, read_config
 from framework.devtools.lint.workspace import find_module
 from framework.errors import ConfigurationError, DeclarationError
 from framework.terminal.output import display_path

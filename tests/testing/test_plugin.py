@@ -11,7 +11,7 @@ import pytest
 
 from framework import ApplicationWorker
 from framework.devtools.compat import manifest
-from framework.devtools.compat.release_check import snapshot_of
+from framework.devtools.compat.compare import snapshot_of
 from framework.terminal.project import load_project
 from framework.testing import ModeError, check_workers, exclusive_use, perform_one, real
 from framework.wiring import client as wiring

@@ -11,10 +11,9 @@ import click
 
 from framework.command_line import command
 from framework.devtools.compat import manifest
-from framework.devtools.compat.compare import count_findings
+from framework.devtools.compat.compare import compare_with, count_findings, snapshot_of
 from framework.devtools.compat.findings import CompatFinding
 from framework.devtools.compat.manifest import Manifest
-from framework.devtools.compat.release_check import compare_with, snapshot_of
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_FAILED
 from framework.terminal.options import REASON_HELP, json_option, modules_option

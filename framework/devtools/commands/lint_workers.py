@@ -11,12 +11,18 @@ from typing import Any
 import click
 
 from framework.command_line import command, with_local_commands
-from framework.devtools.lint.application import LintedApplication, read_application
-from framework.devtools.lint.config import LintConfig, expand_sets, read_config, unknown_codes
-from framework.devtools.lint.paths import lint_paths
-from framework.devtools.lint.registry import RULES, SETS, set_of
+from framework.devtools.lint.application import LintedApplication, read_application, schedule_problems
+from framework.devtools.lint.linter import (
+    RULES,
+    SETS,
+    LintConfig,
+    expand_sets,
+    lint_paths,
+    read_config,
+    set_of,
+    unknown_codes,
+)
 from framework.devtools.lint.rule import LintFinding, LintRule
-from framework.devtools.lint.schedule_file import schedule_problems
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 from framework.terminal.options import ChoiceOption
 from framework.terminal.output import display_path, echo, echo_json, echo_lines, refuse_unknown, reports_errors

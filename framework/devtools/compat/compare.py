@@ -8,14 +8,16 @@ with a class or version that the process does not know waits for another process
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from framework.devtools.compat import findings
-from framework.devtools.compat.arguments import find_incompatibilities, safe_changes
-from framework.devtools.compat.findings import CompatFinding
+from framework.devtools.compat import findings, manifest
+from framework.devtools.compat.findings import CompatFinding, find_incompatibilities, safe_changes
 from framework.devtools.compat.manifest import Manifest, Parameters, ReleasedWorker, in_flight
-from framework.devtools.compat.renames import likely_renames
 from framework.route.rule_checks import serves
+from framework.route.topology import former_locations, queues_on
+from framework.settings.released_queues import ReleasedQueues
+from framework.terminal.project import Project
 
 
 class ServedQueues(NamedTuple):
@@ -193,3 +195,68 @@ def count_findings(findings: Collection[CompatFinding]) -> Mapping[str, int]:
     """Return the number of failures, and of safe changes."""
     failing = sum(finding.fails for finding in findings)
     return {"findings": failing, "changes": len(findings) - failing}
+
+
+_MIN_SIMILARITY = 0.6
+
+
+def likely_renames(last: Manifest, today: Manifest) -> dict[str, str]:
+    """Map each removed wire name to the most similar new worker: the same class, else equal parameters and a similar name."""
+    vanished = {name: entry for name, entry in last.workers.items() if today.find_worker(name) is None}
+    found: dict[str, str] = {}
+    free = {
+        name: entry for name, entry in today.workers.items() if last.find_worker(name) is None and not entry.aliases
+    }
+    for name, entry in vanished.items():
+        if name in today.retired:
+            continue
+        likeness = {one: _similarity(name, entry, one, heir) for one, heir in free.items()}
+        best = max(likeness, key=lambda one: likeness[one], default=None)
+        if best is not None and likeness[best] >= _MIN_SIMILARITY:
+            found[name] = best
+            del free[best]
+    return found
+
+
+def _similarity(name: str, old: ReleasedWorker, heir: str, new: ReleasedWorker) -> float:
+    if old.place == new.place:
+        return 3.0
+    if old.place.rpartition(".")[2] == new.place.rpartition(".")[2]:
+        return 2.0
+    like = SequenceMatcher(None, name, heir).ratio()
+    same = [(one.name, one.type) for one in old.perform] == [(one.name, one.type) for one in new.perform]
+    if not same:
+        return 0.0
+    # Equal parameters are evidence only if there are parameters; without them the names decide.
+    return like + 0.5 * bool(old.perform)
+
+
+def snapshot_of(project: Project, release: str, day: date) -> Manifest:
+    """Return the manifest of today's workers, as the release of this name."""
+    settings = project.settings
+    return manifest.snapshot(
+        project.declarations.values(),
+        project.router,
+        strict=settings.strict_arguments,
+        retired=settings.retired_workers,
+        release=release,
+        day=day,
+    )
+
+
+def compare_with(project: Project, last: Manifest, today: Manifest) -> list[CompatFinding]:
+    """Return the effects of a deploy of today's workers on jobs of the last release."""
+    settings = project.settings
+    listed = [line.name for line in settings.queues]
+    # Without queues.yml a process serves the queues of all loaded classes, and those of earlier releases.
+    served = listed or _served_without_file(project, last)
+    served_queues = ServedQueues(served, list(settings.shards), settings.config_label, has_file=bool(listed))
+    return ReleaseComparison(last, today, served_queues).findings()
+
+
+def _served_without_file(project: Project, last: Manifest) -> set[str]:
+    declarations = list(project.declarations.values())
+    places = {name: tuple((queue, entry.shard) for queue in entry.queues) for name, entry in last.workers.items()}
+    released = ReleasedQueues(places, tuple(last.former_locations))
+    former = {place.queue for place in former_locations(project.router, declarations, released)}
+    return former.union(*(queues_on(project.router, declarations, shard) for shard in project.settings.shards))

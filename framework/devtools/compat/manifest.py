@@ -17,8 +17,7 @@ from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.declare.signature import JobSignature
 from framework.declare.strict_json import NotJsonError, check_strict_json
-from framework.devtools.compat.json_schema import JsonSchema, schema_of
-from framework.devtools.queues_schema import JSON_SCHEMA_DIALECT
+from framework.devtools.compat.json_schema import JSON_SCHEMA_DIALECT, JsonSchema, schema_of
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.router import Router
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text

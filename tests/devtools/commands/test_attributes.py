@@ -10,7 +10,7 @@ import pytest
 
 from framework.application_worker import ATTRIBUTES, CONSTRAINTS
 from framework.declare.attribute import GROUPS
-from framework.devtools.docs_pages import PageError, all_commands, fill_page, generated_parts, names_of
+from framework.devtools.commands.attributes import PageError, all_commands, fill_page, generated_parts, names_of
 from tests.fork_server import FORK_SERVER
 from tests.tables import each_row
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from framework.devtools.lint.registry import RULES
+from framework.devtools.lint.linter import RULES
 from tests.devtools.lint.conftest import worker, write
 from tests.fork_server import FORK_SERVER
 from tests.tables import each_row

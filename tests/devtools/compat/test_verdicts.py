@@ -10,10 +10,9 @@ from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
 from framework.declare.signature import build_signature
-from framework.devtools.compat.arguments import find_incompatibilities
-from framework.devtools.compat.json_schema import schema_of
+from framework.devtools.compat.findings import find_incompatibilities
+from framework.devtools.compat.json_schema import is_superset, schema_of
 from framework.devtools.compat.manifest import Manifest, ReleasedWorker, manifest_text, parameters_of, parse_manifest
-from framework.devtools.compat.schema_subset import is_superset
 from framework.errors import ArgumentsError
 
 

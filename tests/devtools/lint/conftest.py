@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.devtools.lint.config import LintConfig
-from framework.devtools.lint.linter import lint
-from framework.devtools.lint.registry import GITLAB, SETS
+from framework.devtools.lint.linter import GITLAB, SETS, LintConfig, lint
 from framework.devtools.lint.rule import LintFinding
 from framework.devtools.lint.workspace import ApplicationFacts, read_workspace
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.devtools.lint.config import LintConfig
-from framework.devtools.lint.linter import lint
+from framework.devtools.lint.linter import LintConfig, lint
 from framework.devtools.lint.rule import LintFinding
 from framework.devtools.lint.workspace import ApplicationFacts, read_workspace
 from tests.devtools.lint.conftest import LintFiles, codes, worker, write

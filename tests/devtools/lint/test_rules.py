@@ -1,6 +1,6 @@
 """Test the examples of every code: the bad one has findings at the marked lines only, the good one has none."""
 
-from framework.devtools.lint.registry import RULES
+from framework.devtools.lint.linter import RULES
 from framework.devtools.lint.rule import LintRule
 from tests.devtools.lint.conftest import LintFiles, codes
 from tests.tables import each_row

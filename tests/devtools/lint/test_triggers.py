@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.devtools.lint.config import LintConfig
+from framework.devtools.lint.linter import LintConfig
 from tests.devtools.lint.conftest import LintFiles
 
 HEAD = """

@@ -7,10 +7,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from framework.devtools.lint.config import LintConfig
-from framework.devtools.lint.linter import lint
+from framework.devtools.lint.linter import GITLAB, SETS, LintConfig, lint
 from framework.devtools.lint.module import UnreadableError, parse
-from framework.devtools.lint.registry import GITLAB, SETS
 from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_workspace
 from tests.devtools.lint.conftest import CATEGORIES, LintFiles, codes, worker, write
 

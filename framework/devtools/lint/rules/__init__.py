@@ -1,1 +1,1 @@
-"""Rules by subject; ``framework.devtools.lint.registry`` lists all."""
+"""Rules by subject; ``framework.devtools.lint.linter`` lists all."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from framework.devtools.lint.config import LintConfig
-from framework.devtools.lint.registry import GITLAB, SETS
+from framework.devtools.lint.linter import GITLAB, SETS, LintConfig
 from tests.devtools.lint.conftest import LintFiles, codes, worker
 
 

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 import framework
-from framework.devtools.lint.public_modules import PUBLIC_MODULES, is_public
+from framework.devtools.lint.rules.perform_body import PUBLIC_MODULES, is_public
 from tests.harness import ROOT
 
 FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} - {

@@ -8,7 +8,7 @@ import pytest
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.devtools import catalog
+from framework.devtools.commands import generate_queues
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_queue_weights_join_namespace_of_equal_weights():
         declare("DWorker", queue_namespace="odd", weight=3),
         declare("EWorker", weight=5),
     ]
-    weights = catalog.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1}, {})
+    weights = generate_queues.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1}, {})
     assert weights == [("default", 4), ("e", 5), ("even", 2), ("odd:c", 1), ("odd:d", 3)]
 
 
@@ -43,8 +43,10 @@ def test_queue_weights_of_namespace_come_from_the_table():
         declare("DWorker", queue_namespace="mix", urgency="high"),
         declare("NsWorker", weight=4),  # the queue has the name of the namespace
     ]
-    assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
+    assert generate_queues.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
 
 
 def test_catalog_shared_queues_are_found():
-    assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}
+    assert generate_queues.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {
+        "a": ["A", "AWorker"]
+    }

@@ -14,8 +14,8 @@ from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import queue_facts, registry
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.validators import InvalidValue
-from framework.devtools import catalog
-from framework.devtools.queues_schema import all_queues_schema
+from framework.devtools.commands import generate_queues
+from framework.devtools.commands.generate_queues import all_queues_schema
 from framework.settings.yaml_file import read_yaml
 from tests.tables import each_row
 
@@ -49,10 +49,10 @@ def test_schema_is_valid_and_has_the_fields_in_order():
 
 
 def test_schema_accepts_the_committed_file():
-    schema = json.loads((ROOT / "workers" / catalog.SCHEMA_NAME).read_text())
+    schema = json.loads((ROOT / "workers" / generate_queues.SCHEMA_NAME).read_text())
     file = ROOT / "workers" / "all_queues.yml"
     jsonschema.Draft202012Validator(schema).validate(read_yaml(file))
-    assert file.read_text().splitlines()[0] == f"# yaml-language-server: $schema={catalog.SCHEMA_NAME}"
+    assert file.read_text().splitlines()[0] == f"# yaml-language-server: $schema={generate_queues.SCHEMA_NAME}"
 
 
 @each_row(
