@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -11,10 +11,9 @@ import redis
 from framework.admin.held_jobs import HeldJobs
 from framework.admin.job_counts import QUEUE_PREFIX, OnProgress, jobs_of_classes
 from framework.admin.statistics import reply_number
-from framework.features.results.payload import call_of
 from framework.types import Payload, Priority
 from framework.wire import keys
-from framework.wire.job import PROFILE, timestamp
+from framework.wire.job import timestamp
 from framework.wire.sub_queues import LEVELS, PRIORITY, parent_of
 
 WINDOW_MIN = 5
@@ -53,10 +52,6 @@ class Backlog:
     held: int = 0
     """Jobs that its limit or its pause holds."""
     held_since: float | None = None
-    called: int = 0
-    """The jobs in ``places`` whose callers want their answers."""
-    profiled: int = 0
-    """The jobs in ``places`` whose runs are profiled."""
     levels: Counter[Priority] = field(default_factory=Counter[Priority])
     """The jobs in ``places`` by their level, of a class that declares a priority."""
     queues: Counter[str] = field(default_factory=Counter[str])
@@ -67,8 +62,6 @@ class Backlog:
     def add(self, place: str, payload: Payload) -> None:
         """Count a job."""
         self.places[place] += 1
-        self.called += call_of(payload) is not None
-        self.profiled += PROFILE in payload
         if (level := payload.get(PRIORITY)) in LEVELS:
             self.levels[level] += 1
         if isinstance(queue := payload.get("queue"), str):
@@ -98,15 +91,20 @@ class ClassRates(NamedTuple):
 
 
 def read_backlog(
-    client: "redis.Redis", names: Collection[str], held: Iterable[HeldJobs], on_progress: OnProgress
+    client: "redis.Redis",
+    names: Collection[str],
+    held: Iterable[HeldJobs],
+    on_progress: OnProgress,
+    on_job: Callable[[Payload], None] = lambda _: None,
 ) -> Backlog:
     """Scan the jobs of the shard for those of a class, in bounded steps; ``held`` are its held jobs. Raises redis errors.
 
-    ``names`` are its wire name and its aliases.
+    ``names`` are its wire name and its aliases; ``on_job`` gets each job but the held ones.
     """
     found = Backlog()
     for _, place, payload in jobs_of_classes(client, names, on_progress):
         found.add(place, payload)
+        on_job(payload)
     for one in held:
         found.held += one.jobs
         found.held_since = one.since if found.held_since is None else min(found.held_since, one.since)

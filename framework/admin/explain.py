@@ -5,37 +5,46 @@ from dataclasses import dataclass, field
 
 from framework import timings
 from framework.admin.deferred import deferral_count
-from framework.admin.early_end import early_end_blockers
-from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition, ShownLimit
-from framework.admin.run_bounds import end_of_run
+from framework.admin.explain_reader import (
+    Blocker,
+    ExplainReader,
+    HeldPosition,
+    KeptFact,
+    ShownFacts,
+    ShownLimit,
+    joined_facts,
+)
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command, remedy_command, worker_command
 from framework.declare.declaration import Declaration
 from framework.execute.admission import LOCAL_STAGES, REMOTE_STAGES
+from framework.execute.timeouts import timeout_of
 from framework.feature import features
-from framework.finish.endings import NO_KEY, NO_STORE
 from framework.text import format_count, format_duration, format_times
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import (
     DEATH_COUNT,
     DEFERRED,
     DEFERRED_BY,
     INTERRUPTED_COUNT,
-    OVER_LIMIT_BY,
-    OVER_LIMIT_COUNT,
     UNKNOWN_COUNT,
     UNKNOWN_SINCE,
     count_of,
+    expiry_of,
     timestamp,
 )
 from framework.wire.owners import split_owner
-from framework.wire.protected import ENCRYPTION_KEY
 from framework.wire.sub_queues import NORMAL, level_of, parent_of
 
 _MAX_TEXT = 200
+_WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
+"""The kinds of places whose jobs run by themselves."""
+_EARLY_END = "the process that fetches it, which ends it without running"
+_RUBY_EARLY_END = (
+    "the process that runs it: an iterable job ends before its next item; any other runs, and may read `self.cancelled`"
+)
 _NO_ERROR = (
     "no run of it has failed. An operator or a program (Sidekiq's Web, its API) killed it, or it was quarantined: "
     "then its log line with job_status quarantined has the reason"
@@ -70,8 +79,12 @@ class Explanation:
     resources: Sequence[str]
     interruptions: Interruptions
     blockers: Sequence[Blocker]
-    iteration: SavedIteration | None = None
-    """The cursor and the progress of an iterable job that has begun."""
+    origin: ShownFacts
+    """What has made it, such as its batch."""
+    wishes: ShownFacts
+    """What its push has asked for, such as an answer."""
+    progress: ShownFacts
+    """What its runs have done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +126,7 @@ class Explainer:
         """Return the explanation of a job at the place where it was found."""
         payload, place = location.payload, location.store
         where, reasons = self._blockers_at(location, payload)
-        reasons = [*early_end_blockers(location, self._snapshot), *reasons]
+        reasons = [*self._early_end(location), *reasons]
         return Explanation(
             self._snapshot.shard,
             location,
@@ -124,8 +137,27 @@ class Explainer:
             self._held_resources(place, payload),
             self._classes.interruptions(payload),
             reasons,
-            self._snapshot.iteration(str(payload.get("jid"))),
+            self.origin(payload),
+            joined_facts(one.wishes(payload) for one in self._readers),
+            joined_facts(one.progress(payload) for one in self._readers),
         )
+
+    def origin(self, payload: Payload) -> ShownFacts:
+        """Return what has made a job."""
+        return joined_facts(one.origin(payload) for one in self._readers)
+
+    def kept(self, jid: Jid) -> Mapping[str, KeptFact | None]:
+        """Return what the shard keeps of a job, also after its end, by the name of the field."""
+        return {one.kept_name: one.kept(jid) for one in self._readers if one.kept_name}
+
+    def count(self, payload: Payload) -> None:
+        """Count a job of the class that is explained, for ``facts_of_class``."""
+        for one in self._readers:
+            one.count(payload)
+
+    def facts_of_class(self, worker: str) -> ShownFacts:
+        """Return what features say of the counted jobs of a class."""
+        return joined_facts(one.of_class(worker) for one in self._readers)
 
     def limit_of(self, worker: str) -> ShownLimit:
         """Return the limit of a class."""
@@ -148,7 +180,7 @@ class Explainer:
         match location.store.kind:
             case "scheduled":
                 unknown = [] if self._unknown_class(payload) else self._unknown_class_so_far(payload)
-                deferrals = [*_deferral_blockers(payload, self._cause_of_deferral(payload)), *unknown]
+                deferrals = [*self.deferrals(payload), *unknown]
                 result = f"schedule, {position}", [*deferrals, *self._until_due(location, payload)]
             case "retry":
                 failed = [Blocker("failed", f"it failed: {_error_text(payload)}", "its next run")]
@@ -213,7 +245,7 @@ class Explainer:
             return Blocker(
                 "running",
                 f"it runs, since {format_duration(self._snapshot.now - owner.running_since)}; {lease}",
-                end_of_run(payload, (self._classes.declarations or {}).get(str(payload.get("class")))),
+                self.end_of_run(payload),
             )
         period_s = self._timings.record_period_s
         why = f"fetched, but not begun when its process last wrote its record (each {period_s:g} s); {lease}"
@@ -245,9 +277,52 @@ class Explainer:
         queue = str(payload.get("queue", ""))
         return f"{where}, {_ordinal(location)}", [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
 
-    def _cause_of_deferral(self, payload: Payload) -> str:
+    def _early_end(self, location: JobLocation) -> list[Blocker]:
+        """Return why the job at this place will not run, or is to end: it was cancelled, or its ``expires_in`` has passed."""
+        kind, payload, now = location.store.kind, location.payload, self._snapshot.now
+        if kind not in (*_WAITING, "in flight", "running"):
+            return []
+        blockers: list[Blocker] = []
+        since, what = self._snapshot.cancelled_since(str(payload.get("jid"))), "it"
+        sees = "the job itself, when it reads self.cancelled; the task of an async job is cancelled within five seconds"
+        if since is None and (found := next(filter(None, (one.cancellation(payload) for one in self._readers)), None)):
+            since, what, sees = found.since, found.what, "the job itself, when it reads self.cancelled"
+        if kind == "running":
+            sees = "the job itself, if it includes Sidekiq::IterableJob or reads `cancelled?`; any other job of Ruby runs to its end"
+        if since is not None:
+            why = f"{what} was cancelled {format_duration(max(0.0, now - since))} ago"
+            blockers.append(Blocker("cancelled", why, _EARLY_END if kind in _WAITING else sees))
+        elif (marked := self._snapshot.marked_by_ruby_since(str(payload.get("jid")))) is not None:
+            why = f"Sidekiq's cancel! has marked it {format_duration(max(0.0, now - marked))} ago"
+            blockers.append(Blocker("cancelled_by_ruby", why, _RUBY_EARLY_END))
+        expiry = expiry_of(payload, location.score if kind == "scheduled" else None)
+        if kind in _WAITING and expiry is not None and expiry <= now:
+            why = f"it expired {format_duration(now - expiry)} ago: it was to begin earlier (expires_in)"
+            blockers.append(Blocker("expired", why, _EARLY_END))
+        return blockers
+
+    def end_of_run(self, payload: Payload) -> str:
+        """Return what ends a running job. Without its class only a timeout in the payload is known."""
         declaration = self._classes.declaration(payload)
-        return next(filter(None, (one.cause_of_deferral(payload, declaration) for one in self._readers)), "")
+        timeout_s = timeout_of(declaration, payload)
+        bound = "" if timeout_s is None else f", or its timeout of {format_duration(timeout_s)}"
+        places = () if declaration is None else (one.place_of_run(declaration) for one in self._readers)
+        return "; ".join([f"its end{bound}", *filter(None, places)])
+
+    def deferrals(self, payload: Payload) -> list[Blocker]:
+        """Return why a job of the schedule set was put there by a process."""
+        delays = [found for one in self._readers for found in one.scheduled(payload)]
+        if not payload.get(DEFERRED):
+            return delays
+        times = format_times(deferral_count(payload))
+        remedy = f"its due time; earlier: {remedy_command('jobs', 'deferred', 'run-now', str(payload.get('class')))}"
+        own = next(filter(None, (one.deferral(payload, times, remedy) for one in self._readers)), None)
+        if own is not None:
+            return [own]
+        declaration = self._classes.declaration(payload)
+        cause = next(filter(None, (one.cause_of_deferral(payload, declaration) for one in self._readers)), "")
+        why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
+        return [*delays, Blocker("deferred", why, remedy)]
 
     def _until_due(self, location: JobLocation, payload: Payload) -> list[Blocker]:
         facts, due = self._snapshot, location.score or 0.0
@@ -353,36 +428,6 @@ def _since(location: JobLocation, payload: Payload) -> float | None:
             return timestamp(payload.get("retried_at")) or timestamp(payload.get("failed_at"))
         case _:
             return location.score
-
-
-def _deferral_blockers(payload: Payload, cause: str) -> list[Blocker]:
-    over: list[Blocker] = []
-    if OVER_LIMIT_COUNT in payload:
-        times, name = format_times(count_of(payload, OVER_LIMIT_COUNT)), payload.get(OVER_LIMIT_BY)
-        which = f", the last time {name}" if isinstance(name, str) else ""
-        remedy = f"its due time; {remedy_command('limiters', 'list')} shows what is used"
-        over = [Blocker("over_limit", f"a rate limiter did not admit it {times}{which}", remedy)]
-    if not payload.get(DEFERRED):
-        return over
-    times = format_times(deferral_count(payload))
-    worker = payload.get("class")
-    remedy = f"its due time; earlier: {remedy_command('jobs', 'deferred', 'run-now', str(worker))}"
-    if payload.get(DEFERRED_BY) == NO_KEY:
-        key = payload.get(ENCRYPTION_KEY)
-        why = f"deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack"
-        add = f"the key in encryption.keys of all processes ({remedy_command('encryption')} shows which are here)"
-        return [Blocker("no_key", why, f"{add}; then {remedy}")]
-    if payload.get(DEFERRED_BY) == NO_STORE:
-        why = f"deferred {times}: the payload store with its arguments did not answer the processes that fetched it"
-        return [
-            Blocker(
-                "no_payload_store",
-                why,
-                f"an answer of payload_offload.url ({remedy_command('payloads')}); then {remedy}",
-            )
-        ]
-    why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
-    return [*over, Blocker("deferred", why, remedy)]
 
 
 def _dead_blocker(payload: Payload) -> Blocker:

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple, cast
 
 from framework.admin.class_traffic import Backlog, ClassRates, RunCounts, measure, read_backlog, read_runs
 from framework.admin.explain import Explainer
-from framework.admin.explain_reader import Blocker, ShownLimit
+from framework.admin.explain_reader import Blocker, ShownFacts, ShownLimit
 from framework.admin.held_jobs import HeldJobsKey, held_keys, measure_held
 from framework.admin.job_counts import IN_FLIGHT, QUEUE_PREFIX, OnProgress
 from framework.admin.search import payload_of_member
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import remedy_command
 from framework.process.record import ProcessInfo
-from framework.shard.profile_store import read_profiles
 from framework.text import format_duration
 from framework.wire import keys
 from framework.wire.json import loads_object
@@ -66,8 +65,8 @@ class ClassExplanation:
     """The blockers of its jobs, by queue: the queue of new jobs, and every other with jobs of the class."""
     failures: Sequence[Blocker]
     """Why jobs of it that have begun do not end: they fail, wait for another try, are dead or interrupted."""
-    profiles: int = 0
-    """The kept profiles of its jobs."""
+    facts: ShownFacts
+    """What features say of its jobs."""
 
     @property
     def has_jobs(self) -> bool:
@@ -111,7 +110,8 @@ class ClassExplainer:
         """Return the explanation of a class by its wire name; ``queue`` is that of its route to this shard, if it has one."""
         client, now = self._snapshot.client, self._snapshot.now
         held = [one for one in held_keys(client) if one.name == worker]
-        backlog = read_backlog(client, [worker, *aliases], measure_held(client, held), on_progress)
+        explainer = self._explainer
+        backlog = read_backlog(client, [worker, *aliases], measure_held(client, held), on_progress, explainer.count)
         queues = self._queues(queue, backlog, held)
         chosen = queues[0] if queues else ""
         serving = self._snapshot.processes_serving(chosen) if queues else None
@@ -126,11 +126,11 @@ class ClassExplainer:
             backlog,
             runs,
             measure(backlog, runs, now),
-            self._explainer.limit_of(worker),
+            explainer.limit_of(worker),
             serving,
-            {one: self._explainer.of_class(worker, one, is_run=is_run) for one in queues or [""]},
+            {one: explainer.of_class(worker, one, is_run=is_run) for one in queues or [""]},
             list(_failures(worker, backlog, runs)),
-            sum(one.cls == worker for one in read_profiles(client, self._snapshot.shard)),
+            explainer.facts_of_class(worker),
         )
 
     def _queues(self, routed: str | None, backlog: Backlog, held: Sequence[HeldJobsKey]) -> list[str]:

@@ -1,12 +1,13 @@
 """Declare what a feature says in ``jobs explain``: why jobs do not run, and what they hold."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from framework.admin.search import JobLocation
 from framework.admin.snapshot import ShardSnapshot
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionStage
-from framework.types import Payload
+from framework.types import Jid, Payload
 
 
 class Blocker(NamedTuple):
@@ -32,8 +33,42 @@ class ShownLimit(NamedTuple):
     running: int
 
 
+class ShownFacts(NamedTuple):
+    """What a command shows of a job or a class: headings with their texts, and the fields of the JSON, which are always there."""
+
+    lines: Sequence[tuple[str, str]] = ()
+    fields: Mapping[str, Any] = {}
+
+
+def joined_facts(found: Iterable[ShownFacts]) -> ShownFacts:
+    """Return the facts of several features as one."""
+    parts = list(found)
+    fields = {name: value for part in parts for name, value in part.fields.items()}
+    return ShownFacts([line for part in parts for line in part.lines], fields)
+
+
+class KeptFact(NamedTuple):
+    """What a shard keeps of a job, also after its end: a text that begins with "its", and the value for the JSON."""
+
+    text: str
+    value: Mapping[str, Any]
+
+
+class ShownCancellation(NamedTuple):
+    """The cancellation of what a job belongs to, such as "its batch"; ``since`` is in epoch seconds."""
+
+    what: str
+    since: float
+
+
 class ExplainReader:
-    """Read for one shard what a feature has to do with a job. Override what applies. Every method may raise redis errors."""
+    """Read for one shard what a feature has to do with a job, or with one class. Override what applies.
+
+    Every method may raise redis errors.
+    """
+
+    kept_name = ""
+    """The field of the JSON for what ``kept`` finds; empty for a feature that keeps nothing of a job."""
 
     def __init__(self, snapshot: ShardSnapshot) -> None:
         self.snapshot = snapshot
@@ -58,6 +93,19 @@ class ExplainReader:
         del payload
         return []
 
+    def scheduled(self, payload: Payload) -> list[Blocker]:
+        """Return why a job of the schedule set has to wait there, other than by a deferral."""
+        del payload
+        return []
+
+    def deferral(self, payload: Payload, times: str, remedy: str) -> Blocker | None:
+        """Return the blocker of a deferred job that needs more than its time; ``None`` for a job of another feature.
+
+        ``times`` is a text, how often it was deferred; ``remedy`` says how it runs sooner.
+        """
+        del payload, times, remedy
+        return None
+
     def cause_of_deferral(self, payload: Payload, declaration: Declaration | None) -> str:
         """Return why this feature deferred a job; empty for a job of another feature, or if there is nothing to add."""
         del payload, declaration
@@ -67,3 +115,41 @@ class ExplainReader:
         """Return the limit of a class; ``None`` if this feature limits no class."""
         del worker
         return None
+
+    def cancellation(self, payload: Payload) -> ShownCancellation | None:
+        """Return the cancellation of what a job belongs to, ``None`` if it was not cancelled."""
+        del payload
+        return None
+
+    def place_of_run(self, declaration: Declaration) -> str:
+        """Return where the jobs of a class run; empty for the worker process."""
+        del declaration
+        return ""
+
+    def origin(self, payload: Payload) -> ShownFacts:
+        """Return what has made a job."""
+        del payload
+        return ShownFacts()
+
+    def wishes(self, payload: Payload) -> ShownFacts:
+        """Return what the push of a job has asked for."""
+        del payload
+        return ShownFacts()
+
+    def progress(self, payload: Payload) -> ShownFacts:
+        """Return what the runs of a job have done."""
+        del payload
+        return ShownFacts()
+
+    def kept(self, jid: Jid) -> KeptFact | None:
+        """Return what the shard keeps of a job for others; ``None`` for nothing."""
+        del jid
+        return None
+
+    def count(self, payload: Payload) -> None:
+        """Count a job of the class that is explained, for ``of_class``."""
+
+    def of_class(self, worker: str) -> ShownFacts:
+        """Return the facts of a class, after all its jobs on the shard were counted."""
+        del worker
+        return ShownFacts()

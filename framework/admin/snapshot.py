@@ -15,7 +15,7 @@ from framework.process.record import ProcessInfo, read_processes, recorded_paylo
 from framework.store.clock import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
-from framework.wire.iteration_state import SavedIteration, read_iteration
+from framework.wire.iteration_state import read_iteration
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.owners import split_owner
@@ -104,15 +104,6 @@ class ShardSnapshot:
         except ResponseError:
             return None
         return None if state is None else state.cancelled_at
-
-    def iteration(self, jid: str) -> SavedIteration | None:
-        """Return the state of an iterable job that has begun, ``None`` without one, or if Redis refuses it."""
-        try:
-            state = read_iteration(cast("dict[bytes, bytes]", self.client.hgetall(keys.iteration(jid))))
-        except ResponseError:
-            return None
-        # A cancellation writes the key for jobs of every kind (Ruby's mark), also for those that never began.
-        return state if state is not None and state.runs else None
 
     def owner(self, owner: str, jid: str) -> ListOwner:
         """Return the state of the process whose working list or record has the job."""

@@ -7,32 +7,20 @@ from typing import Any
 import click
 
 from framework.admin.explain import Explainer, Explanation, Interruptions, KnownClasses
-from framework.admin.job_answer import KeptAnswer, find_profile, read_kept_answer
-from framework.admin.job_iteration import shown_cursor
+from framework.admin.explain_reader import KeptFact, ShownFacts
 from framework.admin.search import search
 from framework.admin.snapshot import ShardSnapshot
-from framework.cli.jobs_explain_answer import kept_lines, wish_lines
 from framework.cli.jobs_explain_class import explain_class
-from framework.command_line import command
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
-from framework.features.cron.payload import CronTick, tick_of
-from framework.features.results.payload import call_of
-from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
-from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
 from framework.terminal.options import check_jids, json_option, modules_option, shard_option
 from framework.terminal.output import echo_lines, reports_errors
 from framework.terminal.project import Project, load_project, print_load_error
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import decode_escaped, format_count, format_duration, format_time, format_times
-from framework.wire.batch_fields import bid_of
-from framework.wire.iteration_state import SavedIteration
-from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT, PROFILE
-from framework.wire.workflow_fields import step_of
-
-_MAX_CURSOR_TEXT = 100
+from framework.text import decode_escaped, format_duration, format_time, format_times
+from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 
 _NOT_FOUND_TEXT = """\
 No key of {shards} holds the job {jid}. Possible reasons:
@@ -85,8 +73,7 @@ def explain(
 def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: bool) -> None:
     found: list[Explanation] = []
     states: dict[str, str] = {}
-    answers: dict[str, KeptAnswer] = {}
-    profiles: dict[str, JobProfile] = {}
+    kept: dict[str, dict[str, KeptFact]] = {}
 
     def look(shard: Shard) -> None:
         snapshot = ShardSnapshot(shard.client, shard.name)
@@ -97,23 +84,20 @@ def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: 
         state = snapshot.status(jid)
         if state is not None:
             states[shard.name] = state
-        if (answer := read_kept_answer(shard.client, jid)) is not None:
-            answers[shard.name] = answer
-        if (profile := find_profile(shard.client, shard.name, jid)) is not None:
-            profiles[shard.name] = profile
+        for name, fact in explainer.kept(jid).items():
+            by_shard = kept.setdefault(name, {})
+            if fact is not None:
+                by_shard[shard.name] = fact
 
     for _ in on.each(look):
         pass
-    known = bool(found or states or answers or profiles)
+    known = bool(found or states or any(kept.values()))
     if as_json:
-        kept = {
-            "answers": {shard: one.as_json() for shard, one in answers.items()},
-            "profiles": {shard: {"at": one.at, "duration_s": one.duration_s} for shard, one in profiles.items()},
-        }
-        on.print_json({"jid": jid, "found": [_as_json(one) for one in found], "states": states, **kept})
+        shown = {name: {shard: one.value for shard, one in facts.items()} for name, facts in kept.items()}
+        on.print_json({"jid": jid, "found": [_as_json(one) for one in found], "states": states, **shown})
     if on.answered and not (as_json and known):
-        lines = [*_format_text(jid, found, states, on.answered), *kept_lines(jid, answers, profiles, indent=not found)]
-        echo_lines(lines, err=not known)
+        texts = [one.text for facts in kept.values() for one in facts.values()]
+        echo_lines(_format_text(jid, found, states, texts, on.answered), err=not known)
     on.exit_if_unanswered()
     if not known:
         sys.exit(EXIT_FAILED)
@@ -134,7 +118,7 @@ def _load_classes(modules: Sequence[str]) -> tuple[KnownClasses, Project | None]
 
 
 def _format_text(
-    jid: str, found: Sequence[Explanation], states: dict[str, str], answered: Sequence[str]
+    jid: str, found: Sequence[Explanation], states: dict[str, str], kept: Sequence[str], answered: Sequence[str]
 ) -> Iterator[str]:
     for number, one in enumerate(found):
         if number:
@@ -142,8 +126,8 @@ def _format_text(
         yield from _found_text(jid, one)
     if not found:
         yield from _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=visible(jid)).split("\n")
-    for shard, state in states.items():
-        yield f"{'' if found else '  - '}its status on {shard}: {state}"
+    for text in [*(f"its status on {shard}: {state}" for shard, state in states.items()), *kept]:
+        yield f"{'' if found else '  - '}{text}"
 
 
 def _found_text(jid: str, one: Explanation) -> Iterator[str]:
@@ -154,30 +138,20 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
         yield f"  since     {format_time(one.since)}, {format_duration(one.now - one.since)} ago"
     if one.due is not None:
         yield f"  due       {format_time(one.due)}"
-    if (tick := tick_of(payload)) is not None:
-        yield f"  schedule  {_tick_text(tick)}"
-    if bid := bid_of(payload):
-        name = visible(shorten(bid))
-        yield f"  batch     {name}: `{command(f'batches show {name}')}` shows its counts"
-        if step := step_of(bid):
-            shown = command(f"jobs workflow {visible(shorten(step[0]))}")
-            yield f"  workflow  step {visible(shorten(step[1]))}: `{shown}` shows all steps"
+    yield from _lines(one.origin)
     for held in one.resources:
         yield f"  holds     {held}"
-    yield from wish_lines(payload)
+    yield from _lines(one.wishes)
     if one.interruptions.stops or one.interruptions.deaths:
         yield f"  cut off   {_interruptions_text(one.interruptions)}"
-    if one.iteration is not None:
-        yield f"  progress  {_progress_text(one.iteration)}"
+    yield from _lines(one.progress)
     for reason in one.blockers:
         yield f"  why       {reason.why}"
         yield f"  released  by {reason.remedy}"
 
 
-def _tick_text(tick: CronTick) -> str:
-    when = "between ticks" if tick.tick is None else f"tick of {format_time(tick.tick)}"
-    name = visible(shorten(tick.entry))
-    return f"entry {name}, {when}: `{command(f'cron history {name}')}` shows the others"
+def _lines(facts: ShownFacts) -> Iterator[str]:
+    return (f"  {heading:8}  {text}" for heading, text in facts.lines)
 
 
 def _interruptions_text(found: Interruptions) -> str:
@@ -185,17 +159,6 @@ def _interruptions_text(found: Interruptions) -> str:
     if found.limit is None:
         return counts
     return f"{counts}; {'no limit' if found.limit < 0 else f'{max(1, found.limit)} of either end it'}"
-
-
-def _progress_text(state: SavedIteration) -> str:
-    items = format_count(state.done if state.total is None else state.total, "item")
-    counted = items if state.total is None else f"{state.done:,} of {items}"
-    share = f" ({100 * state.done // state.total} %)" if state.total else ""
-    rate = "" if state.rate is None else f", {state.rate:,.{1 if state.rate < 100 else 0}f} a second"
-    left = "" if state.eta_s is None else f", {format_duration(state.eta_s)} left"
-    runs = f"{format_count(state.runs, 'run')}, {format_duration(state.runtime_s)}"
-    cursor = visible(state.cursor.decode(errors="backslashreplace")[:_MAX_CURSOR_TEXT])
-    return f"{counted}{share}{rate}{left}; {runs}; cursor {cursor}"
 
 
 def _as_json(one: Explanation) -> dict[str, Any]:
@@ -211,27 +174,12 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "due": one.due,
         "class": payload.get("class"),
         "queue": payload.get("queue"),
-        "schedule": None if (tick := tick_of(payload)) is None else tick._asdict(),
-        "batch": bid_of(payload) or None,
-        "workflow": (step_of(bid_of(payload)) or (None, None))[0],
+        **one.origin.fields,
         "holds": list(one.resources),
-        "call": None if (call := call_of(payload)) is None else call._asdict(),
-        "profile": PROFILE in payload,
+        **one.wishes.fields,
         INTERRUPTED_COUNT: one.interruptions.stops,
         DEATH_COUNT: one.interruptions.deaths,
         "max_retries_after_interruption": one.interruptions.limit,
-        "iteration": None if one.iteration is None else _iteration_as_json(one.iteration),
+        **one.progress.fields,
         "reasons": [reason._asdict() for reason in one.blockers],
-    }
-
-
-def _iteration_as_json(state: SavedIteration) -> dict[str, Any]:
-    return {
-        "runs": state.runs,
-        "cursor": shown_cursor(state),
-        "runtime_s": state.runtime_s,
-        "done": state.done,
-        "total": state.total,
-        "rate": state.rate,
-        "eta_s": state.eta_s,
     }

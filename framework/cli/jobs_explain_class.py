@@ -11,7 +11,6 @@ from framework.admin.explain_class import ClassExplainer, ClassExplanation
 from framework.admin.explain_reader import Blocker
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.assumptions import AssumedLimits, read_assumptions
-from framework.cli.jobs_explain_answer import class_lines
 from framework.declare.request import Route
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
@@ -76,7 +75,7 @@ def _format_text(worker: str, one: ClassExplanation, route: Route | None, limits
     yield f"  jobs      {_places_text(one)}"
     if one.backlog.levels:
         yield f"  priority  {', '.join(f'{level} {one.backlog.levels[level]:,}' for level in LEVELS if one.backlog.levels[level])}"
-    yield from class_lines(one.backlog.called, one.backlog.profiled, one.profiles)
+    yield from (f"  {heading:8}  {text}" for heading, text in one.facts.lines)
     if one.backlog.oldest is not None:
         yield f"  oldest    waits for {format_age(one.now, one.backlog.oldest)}"
     yield f"  served    {_serving_text(one)}"
@@ -166,9 +165,7 @@ def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
         "places": dict(one.backlog.places),
         "held": one.backlog.held,
         "priorities": {level: one.backlog.levels[level] for level in LEVELS if one.backlog.levels[level]},
-        "called": one.backlog.called,
-        "profiled": one.backlog.profiled,
-        "profiles": one.profiles,
+        **one.facts.fields,
         "waiting": one.backlog.waiting,
         "oldest": one.backlog.oldest,
         "processes": None

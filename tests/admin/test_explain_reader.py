@@ -1,6 +1,6 @@
 from framework.admin import explain
 from framework.admin.explain import Explainer, KnownClasses
-from framework.admin.explain_reader import Blocker, ExplainReader, ShownLimit
+from framework.admin.explain_reader import Blocker, ExplainReader, KeptFact, ShownFacts, ShownLimit
 from framework.admin.snapshot import ShardSnapshot
 from framework.feature import Feature, Late
 
@@ -34,3 +34,64 @@ def test_blockers_of_features_come_in_the_order_of_stages(monkeypatch):
 def test_limit_of_a_class_is_that_of_a_feature_else_none(monkeypatch):
     assert explainer(monkeypatch, LastReader).limit_of("W") == ShownLimit(None, "", 0)
     assert explainer(monkeypatch, LastReader, FirstReader).limit_of("W").limit == 3
+
+
+class EntryReader(ExplainReader):
+    kept_name = "entries"
+
+    def origin(self, payload):
+        return ShownFacts([("entry", payload["entry"])], {"entry": payload["entry"]})
+
+    def kept(self, jid):
+        return KeptFact(f"its entry of {jid}", {"jid": jid})
+
+
+class NoteReader(ExplainReader):
+    def __init__(self, snapshot):
+        super().__init__(snapshot)
+        self.notes = 0
+
+    def origin(self, payload):
+        return ShownFacts([("note", "by hand")], {"note": True})
+
+    def count(self, payload):
+        self.notes += 1
+
+    def of_class(self, worker):
+        return ShownFacts([("notes", f"{self.notes} of {worker}")], {"notes": self.notes})
+
+
+def test_facts_of_features_are_joined_in_their_order(monkeypatch):
+    made = explainer(monkeypatch, EntryReader, NoteReader)
+    assert made.origin({"entry": "nightly"}) == ShownFacts(
+        [("entry", "nightly"), ("note", "by hand")], {"entry": "nightly", "note": True}
+    )
+
+
+def test_kept_facts_have_the_names_of_their_features(monkeypatch):
+    assert explainer(monkeypatch, NoteReader, EntryReader).kept("j") == {
+        "entries": KeptFact("its entry of j", {"jid": "j"})
+    }
+
+
+def test_facts_of_a_class_follow_the_count_of_its_jobs(monkeypatch):
+    made = explainer(monkeypatch, EntryReader, NoteReader)
+    made.count({}), made.count({})
+    assert made.facts_of_class("W") == ShownFacts([("notes", "2 of W")], {"notes": 2})
+
+
+class WaitsReader(ExplainReader):
+    def scheduled(self, payload):
+        return [FIRST]
+
+    def deferral(self, payload, times, remedy):
+        return Blocker("own", times, remedy) if payload.get("deferred_by") == "own" else None
+
+
+def test_deferral_of_a_feature_stands_for_the_general_one(monkeypatch):
+    made = explainer(monkeypatch, WaitsReader)
+    assert made.deferrals({}) == [FIRST]
+    (own,) = made.deferrals({"class": "W", "deferred": True, "deferred_by": "own", "deferred_count": 2})
+    assert own.code == "own"
+    assert own.why == "2 times"
+    assert made.deferrals({"class": "W", "deferred": True, "deferred_by": "other"})[1].code == "deferred"

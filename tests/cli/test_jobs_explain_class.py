@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from framework.cli.jobs_explain_answer import class_lines
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.wire import keys
@@ -85,8 +84,6 @@ def test_class_is_explained_by_queue_with_its_rates(explain, redis):
     assert (shard["queue"], shard["routed"], shard["waiting"]) == ("default", True, 5)
     assert shard["places"] == {"queue default": 4, "queue aside": 1}
     assert (shard["called"], shard["profiled"], shard["profiles"]) == (1, 1, 1)
-    assert next(class_lines(1, 1, 2)) == "  result    1 of these jobs has a caller that waits"
-    assert next(class_lines(0, 1, 2)).startswith("  profile   1 of these jobs profiled, 2 kept: `")
     assert [(one["identity"], one["busy"]) for one in shard["processes"]] == [(RUBY, 2)]
     assert (shard["runs"], shard["mean_s"], shard["slots"]) == (120, 2.0, 5)
     assert shard["capacity_per_minute"] == 150

@@ -15,6 +15,7 @@ CRON = Feature(
     },
     worker=Late("framework.features.cron.worker:worker_part"),
     problems=Late("framework.features.cron.entries:schedule_problems"),
+    explain=Late("framework.features.cron.explain:CronReader"),
     commands=(
         LateCommand(
             "cron", "Show the schedule, and change its entries.", Late("framework.features.cron.commands:cron")

@@ -4,6 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 ENCRYPTION = Feature(
     name="encryption",
+    explain=Late("framework.features.encryption.explain:ProtectionReader"),
     protection=Late("framework.features.encryption.protection:configured_protection"),
     worker=Late("framework.features.encryption.worker:worker_part"),
     problems=Late("framework.features.encryption.problems:key_problems"),

@@ -1,5 +1,5 @@
 """Define the record of isolation."""
 
-from framework.feature import Feature
+from framework.feature import Feature, Late
 
-ISOLATION = Feature(name="isolation")
+ISOLATION = Feature(name="isolation", explain=Late("framework.features.isolation.explain:IsolationReader"))

@@ -4,6 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 PROFILING = Feature(
     name="profiling",
+    explain=Late("framework.features.profiling.explain:ProfileReader"),
     job_commands=(
         LateCommand(
             "profile",

@@ -7,6 +7,7 @@ from framework.wire.keys import result
 
 RESULTS = Feature(
     name="results",
+    explain=Late("framework.features.results.explain:ResultReader"),
     payload=Late("framework.features.results.push:add_fields"),
     rights={
         "producer": Rights(keys=(result("*"), result_calls("*")), commands=("blpop", "lpop", "get", "mget", "set"))

@@ -4,6 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 WORKFLOWS = Feature(
     name="workflows",
+    explain=Late("framework.features.workflows.explain:WorkflowReader"),
     worker=Late("framework.features.workflows.worker:worker_part"),
     commands=(
         LateCommand(

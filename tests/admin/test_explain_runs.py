@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from framework.admin.run_bounds import end_of_run
+from framework.admin.explain import Explainer, KnownClasses
+from framework.admin.snapshot import ShardSnapshot
 from framework.declare import registry
 from tests.execute.processor_bench import worker
 
@@ -22,5 +23,6 @@ from tests.execute.processor_bench import worker
 )
 def test_end_of_a_run_names_its_timeout_and_process(attributes, payload, text):
     with registry.isolated():
-        declaration = None if attributes is None else worker(lambda self: None, **attributes).declaration()
-        assert end_of_run(payload, declaration) == text
+        declarations = {} if attributes is None else {"W": worker(lambda self: None, **attributes).declaration()}
+        explainer = Explainer(ShardSnapshot(None, "main"), KnownClasses(declarations))
+        assert explainer.end_of_run({"class": "W", **payload}) == text

@@ -1,0 +1,24 @@
+"""Explain to which batch a job belongs."""
+
+from framework.admin.explain_reader import ExplainReader, ShownCancellation, ShownFacts
+from framework.command_line import command
+from framework.telemetry.logs import shorten
+from framework.telemetry.visible import visible
+from framework.types import Payload
+from framework.wire.batch_fields import bid_of
+
+
+class BatchReader(ExplainReader):
+    """Tell the batch of a job, and its cancellation."""
+
+    def origin(self, payload: Payload) -> ShownFacts:
+        bid = bid_of(payload)
+        if not bid:
+            return ShownFacts(fields={"batch": None})
+        name = visible(shorten(bid))
+        return ShownFacts([("batch", f"{name}: `{command(f'batches show {name}')}` shows its counts")], {"batch": bid})
+
+    def cancellation(self, payload: Payload) -> ShownCancellation | None:
+        bid = bid_of(payload)
+        since = self.snapshot.cancelled_since(bid) if bid else None
+        return None if since is None else ShownCancellation("its batch", since)

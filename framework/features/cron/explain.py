@@ -1,0 +1,25 @@
+"""Explain which entry of the schedule has pushed a job."""
+
+from framework.admin.explain_reader import ExplainReader, ShownFacts
+from framework.command_line import command
+from framework.features.cron.payload import CronTick, tick_of
+from framework.telemetry.logs import shorten
+from framework.telemetry.visible import visible
+from framework.text import format_time
+from framework.types import Payload
+
+
+class CronReader(ExplainReader):
+    """Tell the entry and the tick of a job."""
+
+    def origin(self, payload: Payload) -> ShownFacts:
+        tick = tick_of(payload)
+        if tick is None:
+            return ShownFacts(fields={"schedule": None})
+        return ShownFacts([("schedule", _tick_text(tick))], {"schedule": tick._asdict()})
+
+
+def _tick_text(tick: CronTick) -> str:
+    when = "between ticks" if tick.tick is None else f"tick of {format_time(tick.tick)}"
+    name = visible(shorten(tick.entry))
+    return f"entry {name}, {when}: `{command(f'cron history {name}')}` shows the others"

@@ -1,0 +1,11 @@
+"""Explain where the jobs of an isolated class run."""
+
+from framework.admin.explain_reader import ExplainReader
+from framework.declare.declaration import Declaration
+
+
+class IsolationReader(ExplainReader):
+    """Tell that a job runs in a process of its own."""
+
+    def place_of_run(self, declaration: Declaration) -> str:
+        return "it runs in a process of its own" if declaration.facts.get("isolation") == "process" else ""

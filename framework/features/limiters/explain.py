@@ -1,0 +1,19 @@
+"""Explain that a limiter did not admit a job."""
+
+from framework.admin.explain_reader import Blocker, ExplainReader
+from framework.command_line import remedy_command
+from framework.text import format_times
+from framework.types import Payload
+from framework.wire.job import OVER_LIMIT_BY, OVER_LIMIT_COUNT, count_of
+
+
+class LimiterReader(ExplainReader):
+    """Tell the limiter that put a job back into the schedule."""
+
+    def scheduled(self, payload: Payload) -> list[Blocker]:
+        if OVER_LIMIT_COUNT not in payload:
+            return []
+        times, name = format_times(count_of(payload, OVER_LIMIT_COUNT)), payload.get(OVER_LIMIT_BY)
+        which = f", the last time {name}" if isinstance(name, str) else ""
+        remedy = f"its due time; {remedy_command('limiters', 'list')} shows what is used"
+        return [Blocker("over_limit", f"a rate limiter did not admit it {times}{which}", remedy)]

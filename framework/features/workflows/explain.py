@@ -1,0 +1,21 @@
+"""Explain to which step of a workflow a job belongs."""
+
+from framework.admin.explain_reader import ExplainReader, ShownFacts
+from framework.command_line import command
+from framework.telemetry.logs import shorten
+from framework.telemetry.visible import visible
+from framework.types import Payload
+from framework.wire.batch_fields import bid_of
+from framework.wire.workflow_fields import step_of
+
+
+class WorkflowReader(ExplainReader):
+    """Tell the step of a job."""
+
+    def origin(self, payload: Payload) -> ShownFacts:
+        step = step_of(bid_of(payload))
+        if step is None:
+            return ShownFacts(fields={"workflow": None})
+        shown = command(f"jobs workflow {visible(shorten(step[0]))}")
+        text = f"step {visible(shorten(step[1]))}: `{shown}` shows all steps"
+        return ShownFacts([("workflow", text)], {"workflow": step[0]})
