@@ -13,8 +13,7 @@ from typing import Any
 from flask import Flask, Response, current_app, g, has_app_context, request
 
 from framework import middleware
-from framework.integrations.request_facts import DEFAULT_HEADER, caller_id_of, correlation_id_of
-from framework.integrations.scope import scope
+from framework.integrations.scope import DEFAULT_HEADER, caller_id_of, correlation_id_of, scope
 from framework.telemetry.context import bound, current
 from framework.types import Json
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from framework.integrations.request_facts import DEFAULT_HEADER, caller_id_of, correlation_id_of
+from framework.integrations.scope import DEFAULT_HEADER, caller_id_of, correlation_id_of
 from framework.integrations.scope import scope as request_scope
 from framework.telemetry.context import bound
 from framework.types import Json

@@ -3,8 +3,7 @@
 Applications add middlewares before the first push and before ``framework.boot()``; a later change raises ``MiddlewareError``.
 """
 
-from framework.middleware.capsule_chain import CapsuleChain
-from framework.middleware.chain import CLIENT, SERVER, Chain, ClientMiddleware, ServerMiddleware
+from framework.middleware.chain import CLIENT, SERVER, CapsuleChain, Chain, ClientMiddleware, ServerMiddleware
 
 client = Chain(CLIENT)
 """Chain around every push. It runs again when a due job moves to its queue."""

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from framework.errors import EmptyQueueError, EndlessJobsError, ModeError
     from framework.testing.fake_clock import FakeClock
     from framework.testing.fake_jobs import FakeJobs
-    from framework.testing.idempotency import assert_idempotent
-    from framework.testing.json_values import is_json, json_type
+    from framework.testing.job_checks import assert_idempotent, is_json, json_type
     from framework.testing.modes import assert_enqueued, clear, drain, enqueued, fake, inline, perform_one, real
     from framework.testing.real_jobs import RealJobs
     from framework.testing.worker_checks import check_workers
@@ -52,10 +51,10 @@ _MODULES = {
     "FakeJobs": "framework.testing.fake_jobs",
     "ModeError": "framework.errors",
     "RealJobs": "framework.testing.real_jobs",
-    "assert_idempotent": "framework.testing.idempotency",
+    "assert_idempotent": "framework.testing.job_checks",
     "check_workers": "framework.testing.worker_checks",
-    "is_json": "framework.testing.json_values",
-    "json_type": "framework.testing.json_values",
+    "is_json": "framework.testing.job_checks",
+    "json_type": "framework.testing.job_checks",
 }
 """Module of each name that is not in ``modes``. Type checkers read it from the imports above."""
 

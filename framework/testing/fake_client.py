@@ -1,6 +1,7 @@
 """Push into the databases of a fake: the client of the product, with what the test decides."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,10 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature import Late
 from framework.features.consistency.push import PUSH_POSITIONS, PushPositions
+from framework.features.encryption.arguments import ArgumentEncryption, encryption_of
+from framework.features.encryption.blob_store import StoredBlob
+from framework.features.encryption.offload import PayloadOffload
+from framework.features.encryption.protection import ConfiguredProtection
 from framework.features.flags.flag import Flag, is_class_flag
 from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
 from framework.features.limiters.store import LimiterStore
@@ -19,11 +24,11 @@ from framework.features.results.store import JobResults
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
+from framework.push.protection import PayloadProtection
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.loading import open_router
 from framework.shard.shards import Shards
 from framework.tasks.access import IN_MEMORY, LazyRecorder
-from framework.testing.fake_payloads import fake_protection
 from framework.testing.fake_redis import FakeShard
 from framework.testing.fake_worker import FakeTools
 from framework.testing.stubs import StubFlags, Stubs
@@ -202,3 +207,35 @@ def _positions_of(positions: PushPositions) -> Callable[[Declaration], ExtraFiel
         return look_up
 
     return fields_of
+
+
+class KeptBlobs:
+    """See ``BlobStore``."""
+
+    can_vanish = False
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, tuple[bytes, float]] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        self._blobs[name] = data, time.time()
+
+    def get(self, name: str) -> bytes | None:
+        found = self._blobs.get(name)
+        return None if found is None else found[0]
+
+    def delete(self, name: str) -> None:
+        self._blobs.pop(name, None)
+
+    def list(self, prefix: str) -> Iterator[StoredBlob]:
+        for name, (data, modified) in sorted(self._blobs.items()):
+            if name.startswith(f"{prefix}/"):
+                yield StoredBlob(name, len(data), modified)
+
+
+def fake_protection(settings: Settings) -> PayloadProtection:
+    """Return the protection of faked jobs: a test needs no key and no store, because what it pushes stays in its memory."""
+    encryption = encryption_of(settings.encryption) or ArgumentEncryption.with_random_key()
+    chosen = settings.payload_offload
+    offload = None if chosen.url is None else PayloadOffload(KeptBlobs(), "memory", chosen.threshold)
+    return ConfiguredProtection(encryption, offload=offload)

@@ -4,7 +4,6 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from framework.errors import ModeError
-from framework.testing.host_time import host_time
 
 
 class FakeClock:
@@ -62,3 +61,25 @@ def epoch_seconds(when: datetime | float) -> float:
     if when.utcoffset() is None:
         raise ModeError(f"{when!r} has no time zone: use datetime(..., tzinfo=UTC).")
     return when.timestamp()
+
+
+class HostTime:
+    """The time of the host in epoch seconds, by a clock that neither freezegun nor time-machine stops."""
+
+    def __init__(self) -> None:
+        self._offset_s = time.time() - _clock()
+
+    def set(self, now: float) -> None:
+        """Note the time that a server on this host has told."""
+        self._offset_s = now - _clock()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return _clock() + self._offset_s
+
+
+def _clock() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+host_time = HostTime()

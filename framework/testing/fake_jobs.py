@@ -16,8 +16,8 @@ from framework.testing.fake_client import FakeClient
 from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_redis import FakeShard
 from framework.testing.fake_worker import DueSet, FakeWorker
+from framework.testing.job_checks import WorkerClass, belongs_to, check_enqueued
 from framework.testing.stubs import Stubs
-from framework.testing.waiting_jobs import WorkerClass, belongs_to, check_enqueued
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.batch_fields import BATCH_EVENT

@@ -26,8 +26,7 @@ from framework.shard.shards import open_validated_client
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.script import Script, part_text
-from framework.testing.fake_clock import FakeClock
-from framework.testing.host_time import host_time
+from framework.testing.fake_clock import FakeClock, host_time
 from framework.testing.server import CLOCK_KEY, fake_server
 from framework.wire.status_key import StatusCommand
 

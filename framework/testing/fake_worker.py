@@ -6,7 +6,7 @@ move them in Redis. Only the fetch is not the product's: it takes one chosen job
 
 from collections.abc import Mapping
 from contextvars import copy_context
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import redis
 
@@ -15,6 +15,7 @@ from framework.declare.iteration import StopReason
 from framework.declare.progress import JobProgress
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.execute.decoding import open_decoder
+from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.iterations import Iterations, RedisIteration
 from framework.execute.job_log import JobLog
@@ -50,9 +51,9 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poller import Poller
 from framework.store.script import FETCH
 from framework.tasks.access import LazyRecorder
+from framework.telemetry.logs import ServerLog
 from framework.telemetry.sentry import NoTracker
 from framework.testing.fake_redis import FakeShard
-from framework.testing.no_process import LOOP, silent_log
 from framework.testing.stubs import Stubs
 from framework.types import Jid, Payload
 from framework.wire import keys
@@ -292,3 +293,21 @@ class FakeWorker:
 
 def _do_nothing() -> None:
     """Do nothing: no thread fetches."""
+
+
+LOOP = EventLoop()
+"""Runs the async jobs of all tests of this process; its thread starts with the first."""
+
+
+class _SilentLog:
+    def __init__(self) -> None:
+        self.writer = self
+        self.static: dict[str, Any] = {}
+
+    def write(self, line: str) -> None:
+        del line
+
+
+def silent_log() -> ServerLog:
+    """Return a server log that drops every line. A job's own lines go to the logger ``framework`` of the standard library."""
+    return cast("ServerLog", _SilentLog())

@@ -1,19 +1,21 @@
 """Define the modes of a test, and the functions that act on the innermost active mode."""
 
+import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from framework.all_settings import Settings, load
 from framework.errors import ModeError
 from framework.process_clock import process_clock
-from framework.testing.exclusive_use import exclusive_use
 from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_jobs import FakeJobs
 from framework.testing.fake_redis import faked_shards
-from framework.testing.known_settings import known_settings
+from framework.testing.job_checks import WorkerClass
 from framework.testing.real_jobs import RealJobs
-from framework.testing.waiting_jobs import WorkerClass
+from framework.testing.server import exclusive_use
 from framework.wire.job import Job
 from framework.wiring import client as wiring
 
@@ -137,3 +139,44 @@ def _current() -> FakeJobs | RealJobs:
             "no mode of framework.testing is active: use the fixture application_worker, or `with framework.testing.fake():`."
         )
     return _active[-1]
+
+
+# pytest changes it for each test.
+_OF_PYTEST = "PYTEST_CURRENT_TEST"
+_MOST = 100
+
+
+class _Known(NamedTuple):
+    settings: Settings
+    files: object
+
+
+_known: dict[Any, _Known] = {}
+
+
+def known_settings() -> Settings:
+    """Return the settings of this process; the same object until a file, a variable or the working directory changes.
+
+    Raises:
+        ConfigurationError: the configuration is invalid.
+    """
+    environment = frozenset(pair for pair in os.environ.items() if pair[0] != _OF_PYTEST)
+    place = (environment, Path.cwd())
+    found = _known.get(place)
+    if found is not None and found.files == _files_of(found.settings.config_dir):
+        return found.settings
+    settings = load()
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[place] = _Known(settings, _files_of(settings.config_dir))
+    return settings
+
+
+def _files_of(folder: Path) -> object:
+    """Return what changes with each file of a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat()) for entry in entries]
+    except OSError:
+        return None
+    return sorted((name, one.st_mtime_ns, one.st_size, one.st_ino) for name, one in found)

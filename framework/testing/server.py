@@ -5,20 +5,26 @@ starts in 60 ms, and a database is emptied in 60 us. It is never the Redis of th
 """
 
 import atexit
+import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import redis
 from redis.exceptions import RedisError, ResponseError
 
+from framework import private_files
 from framework.all_settings import Settings
 from framework.errors import ModeError
 from framework.store.clock import server_time
@@ -26,8 +32,7 @@ from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, find_server_binaries
 from framework.store.endpoints import endpoint_of
 from framework.supervised_threads import SupervisedThread
-from framework.testing.exclusive_use import use_now
-from framework.testing.host_time import host_time
+from framework.testing.fake_clock import host_time
 from framework.version import install_extra
 
 DATABASES = 64
@@ -193,3 +198,81 @@ def _claimed(endpoint: Endpoint, numbers: list[int]) -> Iterator[int]:
             size: Any = client.dbsize()
             if not size or client.exists(CLOCK_KEY):
                 yield number
+
+
+_POLL_S = 0.05
+_ATTEMPTS = 6_000
+"""Five minutes. Attempts are counted, because a test may have frozen the time."""
+
+_held: set[Path] = set()
+"""The files that this process has locked: blocks of one process may be nested."""
+
+
+@contextmanager
+def exclusive_use(endpoints: Iterable[Endpoint]) -> Generator[None]:
+    """Wait until no other process of this user and machine uses one of these databases, and use them within the block.
+
+    Raises:
+        ModeError: another process has used one of them for five minutes.
+    """
+    with ExitStack() as locks:
+        # In one order: two processes that wait for each other would wait for ever.
+        for path, endpoint in sorted((_lock_path(one), one) for one in endpoints):
+            if path not in _held:
+                locks.enter_context(_locked(path, endpoint))
+        yield
+
+
+def use_now(endpoint: Endpoint) -> bool:
+    """Use this database until the process ends; return false if another process uses it now."""
+    path = _lock_path(endpoint)
+    descriptor = _try_lock(path)
+    if descriptor is None:
+        return False
+    _held.add(path)
+    return True
+
+
+def _lock_path(endpoint: Endpoint) -> Path:
+    place = f"{endpoint.shown} {urlsplit(endpoint.url).path} {dict(endpoint.options).get('db', '')}"
+    name = hashlib.sha256(place.encode()).hexdigest()[:16]
+    return Path(gettempdir()) / f"application-worker-tests-{os.geteuid()}-{name}.lock"
+
+
+@contextmanager
+def _locked(path: Path, endpoint: Endpoint) -> Generator[None]:
+    descriptor = _lock(path, endpoint)
+    _held.add(path)
+    try:
+        yield
+    finally:
+        _held.discard(path)
+        # While the lock is held: no process locks this file any more, see `_lock`.
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path, endpoint: Endpoint) -> int:
+    """Lock the file, for as long as its descriptor is open; return the descriptor. The end of the process closes it."""
+    for _ in range(_ATTEMPTS):
+        descriptor = _try_lock(path)
+        if descriptor is not None:
+            return descriptor
+        time.sleep(_POLL_S)
+    raise ModeError(
+        f"another process of tests uses {endpoint.shown}: real() acts on all jobs there. Give each process a database of its own, "
+        "for example by REDIS_URL, or end that process."
+    )
+
+
+def _try_lock(path: Path) -> int | None:
+    descriptor = private_files.open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may have deleted it after it was opened.
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None

@@ -29,9 +29,8 @@ if not settings.configured:
 
 from framework.errors import UnknownTaskError  # noqa: E402
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker  # noqa: E402
-from framework.integrations.django import commit_hooks, tasks  # noqa: E402
-from framework.integrations.django.configuration_check import check_configuration  # noqa: E402
-from framework.integrations.django.connections import CloseConnections  # noqa: E402
+from framework.integrations.django import tasks  # noqa: E402
+from framework.integrations.django.apps import CloseConnections, check_configuration, install  # noqa: E402
 from framework.integrations.django.management.commands.worker import Command  # noqa: E402
 from framework.middleware.chain import SERVER, Chain, ChainInvocation  # noqa: E402
 from framework.testing import fake  # noqa: E402
@@ -60,8 +59,7 @@ def database_in_use(request, tmp_path, monkeypatch):
     handler = ConnectionHandler({"default": databases_of(request.param, request, tmp_path), "second": second})
     for module in ("django.db", "django.db.transaction"):
         monkeypatch.setattr(f"{module}.connections", handler)
-    for module in ("commit_hooks", "connections"):
-        monkeypatch.setattr(f"framework.integrations.django.{module}.connections", handler)
+    monkeypatch.setattr("framework.integrations.django.apps.connections", handler)
     with handler["default"].cursor() as cursor:
         cursor.execute("CREATE TABLE orders (id integer)")
     yield handler
@@ -70,7 +68,7 @@ def database_in_use(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def job(pusher, sources):
-    commit_hooks.install()
+    install()
     return worker(queue="default")
 
 

@@ -3,8 +3,7 @@ import functools
 import pytest
 
 from framework.errors import MiddlewareError
-from framework.middleware.capsule_chain import CapsuleChain
-from framework.middleware.chain import CLIENT, SERVER, Chain, ChainInvocation
+from framework.middleware.chain import CLIENT, SERVER, CapsuleChain, Chain, ChainInvocation
 from tests.tables import each_row
 
 

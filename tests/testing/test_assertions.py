@@ -9,7 +9,7 @@ import pytest
 from framework import ApplicationWorker, Discard
 from framework.errors import ArgumentsError
 from framework.testing import FakeClock, assert_enqueued, assert_idempotent, fake, is_json, json_type
-from framework.testing.json_values import same_json
+from framework.testing.job_checks import same_json
 from tests.tables import each_row
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

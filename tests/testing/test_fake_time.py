@@ -9,7 +9,7 @@ from framework.lease import LeaseLostError
 from framework.store import script
 from framework.store.script import READ_DUE, Script
 from framework.testing import FakeClock, fake
-from framework.testing.known_settings import known_settings
+from framework.testing.modes import known_settings
 from framework.wire import keys
 from tests.push.conftest import worker
 

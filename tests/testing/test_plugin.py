@@ -13,7 +13,7 @@ from framework import ApplicationWorker
 from framework.devtools.compat import manifest
 from framework.devtools.compat.compare import snapshot_of
 from framework.terminal.project import load_project
-from framework.testing import ModeError, check_workers, exclusive_use, perform_one, real
+from framework.testing import ModeError, check_workers, perform_one, real, server
 from framework.wiring import client as wiring
 from tests.fork_server import FORK_SERVER
 from tests.testing.conftest import write_config
@@ -105,7 +105,7 @@ def test_real_mode_waits_for_another_process(
     application: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_config(application, {"main": {"url": redis_url}}, routing={"routing_rules": []})
-    monkeypatch.setattr(exclusive_use, "_ATTEMPTS", 2)
+    monkeypatch.setattr(server, "_ATTEMPTS", 2)
     wiring.bind_default()
     code = "from framework.testing import real\nwith real():\n    print('uses it', flush=True)\n    input()\n"
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}

@@ -19,7 +19,7 @@ from framework.devtools.commands.generate_queues import all_queues_schema
 from framework.settings.yaml_file import read_yaml
 from tests.tables import each_row
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = all_queues_schema([])
 ABSENT = object()
 
