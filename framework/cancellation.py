@@ -3,7 +3,7 @@
 from framework.async_twin import async_twin
 from framework.declare import port
 from framework.types import Jid
-from framework.wire.ids import check_jid
+from framework.wire.job import check_jid
 
 __all__ = ["acancel", "cancel"]
 

@@ -12,7 +12,7 @@ from framework.errors import MisuseError, ResultExpiredError, ResultTimeoutError
 from framework.features.results.calls import RESULTS, seconds_of
 from framework.types import Jid
 from framework.wire.answers import stored_end, value_of
-from framework.wire.ids import check_jid
+from framework.wire.job import check_jid
 
 __all__ = ["aresult", "result"]
 

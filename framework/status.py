@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from framework.declare import port
 from framework.typeguards import short_repr
 from framework.types import Jid, JobState
-from framework.wire.ids import check_jid
+from framework.wire.job import check_jid
 
 __all__ = [
     "JobState",

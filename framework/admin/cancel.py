@@ -29,7 +29,7 @@ from framework.finish.endings import CANCELLED_JOBS
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import MARK_CANCELLED
 from framework.types import Jid
 from framework.wire import keys

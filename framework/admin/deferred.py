@@ -8,7 +8,7 @@ import redis
 
 from framework.admin.job_counts import OnProgress
 from framework.admin.search import scan_members
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, clamp_time, timestamp, whole_number

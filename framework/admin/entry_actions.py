@@ -18,7 +18,7 @@ from framework.admin.entry_plan import (
 )
 from framework.declare.options import due_at
 from framework.settings.model import CoreSettings
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import ACT_ON_ENTRIES
 from framework.wire import keys
 

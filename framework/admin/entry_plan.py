@@ -16,12 +16,12 @@ from framework.wire.job import (
     TRANSFER,
     clear_unknown_class,
     decode,
+    rewrite,
     whole_number,
     wire_timestamp,
 )
 from framework.wire.json import loads_object
 from framework.wire.malformed import dead_set_entry
-from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import StatusCommand, tracked_job
 from framework.wire.sub_queues import arrival_queue

@@ -35,7 +35,7 @@ from framework.wire.job import (
     expiry_of,
     timestamp,
 )
-from framework.wire.owners import split_owner
+from framework.wire.keys import split_owner
 from framework.wire.sub_queues import NORMAL, level_of, parent_of
 
 _MAX_TEXT = 200

@@ -8,7 +8,7 @@ import redis
 from framework.admin.job_counts import OnProgress
 from framework.admin.search import JobStore, list_job_stores, payload_of_member, scan_members, search_lists
 from framework.errors import PayloadError
-from framework.shard.batch_reader import scan_bids
+from framework.shard.groups import scan_bids
 from framework.wire import keys
 from framework.wire.batch_fields import EVENTS
 from framework.wire.json import loads

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import clamp_time

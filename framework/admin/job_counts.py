@@ -14,7 +14,7 @@ from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import decode
-from framework.wire.owners import capsules_of
+from framework.wire.keys import capsules_of
 from framework.wire.sub_queues import parent_of
 
 PAGE_SIZE = 500

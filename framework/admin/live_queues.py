@@ -12,8 +12,8 @@ from framework.declare.declaration import Declaration
 from framework.process.record import served_queues
 from framework.route.router import Router
 from framework.route.split import format_counts, split_names
-from framework.shard.probe import answering
 from framework.shard.shard import Shard
+from framework.shard.shards import answering
 from framework.wire import keys
 from framework.wire.sub_queues import parent_of
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.process.identity import operator_name
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.wire import keys
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object

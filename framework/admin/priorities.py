@@ -13,7 +13,7 @@ from framework.messages import did_you_mean
 from framework.store.script import CHANGE_PRIORITY, REPLACE
 from framework.types import Jid, Priority
 from framework.wire import keys
-from framework.wire.payload_edit import rewrite
+from framework.wire.job import rewrite
 from framework.wire.sub_queues import LEVELS, PRIORITY, SUB_QUEUE, at_level, list_of, parent_of
 
 PriorityOutcome: TypeAlias = Literal["done", "same", "gone", "wrong type", "held", "no priority", "not waiting"]

@@ -16,8 +16,7 @@ from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import timestamp, whole_number
-from framework.wire.json import loads_object
-from framework.wire.stored_numbers import stored_count
+from framework.wire.json import loads_object, stored_count
 
 SIGNAL_TTL_S = 60
 """How long a signal waits for its process, as in Sidekiq: the process reads it when it next writes its record."""

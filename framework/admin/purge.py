@@ -15,7 +15,7 @@ from framework.admin.search import JobStore, list_held_stores, payload_of_member
 from framework.execute.slots import assign_free_slots
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import DROP_HELD
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped

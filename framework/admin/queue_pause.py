@@ -8,10 +8,10 @@ from typing import Any, cast
 import redis
 
 from framework.admin.pause_log import queue_record
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
-from framework.wire.stored_numbers import stored_time
+from framework.wire.json import stored_time
 
 MAX_PAUSE_S = 366 * 86_400.0
 """The longest time of a pause with an end."""

@@ -11,7 +11,7 @@ from framework.admin.job_counts import named_queues
 from framework.admin.process_list import read_running
 from framework.admin.statistics import reply_number
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.types import Priority
 from framework.wire import keys

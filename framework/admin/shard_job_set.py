@@ -17,7 +17,7 @@ from framework.errors import ShardUnavailableError
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps
 

@@ -12,13 +12,13 @@ from redis.exceptions import ResponseError
 from framework.admin.pause_log import PauseRecord, pauses_of_queues, read_pause_log
 from framework.feature import Late
 from framework.process.record import ProcessInfo, read_processes, recorded_payload
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.iteration_state import read_iteration
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
-from framework.wire.owners import split_owner
+from framework.wire.keys import split_owner
 
 T = TypeVar("T")
 

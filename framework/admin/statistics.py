@@ -14,7 +14,7 @@ from framework.admin.process_list import read_running
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.wire import keys

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from framework.admin.batch_set import change_batch
 from framework.admin.status_set import StatusSet
 from framework.declare.workflow_port import WorkflowStatus
+from framework.shard.groups import read_workflows, scan_workflows
 from framework.shard.shard import Shard
-from framework.shard.workflow_reader import read_workflows, scan_workflows
 from framework.store.script import WORKFLOW_CHANGE
 from framework.wire import keys
 from framework.wire.workflow_fields import WorkflowCommand

@@ -14,12 +14,11 @@ from framework.cli.jobs_explain_class import explain_class
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.telemetry.visible import visible
 from framework.terminal.options import check_jids, json_option, modules_option, shard_option
 from framework.terminal.output import echo_lines, reports_errors
 from framework.terminal.project import Project, load_project, print_load_error
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import decode_escaped, format_duration, format_time, format_times
+from framework.text import decode_escaped, format_duration, format_time, format_times, visible
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 
 _NOT_FOUND_TEXT = """\

@@ -23,7 +23,7 @@ from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.jobs import (
     HEADINGS,
     arguments_text,

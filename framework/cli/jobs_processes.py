@@ -20,7 +20,7 @@ from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.options import confirm, json_option, shard_option, yes_option
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand

@@ -21,7 +21,7 @@ from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.telemetry.context import META_PREFIX
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (

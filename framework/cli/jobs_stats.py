@@ -17,13 +17,12 @@ from framework.admin.statistics import MOST_DAYS, ShardStats, Stats, read_histor
 from framework.cli.jobs_queues import read_held
 from framework.features.concurrency.admin import read_limits
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.telemetry.counters import series_name
-from framework.telemetry.visible import visible
 from framework.terminal.options import SecondsOption, json_option, shard_option
 from framework.terminal.output import clear_screen, echo_whole, reports_errors
 from framework.terminal.shards import ShardCommand
-from framework.text import decode_escaped
+from framework.text import decode_escaped, visible
 from framework.wire import keys
 
 _HEADINGS = ("SHARD", *(one.name.upper() for one in fields(ShardStats)))

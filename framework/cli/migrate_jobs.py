@@ -23,10 +23,9 @@ from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.process.own_queues import known_queues
 from framework.process.record import served_queues
 from framework.route.split import ShardSplit, splits_observed
-from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
-from framework.shard.shards import open_shards
+from framework.shard.shards import ANSWER_WITHIN_S, answering, open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import is_wrong_type
 from framework.terminal.options import (

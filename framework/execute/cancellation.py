@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from framework.declare.pushed import running_loop
 from framework.store.absent_keys import AbsentKeys
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys

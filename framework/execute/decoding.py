@@ -15,12 +15,11 @@ from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.push.protection import PayloadProtection
 from framework.settings.size_limit import SizeLimitSettings
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
-from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, MAX_MEMORY_PER_BYTE
+from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, MAX_MEMORY_PER_BYTE, MemoryBudget
 from framework.wire.job import decode
-from framework.wire.memory_budget import MemoryBudget
 from framework.wire.protected import OFFLOADED, READ, ProtectedArguments
 
 _SLOW_WAIT_S = 1.0

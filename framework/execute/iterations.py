@@ -23,7 +23,7 @@ from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import SAVE_ITERATION, START_ITERATION, is_lasting
 from framework.telemetry.counters import counters
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.batch_fields import bid_of
@@ -37,8 +37,8 @@ from framework.wire.iteration_state import (
     read_iteration,
     signed_cursor,
 )
+from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.wire.resources import slot_id
-from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
 
 ITERATIONS = "sidekiq_job_iterations_total"
 """Items of iterable jobs that were processed."""

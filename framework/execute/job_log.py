@@ -20,20 +20,20 @@ from framework.telemetry.context import CORRELATION_ID, META_PREFIX, feature_cat
 from framework.telemetry.logs import (
     MAX_NAME,
     LineLog,
+    LogRateLimit,
     error_fields,
     iso_time,
     json_text,
     object_text,
     shorten,
 )
-from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
-from framework.wire.ids import base36
 from framework.wire.job import (
     BUFFERED_AT,
     DEATH_COUNT,
     INTERRUPTED_COUNT,
     LOAD_BALANCING_STRATEGY,
+    base36,
     decode,
     timestamp,
     version_of,

@@ -16,9 +16,9 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.shard.profile_store import MAX_PROFILE_BYTES, JobProfile, keep_profile
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
+from framework.text import error_class
 from framework.version import install_extra
-from framework.wire.error_text import error_class
 
 _LOG_INTERVAL_S = 60.0
 _INTERVAL_S = 0.001

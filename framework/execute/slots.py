@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import redis
 
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT
 from framework.timings import STANDARD, Timings
 from framework.types import Payload

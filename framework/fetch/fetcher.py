@@ -23,7 +23,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 

@@ -18,10 +18,9 @@ from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import Job
 from framework.wire.json import loads_object
+from framework.wire.keys import SetLimits, split_owner
 from framework.wire.malformed import batch_resources_of, dead_set_entry
-from framework.wire.owners import split_owner
 from framework.wire.resources import JobResources
-from framework.wire.set_limits import SetLimits
 from framework.wire.sub_queues import return_queue
 
 

@@ -9,11 +9,11 @@ from framework.finish.outcome import Cancelled, Discarded, Expired, Failed, Reti
 from framework.finish.retry import RetryDecision
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
+from framework.text import error_class, error_message
 from framework.wire.answers import RESULT_LIMIT, end_answer, value_answer
-from framework.wire.error_text import error_class, error_message
 from framework.wire.json import dumps
+from framework.wire.protected import StateSignatures, result_place
 from framework.wire.resources import JobResources
-from framework.wire.stored_state import StateSignatures, result_place
 
 REFUSED_RESULTS = "sidekiq_results_refused_total"
 """Jobs that succeeded with a result that is not JSON, or is too large: the caller gets an error instead."""

@@ -5,8 +5,8 @@ from typing import TypeAlias
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Deferred, ForeignClass, Snoozed, UnknownClass
 from framework.finish.retry import MAX_MESSAGE
+from framework.text import error_class, error_message
 from framework.types import Payload
-from framework.wire.error_text import error_class, error_message
 from framework.wire.job import (
     BUFFERED_AT,
     DEFERRED,
@@ -20,9 +20,9 @@ from framework.wire.job import (
     decode,
     deferral_count,
     fix_expiry,
+    rewrite,
     wire_timestamp,
 )
-from framework.wire.payload_edit import rewrite
 
 DelayedOutcome: TypeAlias = Snoozed | Deferred | ForeignClass | UnknownClass
 """The outcomes of jobs that run later, or in another process."""

@@ -14,10 +14,10 @@ from framework.errors import BusinessError
 from framework.finish.backoff import jitter_s, retry_delay_s
 from framework.process_clock import process_clock
 from framework.telemetry.traceback_lines import traceback_lines
+from framework.text import error_class, error_message
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
-from framework.wire.error_text import error_class, error_message
 from framework.wire.job import EXPIRY, Job, timestamp, whole_number, wire_timestamp
 
 DEFAULT_MAX_RETRIES = 25

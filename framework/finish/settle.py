@@ -38,13 +38,12 @@ from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, S
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.job import UNKNOWN_COUNT, decode
+from framework.wire.job import UNKNOWN_COUNT, decode, rewrite
 from framework.wire.json import loads_object
-from framework.wire.payload_edit import rewrite
+from framework.wire.keys import INTERRUPTED_SET_LIMITS, SetLimits
+from framework.wire.protected import UNSIGNED_STATE, StateSignatures
 from framework.wire.resources import JobResources
-from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import LastStatus, TrackedJob
-from framework.wire.stored_state import UNSIGNED_STATE, StateSignatures
 from framework.wire.sub_queues import return_queue
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.

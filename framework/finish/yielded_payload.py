@@ -5,8 +5,7 @@ from framework.finish.delayed_payload import payload_leaving_queue
 from framework.finish.outcome import Yielded
 from framework.process_clock import process_clock
 from framework.recover.suspects import SUSPECT_FIELD
-from framework.wire.job import DEATH_COUNT, EXPIRES_IN, EXPIRY, INTERRUPTED_COUNT, wire_timestamp
-from framework.wire.payload_edit import rewrite
+from framework.wire.job import DEATH_COUNT, EXPIRES_IN, EXPIRY, INTERRUPTED_COUNT, rewrite, wire_timestamp
 
 
 def yielded_payload(unit: UnitOfWork, outcome: Yielded) -> bytes:

@@ -11,9 +11,8 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.route.router import Router
 from framework.types import Payload
-from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRANSFER, decode
+from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRANSFER, decode, set_fields
 from framework.wire.json import dumps, loads, loads_object
-from framework.wire.payload_edit import set_fields
 
 SkipReason: TypeAlias = Literal[
     "unknown class", "retired class", "chosen queue", "other shard", "in transit", "unreadable", "wrong type"

@@ -5,8 +5,7 @@ import platform
 
 from framework.shard.shard import Shard
 from framework.telemetry.logs import ServerLog
-from framework.telemetry.visible import visible
-from framework.text import format_count
+from framework.text import format_count, visible
 from framework.version import VERSION
 
 

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.wire import keys
 from framework.wire.json import loads_object
 

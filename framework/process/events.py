@@ -17,10 +17,10 @@ from framework.process.moved_jobs import MovedJobs
 from framework.process.redis_failures import MESSAGES, failure_kind
 from framework.process_clock import process_clock
 from framework.recover.reaper import RecoveredJob
-from framework.store.tls import tls_advice
+from framework.store.connect import tls_advice
 from framework.supervised_threads import ThreadStartError
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit, LogSummary
+from framework.telemetry.logs import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.text import decode_escaped
 from framework.typeguards import has_type

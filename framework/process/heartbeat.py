@@ -21,7 +21,7 @@ from framework.store.script import HEARTBEAT, MARK_DEAD
 from framework.supervised_threads import SupervisedThread, supervised_threads
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
-from framework.wire.owners import capsule_field
+from framework.wire.keys import capsule_field
 
 STEP_LIMIT_S = 60.0
 """The longest step of a task that only calls Redis: every read has a deadline of seconds."""

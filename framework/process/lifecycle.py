@@ -10,7 +10,7 @@ from framework.lifecycle import OVERDUE_S, LifecycleEvent, LifecycleHandler, lif
 from framework.process.events import ProcessEvents
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 # In reverse, as Sidekiq does it: what was opened last is closed first.
 _REVERSED = ("quiet", "shutdown", "exit", "follower")

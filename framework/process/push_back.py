@@ -31,10 +31,9 @@ from framework.telemetry import logs
 from framework.text import format_count
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode
-from framework.wire.payload_edit import rewrite
+from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode, rewrite
+from framework.wire.keys import INTERRUPTED_SET_LIMITS
 from framework.wire.resources import JobResources
-from framework.wire.set_limits import INTERRUPTED_SET_LIMITS
 from framework.wire.status_key import tracked_job
 from framework.wire.sub_queues import return_queue
 from framework.wire.waiters import awaited_job_of

@@ -20,8 +20,7 @@ from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
-from framework.wire.ids import base36
-from framework.wire.job import decode, timestamp, whole_number
+from framework.wire.job import base36, decode, timestamp, whole_number
 from framework.wire.json import dumps, loads_object
 
 # Commands read records too, and load no part of a worker process for it.

@@ -14,9 +14,8 @@ from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import advice_for, wrong_setting
 from framework.shard.shard import Shard
-from framework.store.missing_rights import MissingRights, missing_worker_rights
-from framework.store.modes import UnsupportedServerError
-from framework.store.tls import tls_advice
+from framework.store.connect import UnsupportedServerError, tls_advice
+from framework.store.rights import MissingRights, missing_worker_rights
 from framework.telemetry import logs
 
 _NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"

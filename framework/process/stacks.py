@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
-from framework.wire.ids import base36
-from framework.wire.job import decode
+from framework.wire.job import base36, decode
 
 
 def log_stacks(

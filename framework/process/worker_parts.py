@@ -20,9 +20,8 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
-from framework.wire.memory_budget import MemoryBudget
-from framework.wire.owners import capsule_owner
-from framework.wire.set_limits import SetLimits
+from framework.wire.footprint import MemoryBudget
+from framework.wire.keys import SetLimits, capsule_owner
 
 T = TypeVar("T")
 

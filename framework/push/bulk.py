@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from framework.errors import BulkPushError, PushError, ShardUnavailableError
-from framework.shard.transaction import TOKEN_S
+from framework.shard.connection import TOKEN_S
 from framework.types import Jid
 
 _RESUME_WITHIN_S = TOKEN_S - 30.0

@@ -11,7 +11,7 @@ from framework.push.deduplication import Deduplication
 from framework.push.job_batch import JobBatch
 from framework.push.push_plan import PushPlan
 from framework.types import Jid
-from framework.wire.ids import generate_jids
+from framework.wire.job import generate_jids
 
 WriteBatch: TypeAlias = Callable[[PushPlan, JobBatch, str], Sequence[Jid | None]]
 """Writes a batch under a token; returns the ids of its jobs, ``None`` for dropped duplicates."""

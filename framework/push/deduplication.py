@@ -8,9 +8,8 @@ from framework.declare.request import DueTime
 from framework.push.lock_port import PushLocks
 from framework.types import Jid, Json, Payload
 from framework.wire.json import loads
-from framework.wire.resources import IDEMPOTENCY_KEY, LockDetails, LockRequest, UniqueJobs, wal_positions_of
+from framework.wire.resources import IDEMPOTENCY_KEY, LockDetails, LockRequest, UniqueJobs, WindowJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand
-from framework.wire.windows import WindowJobs
 
 NO_DETAILS = LockDetails({})
 """The details of a job that is due now, is not tracked, and has no WAL positions."""

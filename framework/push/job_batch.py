@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from framework.declare.request import BulkRequest, DueTime
 from framework.push.deduplication import Deduplication
 from framework.types import Jid, Json
-from framework.wire.job import wire_timestamp
-from framework.wire.payload_edit import set_fields
+from framework.wire.job import set_fields, wire_timestamp
 from framework.wire.resources import UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand, TrackedJob
 

@@ -6,9 +6,8 @@ from typing import Any, Protocol, TypeAlias
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.types import Jid, Payload
-from framework.wire.resources import LockRequest, LockTerms
+from framework.wire.resources import LockRequest, LockTerms, WindowTerms
 from framework.wire.status_key import StatusCommand
-from framework.wire.windows import WindowTerms
 
 KeyMaker: TypeAlias = Callable[[Sequence[bytes]], list[str]]
 """Returns the lock keys of jobs of one class from their arguments as JSON, not compressed."""

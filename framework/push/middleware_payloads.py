@@ -20,8 +20,7 @@ from framework.shard.shard import Shard
 from framework.telemetry import context
 from framework.text import with_article
 from framework.types import Jid, Json, Payload
-from framework.wire.ids import generate_jid, generate_jids
-from framework.wire.job import expires_in_of
+from framework.wire.job import expires_in_of, generate_jid, generate_jids
 from framework.wire.status_key import StatusCommand, tracked_job
 
 

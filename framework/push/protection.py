@@ -8,8 +8,7 @@ from framework.feature import features
 from framework.push.edited_payloads import Edits
 from framework.settings.base import SettingsBase
 from framework.types import Jid, Json, Payload
-from framework.wire.protected import ProtectedArguments
-from framework.wire.stored_state import UNSIGNED_STATE, StateSignatures
+from framework.wire.protected import UNSIGNED_STATE, ProtectedArguments, StateSignatures
 
 
 class PayloadProtection:

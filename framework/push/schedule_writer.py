@@ -7,7 +7,7 @@ from framework.declare.request import DueTime
 from framework.errors import ShardUnavailableError
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.wire.status_key import StatusCommand
 
 SKEW_S = 2.0

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 from framework.types import Json, Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflate_arguments

@@ -9,7 +9,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.signature import JobSignature
 from framework.errors import ArgumentsError
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid, StrictArguments
 
 LOG_INTERVAL_S = 60.0

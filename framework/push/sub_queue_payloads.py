@@ -8,12 +8,12 @@ from framework.declare.job_option import PRIORITIES
 from framework.errors import ArgumentsError
 from framework.push.edited_payloads import WrappedPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
+from framework.wire.job import set_fields
 from framework.wire.json import loads
-from framework.wire.payload_edit import set_fields
 from framework.wire.protected import digest_of_key
 from framework.wire.sub_queues import NORMAL, PRIORITY, SUB_QUEUE, list_of, sub_queue
 

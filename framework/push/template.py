@@ -20,7 +20,7 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.telemetry.context import CORRELATION_ID
 from framework.types import Jid, Json
-from framework.wire.ids import generate_jid, generate_jids, wire_timestamp_json
+from framework.wire.job import generate_jid, generate_jids, wire_timestamp_json
 from framework.wire.json import dumps, dumps_exact
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wire.status_key import QueuedCommands, StatusCommand, TrackedJob

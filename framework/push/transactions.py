@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from framework.errors import PushInTransactionError
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
 from framework.types import Jid, PushInTransaction
 

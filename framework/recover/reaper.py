@@ -25,13 +25,18 @@ from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
-from framework.wire.job import DEATH_COUNT, Job, count_of, decode
+from framework.wire.job import DEATH_COUNT, Job, count_of, decode, rewrite
 from framework.wire.json import loads_object
+from framework.wire.keys import (
+    INTERRUPTED_SET_LIMITS,
+    SetLimits,
+    capsule_field,
+    capsule_owner,
+    capsules_of,
+    split_owner,
+)
 from framework.wire.malformed import dead_set_entry
-from framework.wire.owners import capsule_field, capsule_owner, capsules_of, split_owner
-from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
-from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
 from framework.wire.sub_queues import return_queue
 from framework.wire.waiters import AwaitedJob, awaited_job_of

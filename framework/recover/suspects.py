@@ -23,7 +23,7 @@ from framework.store.script import NOTE_START
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.owners import capsule_field, capsules_of
+from framework.wire.keys import capsule_field, capsules_of
 
 MAX_UNACKNOWLEDGED = 32
 """Most ended jobs without a confirmed acknowledgement: a kill repeats no more than these and the running jobs."""

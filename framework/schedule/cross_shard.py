@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from framework.process_clock import process_clock
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import RECEIVE_TRANSFER
 from framework.wire import keys
 

@@ -25,11 +25,10 @@ from framework.shard.routing_validator import RoutedScope
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
-from framework.wire.job import DEFERRED, TRANSFER, decode, fix_expiry, wire_timestamp
+from framework.wire.footprint import MemoryBudget
+from framework.wire.job import DEFERRED, TRANSFER, decode, fix_expiry, rewrite, wire_timestamp
 from framework.wire.json import dumps, loads_object
 from framework.wire.malformed import dead_set_entry
-from framework.wire.memory_budget import MemoryBudget
-from framework.wire.payload_edit import rewrite
 from framework.wire.protected import OFFLOADED, READ, is_encrypted
 from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Lock, lock_of
 from framework.wire.status_key import tracked_job

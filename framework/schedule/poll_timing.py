@@ -14,7 +14,7 @@ import redis
 
 from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
-from framework.store.clock import epoch_s
+from framework.store.connect import epoch_s
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 

@@ -17,7 +17,7 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poll_timing import PollTiming, SetTiming
 from framework.store.script import ENQUEUE_DUE, READ_DUE, is_wrong_type
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 
 PAGE_SIZE = 100
 """The most jobs moved by one script, so that a million due jobs do not stall Redis."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.stored_numbers import stored_count, stored_number, stored_time
+from framework.wire.json import stored_count, stored_number, stored_time
 
 PROFILE_TTL_S = 86_400
 """For how long a profile is kept (Sidekiq: a day)."""

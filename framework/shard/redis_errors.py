@@ -8,10 +8,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 from framework.errors import ShardUnavailableError
-from framework.store.connect import Endpoint
-from framework.store.modes import UnsupportedServerError, cluster_advice
+from framework.store.connect import Endpoint, UnsupportedServerError, cluster_advice, tls_advice
 from framework.store.sentinels import SentinelSettingsError
-from framework.store.tls import tls_advice
 
 _ADVICE: Mapping[str, str] = {
     "OOM": "it is full; let workers empty its queues, or raise its maxmemory",

@@ -9,16 +9,12 @@ from redis.exceptions import RedisError
 
 from framework.declare.batch_port import BatchStatus, KeptResult
 from framework.errors import ShardUnavailableError
-from framework.shard.application_pool import validated_client
-from framework.shard.batch_reader import read_batches, read_results, scan_members
-from framework.shard.connection import ShardConnection, pack
+from framework.shard.connection import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction, ShardConnection, pack
+from framework.shard.groups import WorkflowStore, read_batches, read_results, scan_members
 from framework.shard.redis_errors import unavailable_error
-from framework.shard.routing_validator import RoutingValidator
-from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction
-from framework.shard.workflow_store import WorkflowStore
+from framework.shard.routing_validator import RoutingValidator, validated_client
 from framework.store.channel import ChannelPool
-from framework.store.clock import epoch_s
-from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, epoch_s, open_client
 from framework.store.script import (
     BATCH_CHANGE,
     BATCH_PUSH,
@@ -34,10 +30,9 @@ from framework.types import Jid
 from framework.wire import keys
 from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.json import dumps
-from framework.wire.resources import UniqueJobs
+from framework.wire.resources import UniqueJobs, WindowJobs
 from framework.wire.status_key import StatusCommand
 from framework.wire.sub_queues import SEPARATOR
-from framework.wire.windows import WindowJobs
 
 # Members per ZADD; two arguments each.
 _SCHEDULE_CHUNK_SIZE = 500

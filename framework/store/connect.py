@@ -6,7 +6,8 @@ job. So these clients never retry (decision 15). redis-py also ends reads after 
 
 import contextlib
 import logging
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -21,9 +22,7 @@ from redis.retry import Retry
 
 from framework.settings.shown_url import shown_url
 from framework.store.deadline import use_deadlines
-from framework.store.modes import refuse_unsupported_mode
 from framework.store.sentinels import SentinelConnection, Sentinels, SentinelSSLConnection, master_watch
-from framework.store.tls import ended_unanswered
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -175,3 +174,141 @@ def _open_sentinels(endpoint: Endpoint) -> Sentinels:
     for client in clients:
         use_deadlines(client.connection_pool)
     return Sentinels(clients)
+
+
+# The reply to HELLO, with which each RESP3 connection starts, names the server's mode, and no ACL can refuse HELLO. So the check
+# costs no round trip and needs no right. Behind a proxy without HELLO, the errors of a cluster show the mode.
+
+CLUSTER = (
+    "this Redis is a node of a Redis Cluster, which is not supported yet: use a Redis without cluster mode "
+    "(cluster-enabled no), or a master with Sentinels"
+)
+SENTINEL = (
+    "this is a Sentinel, which holds no jobs: write redis+sentinel://HOST:PORT/NAME/DB, or use the setting sentinels"
+)
+
+_BY_MODE = {b"cluster": CLUSTER, b"sentinel": SENTINEL}
+_CLUSTER_ERRORS = ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN")
+
+
+class UnsupportedServerError(ResponseError):
+    """The server cannot hold jobs because of its mode; the message names the remedy."""
+
+
+def refuse_unsupported_mode(hello_reply: object) -> None:
+    """Raise UnsupportedServerError when the reply to HELLO, a mapping or a flat list, names an unsupported mode."""
+    message = _BY_MODE.get(_mode(hello_reply))
+    if message is not None:
+        raise UnsupportedServerError(message)
+
+
+def cluster_advice(word: str) -> str | None:
+    """Return the advice for an error that begins with this word, or ``None`` when it is not a cluster's error."""
+    return CLUSTER if word in _CLUSTER_ERRORS else None
+
+
+def _mode(hello_reply: object) -> Any:
+    if isinstance(hello_reply, Mapping):
+        known = cast("Mapping[Any, Any]", hello_reply)
+        return known.get(b"mode")
+    if isinstance(hello_reply, list | tuple):
+        return dict(_pairs(cast("Iterable[Any]", hello_reply))).get(b"mode")
+    return None
+
+
+def _pairs(flat: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    steps = iter(flat)
+    return ((name, value) for name, value in zip(steps, steps, strict=False) if isinstance(name, bytes))
+
+
+_NO_TLS = "the server does not speak TLS at this port: use its TLS port, or write redis:// and remove tls"
+_ENDED = "TLS: the connection ended after the client's handshake and before any answer,"
+_ENDED_PLAIN = "the connection, which has no SSL or TLS, ended before any answer"
+_ENDED_WITHOUT_CERTIFICATE = f"{_ENDED} without a client certificate"
+_ENDED_WITH_CERTIFICATE = f"{_ENDED} with a client certificate"
+_ADVICE = (
+    (("certificate has expired",), "its certificate has expired: renew it on the server"),
+    (("certificate is not yet valid",), "its certificate is not valid yet: check the clocks of both hosts"),
+    (
+        ("Hostname mismatch", "IP address mismatch", "doesn't match"),
+        "its certificate names another host: connect by a name that it has, or set tls.check_hostname: false",
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED",),
+        "its certificate is not signed by a trusted authority: set tls.ca_file to the authority's certificate",
+    ),
+    (
+        ("CERTIFICATE_REQUIRED", "certificate required", "HANDSHAKE_FAILURE", "handshake failure"),
+        "the server demands a client certificate: set tls.cert_file and tls.key_file (on the server: tls-auth-clients)",
+    ),
+    (
+        ("UNKNOWN_CA", "unknown ca", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED"),
+        "the server refuses the client certificate: tls.cert_file must be valid and signed by its tls-ca-cert-file",
+    ),
+    (
+        (_ENDED_PLAIN,),
+        "the server ended the connection before any answer: if this is its TLS port, write rediss:// or set tls: true",
+    ),
+    (
+        (_ENDED_WITHOUT_CERTIFICATE,),
+        "the server ended the connection, as if it demanded a client certificate: set tls.cert_file and tls.key_file",
+    ),
+    (
+        (_ENDED_WITH_CERTIFICATE,),
+        "the server ended the connection, as if it refused tls.cert_file: that must be valid and signed by its tls-ca-cert-file",
+    ),
+    (
+        (
+            "WRONG_VERSION_NUMBER",
+            "RECORD_LAYER_FAILURE",
+            "record layer failure",
+            "UNEXPECTED_EOF_WHILE_READING",
+            "_PROTOCOL]",
+        ),
+        _NO_TLS,
+    ),
+    (
+        ("UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION", "NO_SHARED_CIPHER"),
+        "client and server share no version of TLS or no cipher",
+    ),
+)
+
+
+def tls_advice(error: BaseException | None) -> str | None:
+    """Return the advice for a TLS error, or ``None`` for another error."""
+    while error is not None:
+        # A Redis without TLS takes the handshake for the start of a command and waits for the rest.
+        if isinstance(error, TimeoutError) and _in_handshake(error):
+            return _NO_TLS
+        text = str(error)
+        for words, advice in _ADVICE:
+            if ("SSL" in text or "certificate" in text) and any(word in text for word in words):
+                return advice
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def ended_unanswered(*, secure: bool, certified: bool) -> str:
+    """Return the marker for ``tls_advice`` of a connection that the server ended before it answered.
+
+    In TLS 1.3 the client's side of the handshake ends before the server checks the client's certificate. The refusal is an alert at
+    the first read or, if the server has already closed the connection, only an end or a reset at the first read or write.
+    """
+    if not secure:
+        return _ENDED_PLAIN
+    return _ENDED_WITH_CERTIFICATE if certified else _ENDED_WITHOUT_CERTIFICATE
+
+
+def _in_handshake(error: BaseException) -> bool:
+    return any(frame.f_code.co_name == "do_handshake" for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def server_time(client: "redis.Redis") -> float:
+    """Return the time of a server's clock, which decides what is due and what has expired. Raises redis errors."""
+    return epoch_s(client.time())
+
+
+def epoch_s(time_reply: Iterable[int]) -> float:
+    """Return the reply of TIME (seconds and microseconds) as epoch seconds."""
+    seconds, microseconds = time_reply
+    return seconds + microseconds / 1_000_000

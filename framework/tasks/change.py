@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from framework.types import Jid
-from framework.wire.ids import generate_jid
+from framework.wire.job import generate_jid
 from framework.wire.json import dumps, loads
 
 Status: TypeAlias = Literal["enqueue", "working", "finish", "failed", "error"]

@@ -24,8 +24,8 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import Retry, RetryDecision
 from framework.tasks.change import Status
+from framework.text import error_class, error_message
 from framework.typeguards import has_type
-from framework.wire.error_text import error_class, error_message
 
 MAX_ERROR = 10_000
 

@@ -31,9 +31,7 @@ from framework.tasks.reconcile import STALE_S, locate
 from framework.tasks.spool import count_changes
 from framework.text import format_count
 from framework.types import Jid
-from framework.wire.ids import generate_jid
-from framework.wire.job import wire_timestamp
-from framework.wire.payload_edit import set_fields
+from framework.wire.job import generate_jid, set_fields, wire_timestamp
 
 _PAGE = 20_000
 _CHUNK = 500

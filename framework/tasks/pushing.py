@@ -15,8 +15,7 @@ from framework.tasks.job_ends import DROPPED
 from framework.tasks.params import params_of
 from framework.tasks.scope import PUSH_SCOPE, PushScope
 from framework.types import Jid, Json
-from framework.wire.ids import generate_jid
-from framework.wire.job import TASK, TASK_ITEMS
+from framework.wire.job import TASK, TASK_ITEMS, generate_jid
 
 PUSH_CHUNK = 1_000
 

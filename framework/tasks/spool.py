@@ -16,12 +16,12 @@ from framework.shard.shards import Shards
 from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange, decode_change
 from framework.tasks.database import TaskDatabase
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.malformed import dead_set_entry
-from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
+from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 
 _PAGE = 500
 _rate = LogRateLimit(30.0)

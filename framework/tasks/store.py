@@ -10,7 +10,7 @@ from framework.tasks.database import TaskDatabase
 from framework.tasks.recorder import EventRecorder
 from framework.tasks.spool import ShardSpool
 from framework.tasks.writer import EventWriter
-from framework.wire.stored_state import StateSignatures
+from framework.wire.protected import StateSignatures
 
 
 class TaskStore(NamedTuple):

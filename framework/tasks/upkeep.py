@@ -13,7 +13,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.supervised_threads import SupervisedThread
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.wire import keys
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange
 from framework.tasks.database import WRITE_S, TaskDatabase, limited
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 WhenDown: TypeAlias = Literal["continue", "wait"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, cast
 
-from framework.wire.error_text import error_class, error_message
+from framework.text import error_class, error_message
 
 MAX_CALLS = 20
 """The shown calls of one error."""

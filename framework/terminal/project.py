@@ -14,8 +14,8 @@ from framework.process.boot_warnings import warn_unknown_variables
 from framework.route.loading import load_workers
 from framework.route.router import Router
 from framework.settings.all_queues import all_queues_path
-from framework.telemetry.visible import visible
 from framework.terminal.output import echo, echo_text, refuse_unknown, unknown_worker_message
+from framework.text import visible
 
 
 class Project(NamedTuple):

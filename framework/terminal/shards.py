@@ -11,10 +11,9 @@ from framework.all_settings import load
 from framework.command_line import worker_command
 from framework.errors import ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED
-from framework.shard.probe import ANSWER_WITHIN_S, answering
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
-from framework.shard.shards import open_shards
+from framework.shard.shards import ANSWER_WITHIN_S, answering, open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.terminal.options import check_shard
 from framework.terminal.output import columns, echo, echo_json, echo_lines

@@ -33,7 +33,7 @@ from framework.testing.fake_redis import FakeShard
 from framework.testing.fake_worker import FakeTools
 from framework.testing.stubs import StubFlags, Stubs
 from framework.types import Jid, Json
-from framework.wire.stored_state import UNSIGNED_STATE
+from framework.wire.protected import UNSIGNED_STATE
 from framework.wiring.client import ProcessClient, open_limiter
 
 _LIMITERS: Late[type[LimiterStore]] = Late("framework.features.limiters.store:LimiterStore")

@@ -27,10 +27,8 @@ from redis.exceptions import RedisError, ResponseError
 from framework import private_files
 from framework.all_settings import Settings
 from framework.errors import ModeError
-from framework.store.clock import server_time
-from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer, find_server_binaries
-from framework.store.endpoints import endpoint_of
+from framework.store.connect import Endpoint, open_client, server_time
+from framework.store.embedded import EmbeddedServer, endpoint_of, find_server_binaries
 from framework.supervised_threads import SupervisedThread
 from framework.testing.fake_clock import host_time
 from framework.version import install_extra

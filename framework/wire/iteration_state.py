@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.errors import PayloadError
-from framework.wire.json import dumps, loads
-from framework.wire.stored_numbers import stored_count, stored_number
+from framework.wire.json import dumps, loads, stored_count, stored_number
 
 RUNS, CURSOR, RUNTIME, CANCELLED = "ex", "c", "rt", "cancelled"
 DONE, TOTAL, CURSOR_SIGNATURE = "aw_done", "aw_total", "aw_signature"

@@ -1,12 +1,16 @@
-"""Read the fields of a job, whichever writer wrote them, and define the view of a job for hooks."""
+"""Make the id of a job; read its fields, whichever writer wrote them, and change them; define the view of a job for hooks."""
 
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from framework.errors import PayloadError
-from framework.types import Payload
+from framework.text import with_article
+from framework.typeguards import is_text, short_repr
+from framework.types import Jid, Payload
 from framework.wire.footprint import DECODED_LIMIT
-from framework.wire.json import loads
+from framework.wire.json import dumps, loads
 
 TRANSFER = "aw_transfer"
 """Field of a due job in transfer to another shard: the token under which it is written there once."""
@@ -251,3 +255,136 @@ def count_of(payload: Payload, field: str) -> int:
 def whole_number(value: object) -> int | None:
     """Return ``value`` if it is an integer, else ``None``: other writers' fields may hold any value."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+_BYTES = 12
+_DIGITS = 2 * _BYTES
+
+
+def base36(number: int) -> str:
+    """Return a number in base 36, as Sidekiq writes the ids of threads."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    text = ""
+    while number:
+        number, rest = divmod(number, 36)
+        text = digits[rest] + text
+    return text or "0"
+
+
+def generate_jid() -> Jid:
+    """Return a new job id."""
+    return os.urandom(_BYTES).hex()
+
+
+def generate_jids(count: int) -> list[Jid]:
+    """Return ``count`` new job ids with one system call."""
+    digits = os.urandom(_BYTES * count).hex()
+    return [digits[start : start + _DIGITS] for start in range(0, len(digits), _DIGITS)]
+
+
+def wire_timestamp_json(seconds: float) -> bytes:
+    """Return ``wire_timestamp(seconds)`` of ``wire.job`` as JSON."""
+    text = b"%.6f" % seconds
+    return text[:-1] + b"1" if text.endswith(b".000000") else text
+
+
+def check_jid(jid: object, index: int = 0) -> Jid:
+    """Return the id of a job.
+
+    Raises:
+        TypeError, ValueError: it cannot be one; ``index`` is its place in the message.
+    """
+    if jid is None:
+        raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
+    if not isinstance(jid, str):
+        raise TypeError(
+            f"id {index} is {short_repr(jid)}, {with_article(type(jid).__name__)}; use the id that the push returned"
+        )
+    if not jid:
+        raise ValueError(f"id {index} is empty; use the id that the push returned")
+    if not is_text(jid):
+        raise ValueError(
+            f"id {index} is {short_repr(jid)}, which is not Unicode text; use the id that the push returned"
+        )
+    return jid
+
+
+# ``1e999``, or nesting deeper than this framework writes, is JSON of other writers that can be read, but not written. A job
+# with such a field must be retried like any other, so unchanged fields keep their bytes.
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,]', re.DOTALL)
+
+
+def rewrite(data: bytes, payload: Payload) -> bytes:
+    """Return ``payload`` as JSON; unchanged fields that cannot be written keep their bytes of ``data``, its source.
+
+    Raises:
+        PayloadError: a new or changed field cannot be written.
+    """
+    try:
+        return dumps(payload)
+    except PayloadError:
+        before: Payload = loads(data)
+        raw = raw_fields(data)
+    fields = [
+        dumps(name) + b":" + (raw[name] if name in raw and _same(before[name], value) else dumps(value))
+        for name, value in payload.items()
+    ]
+    return b"{" + b",".join(fields) + b"}"
+
+
+def set_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Return ``data``, a JSON object that ``loads`` accepts, with these fields set. All other bytes stay; new fields come last."""
+    pieces: list[bytes] = []
+    at = 0
+    missing = dict(fields)
+    for name, start, end in _values(data):
+        if name in fields:
+            value = data[start:end]
+            before, after = len(value) - len(value.lstrip()), len(value.rstrip())
+            pieces += [data[at : start + before], dumps(fields[name])]
+            missing.pop(name, None)
+            at = start + after
+    close = data.rindex(b"}")
+    pieces.append(data[at:close])
+    pieces += [b"," + dumps(name) + b":" + dumps(value) for name, value in missing.items()]
+    return b"".join(pieces) + data[close:]
+
+
+def append_fields(data: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Return ``data``, which ends like a JSON object and is not parsed, with these fields appended.
+
+    Readers use the last field of a name.
+    """
+    close = data.rindex(b"}")
+    return (
+        data[:close]
+        + b"".join(b"," + dumps(name) + b":" + dumps(value) for name, value in fields.items())
+        + data[close:]
+    )
+
+
+def raw_fields(data: bytes) -> dict[str, bytes]:
+    """Return the bytes of each field's value in ``data``, a JSON object that ``loads`` accepts."""
+    return {name: data[start:end].strip() for name, start, end in _values(data)}
+
+
+def _values(data: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield name, start and end of every field's value of the object, including repeated names."""
+    depth, start = 0, 0
+    name: str | None = None
+    for token in _TOKEN.finditer(data):
+        character = data[token.start() : token.start() + 1]
+        depth -= character in b"]}"
+        if depth == 1 and name is None and character == b'"':
+            name = str(loads(token.group()))
+        elif depth == 1 and character == b":":
+            start = token.end()
+        elif name is not None and ((depth == 1 and character == b",") or depth == 0):
+            yield name, start, token.start()
+            name = None
+        depth += character in b"[{"
+
+
+def _same(before: Any, value: Any) -> bool:
+    return type(before) is type(value) and before == value

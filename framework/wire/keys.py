@@ -4,8 +4,8 @@
 """
 
 import time
-
-from framework.wire.owners import split_owner
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 QUEUES = "queues"
 SCHEDULE = "schedule"
@@ -241,3 +241,52 @@ def work(identity: str) -> tuple[str, str]:
 def signals(identity: str) -> str:
     """LIST of signals that a dashboard sends to a process."""
     return f"{identity}-signals"
+
+
+_CAPSULE_FIELD = "capsule:"
+
+
+def capsule_field(capsule: str) -> str:
+    """Return the field of the HASH ``process`` that has the slots of a further capsule."""
+    return f"{_CAPSULE_FIELD}{capsule}"
+
+
+# Decision 20: each capsule has a working list, because the reaper judges jobs by their places in it. All share one lease.
+def capsule_owner(identity: str, capsule: str) -> str:
+    """Return the owner of the working list of a capsule; the first capsule, whose name is empty here, has the process's own."""
+    return f"{identity}/{capsule}" if capsule else identity
+
+
+def split_owner(owner: str) -> tuple[str, str]:
+    """Return the identity of the process that an owner belongs to, and the name of its capsule, empty for the first."""
+    # The host name cannot contain a slash.
+    identity, _, capsule = owner.partition("/")
+    return identity, capsule
+
+
+def capsules_of(fields: Iterable[bytes]) -> list[str]:
+    """Return the names of the further capsules in the fields of the HASH ``process``."""
+    prefix = _CAPSULE_FIELD.encode()
+    return sorted(name.removeprefix(prefix).decode(errors="replace") for name in fields if name.startswith(prefix))
+
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits:
+    """The limits of one set. The defaults are Sidekiq's for the dead set: it keeps at most 9,999 jobs for ``max_jobs`` 10,000."""
+
+    max_jobs: int = 10_000
+    max_age_s: float = 180 * _DAY_S
+    max_business_jobs: int = 1_000
+    """How many of these jobs may have ended by a ``BusinessError``."""
+
+    @property
+    def arguments(self) -> tuple[int, float]:
+        """The script arguments of parts/trim.lua: most jobs, and their age in seconds."""
+        return self.max_jobs, self.max_age_s
+
+
+INTERRUPTED_SET_LIMITS = SetLimits(max_age_s=90 * _DAY_S)
+"""GitLab's limits of the interrupted set."""

@@ -10,13 +10,20 @@ import binascii
 import re
 
 from framework.errors import PayloadError, PayloadLimitError
+from framework.text import error_class
 from framework.types import Payload
-from framework.wire.error_text import error_class
 from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING
-from framework.wire.ids import generate_jid
-from framework.wire.job import MALFORMED, MALFORMED_RAW, decode, timestamp, wire_timestamp
+from framework.wire.job import (
+    MALFORMED,
+    MALFORMED_RAW,
+    append_fields,
+    decode,
+    generate_jid,
+    set_fields,
+    timestamp,
+    wire_timestamp,
+)
 from framework.wire.json import dumps, loads_object
-from framework.wire.payload_edit import append_fields, set_fields
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
 

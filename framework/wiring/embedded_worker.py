@@ -25,10 +25,10 @@ from framework.route.loading import checked_router, load_workers
 from framework.route.router import MAIN, Router
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.shard.shard import Shard
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import endpoint_of
 from framework.supervised_threads import SupervisedThread, report_to
 from framework.telemetry import logs
-from framework.telemetry.library_log import LibraryLog
+from framework.telemetry.logs import LibraryLog
 from framework.wiring.worker_process import build_worker
 
 CONCURRENCY = 2

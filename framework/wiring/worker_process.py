@@ -51,7 +51,7 @@ from framework.route.topology import QueueLocation
 from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import endpoint_of
 from framework.supervised_threads import hold_reports, report_to
 from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs

@@ -5,7 +5,7 @@ import pytest
 from framework import admin
 from framework.admin import access
 from framework.errors import ReadOnlyError, ShardUnavailableError, UnknownShardError
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 
 
 def test_admin_lists_its_public_names_and_refuses_others():

@@ -7,7 +7,7 @@ import pytest
 from framework import admin
 from framework.admin import queue_actions, queue_reader
 from framework.errors import JobRefusedError, ReadOnlyError, ShardUnavailableError, UnknownNameError
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.sub_queues import level_of

@@ -10,7 +10,7 @@ from framework import admin
 from framework.admin.entry_plan import ACTIONS
 from framework.admin.entry_reader import OVERLAP, PAGE, ordered_entries
 from framework.errors import ArgumentsError, JobRefusedError, ReadOnlyError, ShardUnavailableError
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.wire import keys
 from tests.harness import compressed, encoded, full_memory
 

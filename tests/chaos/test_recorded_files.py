@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.shard.transaction import QueueTransaction
+from framework.shard.connection import QueueTransaction
 from tests.chaos.rounds.failover_faults import replica_behind
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.history import End, Files

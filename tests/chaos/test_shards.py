@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from framework.shard.circuit_breaker import PROBE_PERIOD_S
+from framework.shard.connection import PROBE_PERIOD_S
 from framework.store.connect import COMMAND_TIMEOUT_S
 from tests.harness import encoded, until
 from tests.servers.proxy import Proxy

@@ -15,7 +15,7 @@ from framework.process.own_queues import CapsuleOptions, expand_queues
 from framework.route.router import Router
 from framework.route.topology import QueueLocations
 from framework.settings.model import RoutingRule
-from framework.telemetry.visible import MOST
+from framework.text import MOST
 from tests.tables import each_row
 
 SHARDS = ("main", "far", "side")

@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 
 from framework.declare import registry, strict_json
 from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json, is_strict_parsed
-from framework.wire.plain_values import is_surely_strict
+from framework.wire.compress import is_surely_strict
 from tests.tables import each_row
 
 

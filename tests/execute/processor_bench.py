@@ -30,7 +30,7 @@ from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import IDENTITY, opened, until
 
 WORKING = keys.working(IDENTITY)

@@ -17,7 +17,7 @@ from framework.features.deduplication.admission import DedupLock
 from framework.recover.reaper import Reaper
 from framework.store.channel import ChannelPool
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
 from tests.harness import IDENTITY, enqueue, until
 from tests.recover.test_reaper import die, long_up

@@ -20,8 +20,7 @@ from framework.execute.job_log import JobLog, filtered_arguments, retry_number
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
 from framework.telemetry.logs import MAX_NAME, ServerLog, iso_time, json_text, shorten
-from framework.wire.ids import base36
-from framework.wire.job import decode, timestamp, version_of
+from framework.wire.job import base36, decode, timestamp, version_of
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload, server_lines
 

@@ -26,8 +26,8 @@ from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.telemetry import context
 from framework.timings import STANDARD
 from framework.wire import keys
+from framework.wire.footprint import MemoryBudget
 from framework.wire.json import dumps
-from framework.wire.memory_budget import MemoryBudget
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.harness import IDENTITY, compressed, encoded, enqueue, until, unwrapped
 from tests.servers.guarded import narrowed

@@ -12,7 +12,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import FETCH
 from framework.timings import STANDARD
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import IDENTITY, opened, until
 
 LIMITS = SetLimits(10_000, 3600.0)

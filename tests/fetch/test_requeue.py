@@ -8,7 +8,7 @@ from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import IDENTITY, encoded, hold, unwrapped
 
 LIMITS = SetLimits(10_000, 86_400.0)

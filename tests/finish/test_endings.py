@@ -34,7 +34,7 @@ from framework.tasks.job_ends import EVENT_ENDS
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.execute.iterable_jobs import iterable
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until

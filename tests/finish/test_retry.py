@@ -10,7 +10,7 @@ from framework.declare import registry
 from framework.errors import BusinessError
 from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry, RetryPolicy
 from framework.process_clock import process_clock
-from framework.wire.error_text import error_class, error_message
+from framework.text import error_class, error_message
 from framework.wire.json import dumps
 from tests.harness import STARTED, payload
 from tests.tables import each_row

@@ -26,8 +26,8 @@ from framework.recover.quarantine import quarantine_counter
 from framework.wire import keys
 from framework.wire.job import decode
 from framework.wire.json import dumps
+from framework.wire.keys import SetLimits
 from framework.wire.resources import JobResources, Lock, Slot
-from framework.wire.set_limits import SetLimits
 from framework.wire.status_key import TrackedJob
 from framework.wire.status_key import tracked_job as found
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold

@@ -414,7 +414,7 @@ def test_python_retries_a_ruby_compressed_job_unchanged(jobs, ruby, python_serve
 @pytest.mark.parametrize("library", ["isal", "zlib"])
 def test_ruby_reads_arguments_compressed_by_python(jobs, ruby, monkeypatch, library):
     if library == "zlib":
-        monkeypatch.setattr("framework.wire.deflate._isal_compress", None)
+        monkeypatch.setattr("framework.wire.compress._isal_compress", None)
     jid = jobs.EchoWorker.perform_async(*LARGE)
     jobs.EchoWorker.perform_bulk([(1,), tuple(LARGE)])
     (bulk, small, single) = ruby("decompressed", name="default")

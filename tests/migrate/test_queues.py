@@ -18,7 +18,7 @@ from framework.recover.reaper import Reaper
 from framework.store.connect import Endpoint, open_client
 from framework.timings import STANDARD
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import encoded, forked, full_memory
 from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 

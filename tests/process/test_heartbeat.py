@@ -17,7 +17,7 @@ from framework.recover.reaper import Reaper
 from framework.store.script import RENEW_CHILDREN
 from framework.timings import STANDARD
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import IDENTITY, encoded, hold, opened, until
 
 

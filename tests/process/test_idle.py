@@ -21,7 +21,7 @@ from framework.process.worker_options import WorkerOptions
 from framework.process_clock import process_clock
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import endpoint_of
 from framework.telemetry import logs
 from framework.wire import keys
 from framework.wiring.worker_process import build_worker

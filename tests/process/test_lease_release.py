@@ -6,7 +6,7 @@ from framework.process.heartbeat import ProcessLease
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 
 ME = "host:1:000000000abc"
 JOB = b'{"class":"EchoWorker","args":[],"jid":"j1","queue":"mails"}'

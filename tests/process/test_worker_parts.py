@@ -10,7 +10,7 @@ from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerPar
 from framework.push.protection import NO_PROTECTION
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import endpoint_of
 
 
 @pytest.fixture

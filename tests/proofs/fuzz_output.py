@@ -22,9 +22,8 @@ from framework.finish.outcome import Failed, ForeignClass, RunOutcome, UnknownCl
 from framework.finish.retry import MAX_BACKTRACE, MAX_MESSAGE, Kill, Retry, RetryDecision, RetryPolicy
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import logs
-from framework.wire.job import decode
+from framework.wire.job import decode, rewrite
 from framework.wire.json import dumps, loads
-from framework.wire.payload_edit import rewrite
 from tests.proofs.fuzz_inputs import hostile_error, hostile_value, json_value, text
 from tests.proofs.fuzz_target import Target, expect
 from tests.proofs.fuzz_wire import DECODED_LIMIT, INFLATED_LIMIT, PAYLOADS, make_payload

@@ -27,9 +27,8 @@ from framework.settings.model import RoutingRule
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
-from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode, timestamp, version_of
+from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode, rewrite, timestamp, version_of
 from framework.wire.json import loads
-from framework.wire.payload_edit import rewrite
 from framework.wire.status_key import most_advanced, tracked_job
 from tests.proofs.fuzz_inputs import TOKENS, json_value, mutate, replace_atoms
 from tests.proofs.fuzz_target import Target, expect

@@ -29,7 +29,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
 from framework.store.script import HEARTBEAT, RELEASE_WAITING
 from framework.timings import STANDARD
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.proofs.places import jid_of, place_of
 
 _IDENTITY = "recoverer:1:0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.shard.batch_reader import read_batches
+from framework.shard.groups import read_batches
 from framework.store.script import BATCH_CHANGE, BATCH_PUSH, FINISH
 from framework.wire import keys
 from framework.wire.batch_fields import EVENTS, BatchGroup, BatchWrite, Callback, NewBatch

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from framework.wire.batch_fields import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
-from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs
-from framework.wire.windows import WindowJobs, WindowTerms
+from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs, WindowJobs, WindowTerms
 from tests.lua import SCRIPTS
 from tests.tables import each_row
 

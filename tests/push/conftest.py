@@ -11,7 +11,7 @@ from framework.push.client import Client
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
-from framework.shard import circuit_breaker
+from framework.shard import connection as shard_connection
 from framework.shard.shards import Shards
 from framework.wire import keys
 from framework.wiring.client import bind_default
@@ -50,7 +50,7 @@ class Pusher:
 @pytest.fixture(autouse=True)
 def closed_circuit(monkeypatch):
     """A lost reply that a loaded machine notices late opens no circuit, which would fail the next push."""
-    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", 60.0)
+    monkeypatch.setattr(shard_connection, "SLOW_FAILURE_S", 60.0)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from framework.declare import port
 from framework.errors import ArgumentsError, ShardUnavailableError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
-from framework.shard import circuit_breaker
-from framework.shard.circuit_breaker import SLOW_FAILURE_S
+from framework.shard import connection as shard_connection
+from framework.shard.connection import SLOW_FAILURE_S
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import context
@@ -122,7 +122,7 @@ def test_silent_shard_stops_neither_loop_nor_other_shards(redis, redis_url, push
 
 
 def test_first_timeout_of_a_silent_shard_fails_waiting_pushes(redis_url, pusher, monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", SLOW_FAILURE_S)
+    monkeypatch.setattr(shard_connection, "SLOW_FAILURE_S", SLOW_FAILURE_S)
     job = worker(queue="default")
 
     async def act():

@@ -8,8 +8,8 @@ from framework.declare.policy_options import Deduplicate
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.push import bulk
 from framework.push.bulk import BulkPush
+from framework.shard.connection import TOKEN_S
 from framework.shard.shard import Shard
-from framework.shard.transaction import TOKEN_S
 from framework.wire import keys
 from tests.harness import full_memory, opened
 from tests.push.conftest import LetPass, Pusher, failed, worker

@@ -16,8 +16,7 @@ from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.push.template import JobTemplate
 from framework.telemetry import context
 from framework.wire.compress import decompress_arguments
-from framework.wire.ids import wire_timestamp_json
-from framework.wire.job import wire_timestamp
+from framework.wire.job import wire_timestamp, wire_timestamp_json
 from framework.wire.json import dumps_exact
 from tests.push.conftest import worker
 

@@ -17,8 +17,8 @@ from framework.push.edited_payloads import Edits
 from framework.push.protection import PayloadProtection
 from framework.push.size_limiter import SizeLimits
 from framework.wire import keys
-from framework.wire.ids import generate_jid
-from framework.wire.windows import items_place
+from framework.wire.job import generate_jid
+from framework.wire.resources import items_place
 from tests.harness import full_memory, opened
 from tests.push.conftest import LetPass, Pusher, worker
 from tests.servers.proxy import Proxy

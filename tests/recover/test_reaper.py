@@ -16,7 +16,7 @@ from framework.recover.suspects import MAX_UNACKNOWLEDGED, SuspectRunner
 from framework.store.script import HEARTBEAT, RECLAIM
 from framework.timings import STANDARD
 from framework.wire import keys
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold, unwrapped
 from tests.servers.guarded import narrowed
 

@@ -27,7 +27,7 @@ from framework.store.script import RECEIVE_TRANSFER
 from framework.wire import keys
 from framework.wire.job import TRANSFER
 from framework.wire.json import dumps
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import compressed, decompressed, encoded, full_memory, opened
 from tests.schedule.test_poller import LIMITER, Events
 

@@ -22,8 +22,8 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
 from framework.wire.json import dumps
+from framework.wire.keys import SetLimits
 from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
-from framework.wire.set_limits import SetLimits
 from tests.harness import compressed, encoded, full_memory, opened, unwrapped
 from tests.schedule.test_cross_shard import ignore_failed_status
 from tests.schedule.test_poller import LIMITER, LONG_AGO, Events

@@ -21,9 +21,9 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import PAGE_SIZE, Poller
 from framework.wire import keys
+from framework.wire.footprint import MemoryBudget
 from framework.wire.json import dumps
-from framework.wire.memory_budget import MemoryBudget
-from framework.wire.set_limits import SetLimits
+from framework.wire.keys import SetLimits
 from tests.harness import compressed, decompressed, encoded, full_memory, opened, payload, until, unwrapped
 
 LONG_AGO = 1_000_000_000.0

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError
 from framework.settings.shown_url import shown_url
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import endpoint_of
 from framework.tasks.database import TaskDatabase
 
 CANARY = "hunter2"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from framework.errors import ShardUnavailableError
-from framework.shard import circuit_breaker
+from framework.shard import connection as shard_connection
 from framework.shard.shard import Shard
 from framework.store import channel
 from framework.store.connect import Endpoint
@@ -243,7 +243,7 @@ def test_enqueue_with_a_lost_reply_is_not_retried():
 
 
 def test_enqueue_with_a_timeout_is_maybe_written(redis, redis_url, monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", 60.0)  # the circuit stays closed
+    monkeypatch.setattr(shard_connection, "SLOW_FAILURE_S", 60.0)  # the circuit stays closed
     # Long enough for the answered calls on a loaded machine.
     shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=2)
     shard.enqueue_one("default", b"1")

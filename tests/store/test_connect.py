@@ -7,7 +7,7 @@ import time
 import pytest
 from redis.exceptions import RedisError
 
-from framework.store.connect import Endpoint, open_client
+from framework.store.connect import Endpoint, epoch_s, open_client, server_time
 from tests.conftest import binary_or_skip
 from tests.harness import until
 
@@ -73,3 +73,12 @@ def test_client_unreachable_sentinel_fails_within_10_s():
     with pytest.raises(RedisError, match="house"):
         client.ping()
     assert time.monotonic() - began < 10
+
+
+def test_epoch_s_of_a_time_reply_has_microseconds():
+    assert epoch_s((1_700_000_000, 250_000)) == 1_700_000_000.25
+
+
+def test_server_time_lies_between_two_time_replies(redis):
+    before = redis.time()
+    assert epoch_s(before) <= server_time(redis) <= epoch_s(redis.time())

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError
 from framework.cli.store import acl_line
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
-from framework.store.missing_rights import MissingRights, missing_worker_rights
+from framework.store.rights import MissingRights, missing_worker_rights
 from framework.wire import keys
 from tests.harness import ROOT
 from tests.lua import SCRIPTS

@@ -25,8 +25,8 @@ from framework.features.concurrency.limit_state import LimitOverride, set_overri
 from framework.features.flags.flag import Flag, drop_flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.store.rights import ROLES
-from framework.telemetry.visible import MOST, visible, visible_json
 from framework.terminal.output import columns, reports_errors
+from framework.text import MOST, visible, visible_json
 from framework.wire import keys
 from tests.harness import ROOT, encoded, hold
 

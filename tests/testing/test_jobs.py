@@ -22,7 +22,7 @@ from framework import (
 )
 from framework.errors import ArgumentsError
 from framework.handlers import death_handlers, error_handlers
-from framework.wire.ids import generate_jid
+from framework.wire.job import generate_jid
 from tests.harness import until
 
 # A fake runs the scripts of the product. What the mode `real` adds, a process, is tested where payloads are protected.

@@ -23,7 +23,7 @@ def compressed(data=None, **fields):
 
 
 def test_compressed_form_is_gitlabs(monkeypatch):
-    monkeypatch.setattr("framework.wire.deflate._isal_compress", None)
+    monkeypatch.setattr("framework.wire.compress._isal_compress", None)
     raw = dumps(ARGUMENTS)
     text = deflate_arguments(raw)
     assert base64.b64decode(text, validate=True) == zlib.compress(raw, 5)  # level 5, no newlines (strict_encode64)

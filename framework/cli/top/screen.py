@@ -17,9 +17,8 @@ from framework.admin import JobRecord, ShardStats
 from framework.cli.jobs_list import record_lines
 from framework.cli.top.facts import ShardFacts, ShardRates
 from framework.cli.top.state import VIEWS, Table, TableRow, ViewState, job_of, possible_verbs, selected_row
-from framework.telemetry.visible import visible
 from framework.terminal.output import fit, text_width
-from framework.text import format_clock_time
+from framework.text import format_clock_time, visible
 
 _NAMES: Mapping[bytes, str] = {
     b"\r": "enter",

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from pydantic_core import to_json
 
+from framework.text import error_message
 from framework.typeguards import has_type, is_mapping, is_tuple
-from framework.wire.error_text import error_message
 
 _MAX_MESSAGE = 20_000
 _MAX_FRAMES = 200

@@ -15,10 +15,9 @@ from framework.shard.shard import Shard
 from framework.types import Json
 from framework.wire.answers import end_answer
 from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEventName, BatchMembers, Callback, kept_at
-from framework.wire.job import decode
+from framework.wire.job import decode, rewrite
 from framework.wire.json import dumps
-from framework.wire.payload_edit import rewrite
-from framework.wire.stored_state import StateSignatures, result_place
+from framework.wire.protected import StateSignatures, result_place
 from framework.wire.sub_queues import parent_of
 
 

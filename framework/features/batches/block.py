@@ -32,9 +32,8 @@ from framework.wire.batch_fields import (
     Callback,
     NewBatch,
 )
-from framework.wire.ids import generate_jid
+from framework.wire.job import append_fields, generate_jid
 from framework.wire.json import loads
-from framework.wire.payload_edit import append_fields
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import tracked_job
 

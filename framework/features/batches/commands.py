@@ -9,7 +9,7 @@ import click
 from framework.admin.batch_set import change_batch, find_batch, list_batches
 from framework.declare.batch_port import BatchStatus
 from framework.features.batches.group_commands import GroupKind
-from framework.shard.batch_reader import scan_members
+from framework.shard.groups import scan_members
 from framework.shard.shard import Shard
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import json_option, shard_option, yes_option

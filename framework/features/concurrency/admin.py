@@ -10,7 +10,7 @@ from framework.admin.access import Answers, ask
 from framework.admin.held_jobs import HeldJobs, held_keys, measure_held
 from framework.async_twin import async_twin
 from framework.features.concurrency.limit_state import LimitState, read_limit_states
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
 

@@ -13,8 +13,7 @@ from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
 from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
-from framework.telemetry.logs import logger
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import format_count
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT

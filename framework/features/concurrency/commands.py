@@ -20,7 +20,7 @@ from framework.features.concurrency.limit_state import (
 )
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (
     check_reason,

@@ -9,7 +9,7 @@ import redis
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import clamp_time
-from framework.wire.stored_numbers import stored_count
+from framework.wire.json import stored_count
 
 LimitSource: TypeAlias = Literal["application", "operators", "throttled", "unset"]
 

@@ -11,15 +11,15 @@ import redis
 
 from framework.declare.declaration import Declaration
 from framework.process_clock import process_clock
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.telemetry.context import META_PREFIX
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload, Urgency
 from framework.wire import keys
+from framework.wire.json import stored_count
 from framework.wire.protected import digest_of_key
-from framework.wire.stored_numbers import stored_count
 
 SHARE_BY_URGENCY: dict[Urgency, float] = {"high": 0.35, "low": 0.25, "throttled": 0.15}
 """The share of all slots for a class that declares no limit, if the setting turns this on (GitLab's defaults)."""

@@ -12,8 +12,7 @@ from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
-from framework.telemetry.logs import logger
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
 

@@ -16,8 +16,7 @@ from framework.features.concurrency.limits import Limits
 from framework.store.script import THROTTLE, is_lasting
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.counters import counters
-from framework.telemetry.logs import logger
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit, logger
 from framework.wire import keys
 
 Strategy: TypeAlias = Literal["hard", "soft"]

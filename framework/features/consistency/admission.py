@@ -14,7 +14,7 @@ from framework.features.consistency.positions import required_positions
 from framework.features.consistency.servers import DatabaseServer
 from framework.finish.outcome import Failed, RunOutcome
 from framework.telemetry.counters import counters
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.job import LOAD_BALANCING_STRATEGY
 

@@ -2,8 +2,8 @@
 
 from framework.admin.explain_reader import Blocker, ExplainReader
 from framework.errors import JobReplicaNotUpToDate
+from framework.text import error_class
 from framework.types import Payload
-from framework.wire.error_text import error_class
 
 _NO_REPLICA = error_class(JobReplicaNotUpToDate(""))
 

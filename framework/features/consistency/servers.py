@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from framework.supervised_threads import SupervisedThread
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -28,7 +28,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.typeguards import is_mapping
 from framework.types import Json
 from framework.wire.json import dumps, loads
-from framework.wire.stored_state import StatePlace
+from framework.wire.protected import StatePlace
 
 ShardOf: TypeAlias = Callable[[Declaration], str]
 """Returns the shard of the jobs of a class."""

@@ -20,7 +20,7 @@ from framework.features.cron.store import CronStates, Snapshot, last_tick, next_
 from framework.process.identity import operator_name
 from framework.push.protection import open_protection
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.typeguards import is_text, short_repr
 
 

@@ -33,7 +33,7 @@ from framework.process.identity import operator_name
 from framework.push.protection import open_protection
 from framework.route.router import Router
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import REASON_HELP, check_reason, json_option, modules_option, shard_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, refuse_unknown, reports_errors

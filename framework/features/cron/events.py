@@ -6,7 +6,7 @@ from framework.command_line import command
 from framework.features.cron.entries import CronEntry, DueTicks
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
 
 CRON_TICKS = "sidekiq_cron_ticks_total"

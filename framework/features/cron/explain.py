@@ -4,8 +4,7 @@ from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.command_line import command
 from framework.features.cron.payload import CronTick, tick_of
 from framework.telemetry.logs import shorten
-from framework.telemetry.visible import visible
-from framework.text import format_time
+from framework.text import format_time, visible
 from framework.types import Payload
 
 

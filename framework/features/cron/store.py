@@ -10,12 +10,12 @@ from framework.features.cron import keys as cron_keys
 from framework.features.cron.added import added_place
 from framework.features.cron.entries import NO_ORDER, CronEntry, Order, Overlap, decode_order
 from framework.push.prepared_job import PreparedJob
-from framework.store.clock import epoch_s
+from framework.store.connect import epoch_s
 from framework.store.script import LOCK_PARTS, Script
 from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
+from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 
 CRON_PUSH = Script("cron/push", *LOCK_PARTS, "recorded", "turns")
 KEPT_TICKS = 50

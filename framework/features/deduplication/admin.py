@@ -15,7 +15,7 @@ from framework.async_twin import async_twin
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import timestamp
-from framework.wire.stored_numbers import stored_count
+from framework.wire.json import stored_count
 
 
 @dataclass(frozen=True, slots=True)

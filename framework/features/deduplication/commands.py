@@ -14,7 +14,7 @@ from framework.features.deduplication.admin import HeldLock, count_locks, delete
 from framework.features.deduplication.push import Deduplicator
 from framework.push.protection import open_protection
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import confirm, json_option, modules_option, shard_option, yes_option
 from framework.terminal.output import echo, refuse_unknown, reports_errors, unknown_worker_message

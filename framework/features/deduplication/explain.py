@@ -8,8 +8,7 @@ from framework.admin.explain_reader import ExplainReader
 from framework.text import decode_escaped, format_duration
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.resources import lock_of
-from framework.wire.windows import WAITING_PAYLOAD
+from framework.wire.resources import WAITING_PAYLOAD, lock_of
 
 
 def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:

@@ -11,7 +11,6 @@ from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.batch_fields import BATCH_EVENT, BID
-from framework.wire.ids import generate_jid
 from framework.wire.job import (
     DEATH_COUNT,
     DEFERRED,
@@ -24,9 +23,10 @@ from framework.wire.job import (
     UNKNOWN_SINCE,
     decode,
     expiry_of,
+    generate_jid,
+    rewrite,
     wire_timestamp,
 )
-from framework.wire.payload_edit import rewrite
 from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE, NextRun
 from framework.wire.status_key import tracked_job
 

@@ -17,7 +17,7 @@ from framework.push.client import Client
 from framework.push.lock_port import KeyMaker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid, Payload
 from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of, version_of
@@ -27,6 +27,8 @@ from framework.wire.resources import (
     Lock,
     LockRequest,
     LockTerms,
+    WindowMode,
+    WindowTerms,
     lock_key,
     lock_keys,
     lock_of,
@@ -35,7 +37,6 @@ from framework.wire.resources import (
 )
 from framework.wire.status_key import StatusCommand
 from framework.wire.waiters import awaited_job_of
-from framework.wire.windows import WindowMode, WindowTerms
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
 _DEFAULT_HOOK: Any = vars(DeduplicationAttributes)["idempotency_arguments"].__func__

@@ -7,7 +7,7 @@ import click
 
 from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, modules_option, shard_option
 from framework.terminal.output import echo, reports_errors

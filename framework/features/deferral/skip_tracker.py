@@ -9,7 +9,7 @@ from framework.command_line import remedy_command
 from framework.features.flags.flag import Flag, Flags
 from framework.telemetry import logs
 from framework.telemetry.counters import SKIPPED_JOBS, counters
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 REASON: Final = "feature_flag"
 

@@ -22,7 +22,7 @@ from framework.errors import (
 )
 from framework.features.encryption.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
 from framework.features.encryption.settings import KeySection
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid, Json, Payload
 from framework.version import install_extra
 from framework.wire import keys

@@ -23,8 +23,7 @@ from framework.push.edited_payloads import Edits
 from framework.push.protection import PayloadProtection
 from framework.settings.base import SettingsBase
 from framework.types import Jid, Json, Payload
-from framework.wire.protected import OFFLOADED, ProtectedArguments, is_encrypted
-from framework.wire.stored_state import UNSIGNED_STATE, StateSignatures
+from framework.wire.protected import OFFLOADED, UNSIGNED_STATE, ProtectedArguments, StateSignatures, is_encrypted
 
 
 class ConfiguredProtection(PayloadProtection):

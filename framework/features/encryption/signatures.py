@@ -7,7 +7,7 @@ from framework.errors import MissingKeyError, PayloadError
 from framework.features.encryption.key_versions import KeyVersions, SignatureFault, SigningKeys, matches_any
 from framework.features.encryption.settings import SignatureSection
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE
 from framework.wire.job import PROFILE, TASK, TASK_ITEMS, TIMEOUT, TRACK

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from framework.errors import MissingKeyError, StateRefusedError
 from framework.features.encryption.key_versions import KeyVersions, SigningKeys, matches_any
 from framework.features.encryption.settings import SignatureSection
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.wire.json import dumps
-from framework.wire.stored_state import UNSIGNED_STATE, StatePlace, StateSignatures
+from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 
 _LOG_INTERVAL_S = 60.0
 

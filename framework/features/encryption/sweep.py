@@ -21,9 +21,8 @@ from framework.admin.field_scan import jobs_with_field
 from framework.admin.job_counts import OnProgress
 from framework.features.encryption.blob_store import BlobStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
-from framework.wire.json import loads_object
+from framework.wire.json import loads_object, stored_number
 from framework.wire.protected import OFFLOADED
-from framework.wire.stored_numbers import stored_number
 
 _UNNAMED = "unnamed"
 """The part before the slash of the names of notes: an empty file for each blob that no job names."""

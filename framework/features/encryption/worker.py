@@ -16,7 +16,7 @@ from framework.settings.model import CoreSettings
 from framework.shard.shards import open_shards
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 if TYPE_CHECKING:
     from framework.features.encryption.sweep import PayloadSweeper

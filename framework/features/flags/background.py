@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from framework.supervised_threads import SupervisedThread, ThreadStartError
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 DEADLINE_S = 5.0
 """A call that takes longer is logged."""

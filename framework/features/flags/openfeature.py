@@ -7,7 +7,7 @@ from typing import Any
 
 from framework.features.flags.background import BackgroundValue
 from framework.features.flags.flag import Flag, FlagSource
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 _LOG_INTERVAL_S = 300.0
 _FIRST_READ_TIMEOUT_S = 2.0

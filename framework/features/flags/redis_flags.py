@@ -12,8 +12,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.features.flags.flag import Flag, Flags, FlagSource, decode_flag
 from framework.store.absent_keys import AbsentKeys
-from framework.store.clock import epoch_s, server_time
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.store.connect import epoch_s, server_time
+from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped
 from framework.timings import STANDARD
 from framework.wire import keys

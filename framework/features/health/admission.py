@@ -13,7 +13,7 @@ from framework.features.health.indicator import NotAvailable, Signal, Stop, Unkn
 from framework.finish.outcome import Deferred
 from framework.telemetry import logs
 from framework.telemetry.counters import SKIPPED_JOBS, counters
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, Tracker
 from framework.typeguards import is_list, is_tuple, short_repr
 from framework.wire.job import deferral_count

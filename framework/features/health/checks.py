@@ -18,8 +18,8 @@ from framework.features.health.indicator import (
     Unknown,
 )
 from framework.supervised_threads import SupervisedThread
+from framework.text import error_class, error_message
 from framework.typeguards import short_repr
-from framework.wire.error_text import error_class, error_message
 
 _MAX_CACHED = 1_000
 _MAX_MESSAGE = 300

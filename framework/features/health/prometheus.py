@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from framework.features.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.features.health.settings import PrometheusIndicatorSettings
+from framework.text import error_class, error_message
 from framework.typeguards import is_list, is_mapping
-from framework.wire.error_text import error_class, error_message
 
 _MAX_BYTES = 1 << 20
 _CHUNK = 1 << 16

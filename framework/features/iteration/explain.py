@@ -6,8 +6,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.admin.job_iteration import shown_cursor
-from framework.telemetry.visible import visible
-from framework.text import format_count, format_duration
+from framework.text import format_count, format_duration, visible
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.iteration_state import SavedIteration, read_iteration

@@ -7,7 +7,7 @@ import click
 
 from framework.exit_codes import EXIT_FAILED
 from framework.features.leases.store import LeaseState, end_lease, read_lease, read_leases
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import confirm, json_option, shard_option, yes_option
 from framework.terminal.output import echo, reports_errors

@@ -12,12 +12,12 @@ from framework.features.leases import keys
 from framework.features.leases.holder import LeaseHolder
 from framework.push.client import Client
 from framework.shard.redis_errors import unavailable_error
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import Script
 from framework.telemetry import context
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped
-from framework.wire.stored_numbers import stored_time
+from framework.wire.json import stored_time
 
 OBTAIN = Script("leases/obtain", "time")
 RENEW = Script("leases/renew", "time")

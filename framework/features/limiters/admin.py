@@ -12,8 +12,7 @@ from framework.errors import PayloadError
 from framework.features.limiters import keys
 from framework.features.limiters.store import READ
 from framework.text import decode_escaped
-from framework.wire.json import loads_object
-from framework.wire.stored_numbers import stored_count
+from framework.wire.json import loads_object, stored_count
 
 _PAGE = 1_000
 

@@ -11,10 +11,10 @@ from framework.features.limiters import keys
 from framework.features.limiters.rule import LimiterRule, Take
 from framework.push.client import Client
 from framework.shard.redis_errors import unavailable_error
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.store.script import Script
 from framework.telemetry.context import job_fields
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 TAKE = Script("limiters/take", "time", "limiters/limiter")
 LOCK = Script("limiters/lock", "time", "limiters/limiter")

@@ -13,7 +13,7 @@ from framework.async_twin import async_twin
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import read_flags
 from framework.features.pause.explain import pause_source
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
 

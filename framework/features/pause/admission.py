@@ -13,7 +13,7 @@ from framework.features.flags.flag import pause_flag
 from framework.features.pause.state import Pause, PauseState
 from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.store.script import HOLD_PAUSED, is_wrong_type
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.wire import keys
 from framework.wire.sub_queues import return_queue
 

@@ -12,7 +12,7 @@ from framework.features.flags.redis_flags import unset_flag
 from framework.features.pause.admin import PauseSummary, read_pauses
 from framework.features.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.options import (
     REASON_HELP,
     json_option,

@@ -17,7 +17,7 @@ from framework.features.pause.state import PauseState
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_PAUSED, is_lasting
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
 

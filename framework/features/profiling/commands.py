@@ -9,7 +9,7 @@ import click
 
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.profile_store import JobProfile, read_profile, read_profiles
-from framework.store.clock import server_time
+from framework.store.connect import server_time
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import display_path, echo, reports_errors, write_all
 from framework.terminal.shards import ShardCommand

@@ -7,7 +7,7 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command
 from framework.shard.profile_store import read_profile, read_profiles
 from framework.telemetry.logs import shorten
-from framework.telemetry.visible import visible
+from framework.text import visible
 from framework.types import Jid, Payload
 from framework.wire.job import PROFILE
 

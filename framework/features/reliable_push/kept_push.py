@@ -10,12 +10,10 @@ from framework.push.job_batch import JobBatch
 from framework.typeguards import is_mapping
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.job import wire_timestamp
+from framework.wire.job import set_fields, wire_timestamp
 from framework.wire.json import dumps, loads
-from framework.wire.payload_edit import set_fields
-from framework.wire.resources import UniqueJobs
+from framework.wire.resources import UniqueJobs, WindowJobs
 from framework.wire.status_key import StatusCommand, TrackedJob, tracked_job
-from framework.wire.windows import WindowJobs
 
 
 class DamagedRecordError(ValueError):

@@ -24,8 +24,8 @@ from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread, ThreadStartError
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
-from framework.wire.ids import generate_jid
+from framework.telemetry.logs import LogRateLimit
+from framework.wire.job import generate_jid
 
 _LOG_INTERVAL_S = 60.0
 # Seconds between two rounds while a shard is down.

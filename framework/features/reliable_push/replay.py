@@ -8,8 +8,8 @@ from redis.exceptions import NoPermissionError
 from framework.errors import ShardUnavailableError
 from framework.features.reliable_push.kept_push import KeptPush
 from framework.push.job_batch import JobBatch
+from framework.shard.connection import TOKEN_S
 from framework.shard.shard import Shard
-from framework.shard.transaction import TOKEN_S
 from framework.types import Jid
 
 # Redis deletes a token after TOKEN_S. The margin is for clocks that differ, and for commands on their way.

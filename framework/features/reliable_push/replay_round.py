@@ -14,7 +14,7 @@ from framework.process_clock import process_clock
 from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
 from framework.telemetry import logs
-from framework.telemetry.rate_limit import LogRateLimit
+from framework.telemetry.logs import LogRateLimit
 
 # The number of pushes that are marked as tried with one wait for the disk.
 _GROUP_SIZE = 100

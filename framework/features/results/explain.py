@@ -11,12 +11,11 @@ from framework.admin.explain_reader import ExplainReader, KeptFact, ShownFacts
 from framework.admin.snapshot import ShardSnapshot
 from framework.features.results.payload import call_of
 from framework.telemetry.logs import shorten
-from framework.telemetry.visible import visible
-from framework.text import format_duration
+from framework.text import format_duration, visible
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.answers import CallEnd, read_answer
-from framework.wire.stored_state import UNSIGNED_STATE, result_place
+from framework.wire.protected import UNSIGNED_STATE, result_place
 
 
 class ResultReader(ExplainReader):

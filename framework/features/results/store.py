@@ -27,8 +27,8 @@ from framework.supervised_threads import SupervisedThread
 from framework.types import Jid, JobState
 from framework.wire import keys
 from framework.wire.answers import end_answer
+from framework.wire.protected import StatePlace, StateSignatures, result_place
 from framework.wire.status_key import most_advanced
-from framework.wire.stored_state import StatePlace, StateSignatures, result_place
 
 _SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
 """The answer of a script: only how the job ended without a result (``parts/answer.lua``)."""

@@ -13,12 +13,11 @@ import click
 from framework import tasks as api
 from framework.features.tasks.settings import TaskSettings
 from framework.tasks.access import current
-from framework.telemetry.visible import visible
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import confirm, json_option, modules_option, yes_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
 from framework.terminal.project import load_project
-from framework.text import format_age, format_count
+from framework.text import format_age, format_count, visible
 
 if TYPE_CHECKING:
     from framework.tasks import JobEvent

@@ -13,11 +13,10 @@ from redis.exceptions import RedisError
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.tasks.access import current, missing_library
-from framework.telemetry.visible import visible
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import confirm, json_option, yes_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
-from framework.text import format_age, format_count
+from framework.text import format_age, format_count, visible
 
 if TYPE_CHECKING:
     from framework.tasks.ledger import Ledger, LostJob

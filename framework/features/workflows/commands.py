@@ -9,12 +9,11 @@ from framework.admin.workflow_set import change_workflow, find_workflow, list_wo
 from framework.declare.workflow_port import WorkflowStatus
 from framework.features.batches.group_commands import GroupKind
 from framework.features.workflows.graph import counts, mermaid
-from framework.telemetry.visible import visible
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import json_option, shard_option, yes_option
 from framework.terminal.output import echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand
-from framework.text import format_time
+from framework.text import format_time, visible
 from framework.wire.workflow_fields import WorkflowCommand, is_workflow_id
 
 _HEADINGS = ("SHARD", "WORKFLOW", "STATE", "NAME", "STEP", "JOBS", "CREATED", "DESCRIPTION")

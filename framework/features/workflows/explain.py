@@ -3,7 +3,7 @@
 from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.command_line import command
 from framework.telemetry.logs import shorten
-from framework.telemetry.visible import visible
+from framework.text import visible
 from framework.types import Payload
 from framework.wire.batch_fields import bid_of
 from framework.wire.workflow_fields import step_of

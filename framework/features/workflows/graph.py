@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from framework.declare.workflow_port import StepStatus, WorkflowStatus
-from framework.telemetry.visible import visible
+from framework.text import visible
 
 _COLOURS = {
     "waiting": "fill:#eeeeee,stroke:#999999,color:#333333",

@@ -25,9 +25,9 @@ from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.types import Json
 from framework.wire import keys
-from framework.wire.ids import generate_jid
+from framework.wire.job import generate_jid
 from framework.wire.json import dumps, loads
-from framework.wire.stored_state import StatePlace
+from framework.wire.protected import StatePlace
 from framework.wire.workflow_fields import (
     EVENTS_OF_STEPS,
     StepJobs,

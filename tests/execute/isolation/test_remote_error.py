@@ -7,7 +7,7 @@ import pytest
 
 from framework.errors import Discard, JobTimeoutError, RetryLater
 from framework.execute.isolation.remote_error import described, rebuilt
-from framework.wire.error_text import error_message
+from framework.text import error_message
 
 
 class PickyError(ValueError):

@@ -2,7 +2,7 @@
 
 from framework.errors import JobReplicaNotUpToDate
 from framework.features.consistency.explain import replica_blockers
-from framework.wire.error_text import error_class
+from framework.text import error_class
 
 
 def test_replica_blockers_of_a_delayed_job_name_its_next_run():

@@ -8,7 +8,7 @@ import pytest
 from framework.errors import MissingKeyError, PayloadError, StateRefusedError
 from framework.features.encryption.key_versions import KeyVersions
 from framework.features.encryption.stored_state import KeyedStateSignatures
-from framework.wire.stored_state import UNSIGNED_STATE, StatePlace
+from framework.wire.protected import UNSIGNED_STATE, StatePlace
 from tests.reference_pages import text_of
 
 OLD, NEW = b"1" * 32, b"2" * 32

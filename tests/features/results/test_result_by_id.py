@@ -15,7 +15,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.features.results.payload import WAIT_S
 from framework.testing import FakeClock, fake
 from framework.wire import keys
-from framework.wire.ids import generate_jid
+from framework.wire.job import generate_jid
 from framework.wiring.client import ProcessClient, override
 from tests import result_jobs as jobs
 

@@ -21,8 +21,7 @@ from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint, open_client
-from framework.store.embedded import EmbeddedServer
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import EmbeddedServer, endpoint_of
 from framework.telemetry import logs
 from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY

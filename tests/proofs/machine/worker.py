@@ -20,7 +20,7 @@ from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
-from framework.store.endpoints import endpoint_of
+from framework.store.embedded import endpoint_of
 from framework.wire import keys
 from framework.wiring import worker_process
 from tests.proofs.machine.interleaving import Act, Owner, mover, pause

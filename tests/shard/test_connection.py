@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from framework.errors import ShardUnavailableError
-from framework.shard import circuit_breaker
-from framework.shard.circuit_breaker import PROBE_PERIOD_S
+from framework.shard import connection as shard_connection
+from framework.shard.connection import PROBE_PERIOD_S
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from tests.harness import full_memory, server_lines, until
@@ -112,7 +112,7 @@ def test_circuit_counts_a_slow_refusal_as_a_reply(patient_shard, redis, proxy):
 
 @pytest.mark.proves("F21")
 def test_circuit_of_a_stopped_shard_stays_closed(make_server, monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "SLOW_FAILURE_S", 60.0)  # a refusal by the system is never so slow
+    monkeypatch.setattr(shard_connection, "SLOW_FAILURE_S", 60.0)  # a refusal by the system is never so slow
     own = make_server()
     shard = Shard("second", Endpoint(own.url), role="tests")
     own.stop()

@@ -9,9 +9,8 @@ import zlib
 import pytest
 
 from framework.errors import PayloadError, PayloadLimitError
-from framework.wire import deflate as module
-from framework.wire.compress import decompress_arguments, deflate_arguments
-from framework.wire.deflate import deflate, inflate_at_once
+from framework.wire import compress as module
+from framework.wire.compress import decompress_arguments, deflate, deflate_arguments, inflate_at_once
 from framework.wire.json import dumps
 from tests.tables import each_row
 
@@ -109,7 +108,7 @@ def test_damage_has_the_same_error_for_either_library(library, damage, words):
 
 def test_deflate_without_the_extra_uses_zlib():
     code = (
-        "import sys; sys.modules['isal'] = None; from framework.wire.deflate import deflate; import zlib;"
+        "import sys; sys.modules['isal'] = None; from framework.wire.compress import deflate; import zlib;"
         "assert deflate(b'a' * 999) == zlib.compress(b'a' * 999, 5)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from framework.shard.probe import answering
+from framework.shard.shards import answering
 from tests.harness import opened
 
 
