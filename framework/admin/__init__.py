@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.batch_set import BatchSet, batches
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
-    from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
+    from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_iteration import (
         JobIteration,
         aiteration,
@@ -45,10 +45,8 @@ if TYPE_CHECKING:
         scheduled,
     )
     from framework.admin.priorities import aset_priority, set_priority
-    from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
+    from framework.admin.process_list import Processes, RunningJob, WorkerProcess, aprocesses, awork, processes, work
     from framework.admin.profile_reader import aprofile, aprofiles, profile, profiles
-    from framework.admin.purge import HeldRecord
-    from framework.admin.running_jobs import RunningJob, awork, work
     from framework.admin.statistics import (
         RunHistory,
         ShardStats,
@@ -163,7 +161,7 @@ _MODULES = {
     "CancelResult": "cancel",
     "DropResult": "held_set",
     "HeldPlace": "held_set",
-    "HeldRecord": "purge",
+    "HeldRecord": "held_set",
     "HeldSet": "held_set",
     "JobEntry": "job_set",
     "JobIteration": "job_iteration",
@@ -178,7 +176,7 @@ _MODULES = {
     "Queue": "job_queue",
     "QueuedJob": "job_queue",
     "RunHistory": "statistics",
-    "RunningJob": "running_jobs",
+    "RunningJob": "process_list",
     "ScheduledEntry": "features.cron.admin",
     "ShardStats": "statistics",
     "Stats": "statistics",
@@ -204,7 +202,7 @@ _MODULES = {
     "aserver_times": "statistics",
     "aset_priority": "priorities",
     "astats": "statistics",
-    "awork": "running_jobs",
+    "awork": "process_list",
     "batches": "batch_set",
     "cancel_jobs": "cancel",
     "cron_entries": "features.cron.admin",
@@ -230,7 +228,7 @@ _MODULES = {
     "server_times": "statistics",
     "set_priority": "priorities",
     "stats": "statistics",
-    "work": "running_jobs",
+    "work": "process_list",
     "workflows": "workflow_set",
 }
 """Module of each public name, in this folder or in a feature. Type checkers read it from the imports above."""

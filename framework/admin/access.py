@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 from redis.exceptions import RedisError
 
 from framework.admin import port
+from framework.async_twin import async_items
 from framework.errors import ReadOnlyError, ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
@@ -155,3 +157,34 @@ def iterate(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Iterator
             failed = failed or unavailable_error(one.name, one.endpoint, error)
     if failed is not None:
         raise failed
+
+
+Status = TypeVar("Status")
+
+
+class StatusSet(ABC, Generic[Status]):
+    """All batches or workflows of one shard or of every shard: a loop reads the status of each."""
+
+    def __init__(self, shard: str | None) -> None:
+        self.shard = shard
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shard={self.shard!r})"
+
+    @abstractmethod
+    def _of_shard(self, shard: Shard) -> Iterable[Status]:
+        """Yield the statuses of one shard."""
+
+    def __iter__(self) -> Iterator[Status]:
+        """Yield each status, in pages, while they change.
+
+        Raises:
+            ShardUnavailableError: a shard did not answer, or stopped to; after the statuses of the others.
+            UnknownShardError: the configuration has no such shard.
+            ConfigurationError: the configuration is invalid.
+        """
+        return iterate(self.shard, self._of_shard)
+
+    def __aiter__(self) -> AsyncIterator[Status]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from framework.admin.status_set import StatusSet
+from framework.admin.access import StatusSet
 from framework.declare.batch_port import BatchStatus
 from framework.shard.groups import read_batches, scan_bids, scan_members
 from framework.shard.shard import Shard

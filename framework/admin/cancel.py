@@ -16,13 +16,12 @@ from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import TIME_LIMIT_S, check_writable, chosen_shards, deadline_of
-from framework.admin.entry_plan import JobSetKind
-from framework.admin.job_counts import OnProgress, ignore_progress
-from framework.admin.job_filter import JobFilter, job_filter
-from framework.admin.job_record import JobRecord
-from framework.admin.purge import HeldEnd, purge
+from framework.admin.entries import JobSetKind
+from framework.admin.held_set import HeldEnd, purge
+from framework.admin.job_record import JobFilter, JobRecord, job_filter
 from framework.admin.search import JobLocation, JobStore, list_job_stores, search_lists, search_records
 from framework.admin.shard_job_set import ShardJobSet
+from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.finish.endings import CANCELLED_JOBS

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import redis
 
-from framework.admin.job_counts import OnProgress
 from framework.admin.search import scan_members
+from framework.admin.statistics import OnProgress
 from framework.store.connect import server_time
 from framework.types import Payload
 from framework.wire import keys

@@ -10,12 +10,12 @@ from framework.admin.explain_reader import (
     ExplainReader,
     HeldPosition,
     KeptFact,
+    ShardSnapshot,
     ShownFacts,
     ShownLimit,
     joined_facts,
 )
 from framework.admin.search import JobLocation, JobStore
-from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command, remedy_command, worker_command
 from framework.declare.declaration import Declaration
 from framework.execute.admission import LOCAL_STAGES, REMOTE_STAGES

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import redis
 
-from framework.admin.job_counts import OnProgress
 from framework.admin.search import JobStore, list_job_stores, payload_of_member, scan_members, search_lists
+from framework.admin.statistics import OnProgress
 from framework.errors import PayloadError
 from framework.shard.groups import scan_bids
 from framework.wire import keys

@@ -7,8 +7,7 @@ from typing import TypeVar
 from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate, raise_first
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
-from framework.admin.queue_actions import OnDropped, clear_queue, drop_job
-from framework.admin.queue_pause import check_pause_time, pause_queue, unpause_queue
+from framework.admin.queue_actions import OnDropped, check_pause_time, clear_queue, drop_job, pause_queue, unpause_queue
 from framework.admin.queue_reader import (
     QueueState,
     is_known,

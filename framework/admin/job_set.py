@@ -19,11 +19,10 @@ from framework.admin.access import (
     raise_first,
     sum_of,
 )
-from framework.admin.entry_actions import EntryOutcome
-from framework.admin.entry_plan import ACTIONS, EntryAction, JobSetKind
-from framework.admin.job_counts import ignore_progress
-from framework.admin.job_filter import JobFilter, job_filter
+from framework.admin.entries import ACTIONS, EntryAction, EntryOutcome, JobSetKind
+from framework.admin.job_record import JobFilter, job_filter
 from framework.admin.shard_job_set import SetRecord, ShardJobSet, ShardResult
+from framework.admin.statistics import ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import JobRefusedError, ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error

@@ -5,7 +5,7 @@ from collections import Counter
 import redis
 
 from framework.admin.field_scan import jobs_with_field
-from framework.admin.job_counts import OnProgress
+from framework.admin.statistics import OnProgress
 from framework.wire.json import loads_object
 from framework.wire.protected import ENCRYPTION_KEY
 

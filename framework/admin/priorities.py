@@ -5,8 +5,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import redis
 
 from framework.admin.access import ask, check_jid, check_writable, raise_first
-from framework.admin.job_counts import OnProgress, ignore_progress
 from framework.admin.search import JobLocation, search
+from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_twin
 from framework.errors import JobRefusedError
 from framework.messages import did_you_mean

@@ -1,24 +1,133 @@
-"""Drop jobs of a queue, one or all, with what they hold: locks, limit slots, the status of a tracked job."""
+"""Pause a queue on one shard, with a record of each pause, end its pause, and drop its jobs with what they hold.
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias, cast
+Sidekiq's SET says which queues are paused. The end of a pause is beside it, and the worker processes of the shard carry it out. The
+last pauses are recorded: when, by which operator, for which reason. Flags of classes hold their operator themselves, but go with the
+end of the pause; Sidekiq's set holds names only.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias, cast
 
 import redis
 from redis.client import Pipeline
 
 from framework import timings
 from framework.admin.queue_reader import page_size, sub_queues
+from framework.process.identity import operator_name
 from framework.process.set_aside import QueueAside
+from framework.store.connect import server_time
 from framework.store.script import DROP_QUEUED, RING
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.json import loads_object
+from framework.wire.job import clamp_time
+from framework.wire.json import dumps, loads_object, stored_time
 from framework.wire.resources import JobResources, lock_of, reservations
 from framework.wire.status_key import tracked_job
 from framework.wire.sub_queues import parent_of
 from framework.wire.waiters import awaited_job_of
+
+PauseAction: TypeAlias = Literal["pause", "resume", "pause-queue", "unpause-queue"]
+"""What an operator did, by the name of the command."""
+
+KEPT_RECORDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRecord:
+    """One action of an operator on a class or a queue. ``at`` is in seconds of Redis's clock."""
+
+    action: PauseAction
+    name: str
+    by: str
+    reason: str
+    at: float
+
+
+def queue_record(pipeline: Any, client: "redis.Redis", action: PauseAction, name: str, reason: str) -> None:
+    """Add the record of an action to a transaction: both happen, or neither. Raises redis errors."""
+    record = PauseRecord(action, name, operator_name(), reason, server_time(client))
+    pipeline.lpush(keys.PAUSE_LOG, dumps(asdict(record)))
+    pipeline.ltrim(keys.PAUSE_LOG, 0, KEPT_RECORDS - 1)
+
+
+def note_pause(client: "redis.Redis", action: PauseAction, name: str, reason: str) -> None:
+    """Record an action. Raises redis errors."""
+    pipeline: Any = client.pipeline()
+    queue_record(pipeline, client, action, name, reason)
+    pipeline.execute()
+
+
+def read_pause_log(client: "redis.Redis") -> list[PauseRecord]:
+    """Return the recorded actions, the last one first; without those that cannot be read. Raises redis errors."""
+    lines = cast("list[bytes]", client.lrange(keys.PAUSE_LOG, 0, KEPT_RECORDS - 1))
+    return [one for line in lines if (one := _decode(line)) is not None]
+
+
+def pauses_of_queues(records: Iterable[PauseRecord]) -> dict[str, PauseRecord]:
+    """Return the last pause of each queue whose pause no operator has ended since."""
+    last: dict[str, PauseRecord] = {}
+    for one in records:
+        if one.action in ("pause-queue", "unpause-queue"):
+            last.setdefault(one.name, one)
+    return {name: one for name, one in last.items() if one.action == "pause-queue"}
+
+
+def _decode(line: bytes) -> PauseRecord | None:
+    fields = loads_object(line)
+    try:
+        action, name, by, reason = (str(fields[key]) for key in ("action", "name", "by", "reason"))
+        return PauseRecord(cast("PauseAction", action), name, by, reason, clamp_time(float(fields["at"])))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+MAX_PAUSE_S = 366 * 86_400.0
+"""The longest time of a pause with an end."""
+
+
+def pause_queue(client: "redis.Redis", queue: str, for_s: float | None, reason: str = "") -> bool:
+    """Pause a queue, without an end if ``for_s`` is ``None``; return whether it was not paused. Raises redis errors.
+
+    The last pause counts: it replaces the end of an earlier one. The log of pauses has the operator and the reason.
+    """
+    until = None if for_s is None else server_time(client) + for_s
+    # One transaction: a pause must never have the end of an earlier one.
+    pipeline: Any = client.pipeline()
+    pipeline.sadd(keys.PAUSED, queue)
+    if until is None:
+        pipeline.hdel(keys.PAUSE_ENDS, queue)
+    else:
+        pipeline.hset(keys.PAUSE_ENDS, queue, f"{until:.3f}")
+    queue_record(pipeline, client, "pause-queue", queue, reason)
+    return bool(pipeline.execute()[0])
+
+
+def unpause_queue(client: "redis.Redis", queue: str, reason: str = "") -> bool:
+    """End the pause of a queue; return whether it was paused. Raises redis errors."""
+    pipeline: Any = client.pipeline()
+    pipeline.srem(keys.PAUSED, queue)
+    pipeline.hdel(keys.PAUSE_ENDS, queue)
+    queue_record(pipeline, client, "unpause-queue", queue, reason)
+    return bool(pipeline.execute()[0])
+
+
+def pause_ends(client: "redis.Redis") -> dict[str, float]:
+    """Return when pauses end, by queue, in seconds of Redis's clock. Raises redis errors."""
+    found = cast("dict[bytes, bytes]", client.hgetall(keys.PAUSE_ENDS))
+    # The next check of a worker process removes a value that is no time.
+    return {decode_escaped(name): until for name, value in found.items() if (until := stored_time(value)) is not None}
+
+
+def check_pause_time(for_s: float | None) -> None:
+    """Raise ValueError for a time that no pause can have."""
+    if for_s is not None and not 0 < for_s <= MAX_PAUSE_S:
+        raise ValueError(
+            f"for_s must be a number of seconds above 0, at most {MAX_PAUSE_S:,.0f} (a year), not {for_s!r}"
+        )
+
 
 OnDropped: TypeAlias = Callable[[int], None]
 """Receives the number of dropped jobs so far, after each step."""

@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.held_jobs import HeldJobsKey
-from framework.admin.job_counts import OnProgress, named_queues
+from framework.admin.statistics import OnProgress, named_queues
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
 from framework.text import decode_escaped

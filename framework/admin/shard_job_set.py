@@ -6,13 +6,20 @@ from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
-from framework.admin.entry_actions import ActionTerms, EntryOutcome, act, slices
-from framework.admin.entry_plan import SET_KEYS, TO_QUEUE, EntryAction, JobSetKind
-from framework.admin.entry_reader import ordered_entries
-from framework.admin.job_counts import OnProgress
-from framework.admin.job_filter import JobFilter
-from framework.admin.job_record import JobRecord
+from framework.admin.entries import (
+    SET_KEYS,
+    TO_QUEUE,
+    ActionTerms,
+    EntryAction,
+    EntryOutcome,
+    JobSetKind,
+    act,
+    ordered_entries,
+    slices,
+)
+from framework.admin.job_record import JobFilter, JobRecord
 from framework.admin.search import ScanPage, scan_from
+from framework.admin.statistics import OnProgress
 from framework.errors import ShardUnavailableError
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error

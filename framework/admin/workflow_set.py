@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from framework.admin.access import StatusSet
 from framework.admin.batch_set import change_batch
-from framework.admin.status_set import StatusSet
 from framework.declare.workflow_port import WorkflowStatus
 from framework.shard.groups import read_workflows, scan_workflows
 from framework.shard.shard import Shard

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, cast
 import click
 
 from framework.admin.cancel import CancelResult, cancel_on_shard
-from framework.admin.entry_actions import EntryOutcome
-from framework.admin.entry_plan import EntryAction, JobSetKind
-from framework.admin.job_filter import JobFilter
+from framework.admin.entries import EntryAction, EntryOutcome, JobSetKind
+from framework.admin.job_record import JobFilter
 from framework.admin.job_set import join_resume, refusal_text, resume_cursors
 from framework.admin.shard_job_set import ShardJobSet, ShardResult
 from framework.exit_codes import EXIT_FAILED

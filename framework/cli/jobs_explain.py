@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from framework.admin.explain import Explainer, Explanation, Interruptions, KnownClasses
-from framework.admin.explain_reader import KeptFact, ShownFacts
+from framework.admin.explain_reader import KeptFact, ShardSnapshot, ShownFacts
 from framework.admin.search import search
-from framework.admin.snapshot import ShardSnapshot
 from framework.cli.jobs_explain_class import explain_class
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED

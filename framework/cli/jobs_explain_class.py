@@ -8,8 +8,7 @@ import click
 
 from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_class import ClassExplainer, ClassExplanation
-from framework.admin.explain_reader import Blocker
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import Blocker, ShardSnapshot
 from framework.cli.assumptions import AssumedLimits, read_assumptions
 from framework.declare.request import Route
 from framework.exit_codes import EXIT_FAILED

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import click
 
-from framework.admin.entry_plan import SET_KEYS, JobSetKind
-from framework.admin.job_filter import JobFilter
+from framework.admin.entries import SET_KEYS, JobSetKind
+from framework.admin.held_set import HeldRecord, held_records
 from framework.admin.job_queue import QueuedJob, unknown_queue_message
-from framework.admin.job_record import JobRecord
-from framework.admin.purge import HeldRecord, held_records
+from framework.admin.job_record import JobFilter, JobRecord
 from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues, scan_places
 from framework.admin.search import JobLocation, search
 from framework.admin.shard_job_set import NEWEST_FIRST, SetRecord, ShardJobSet

@@ -9,13 +9,14 @@ import click
 
 from framework.admin.process_list import (
     ProcessSignal,
+    RunningJob,
     WorkerProcess,
     is_named,
     read_running,
+    read_work,
     send_signal,
     unknown_process_message,
 )
-from framework.admin.running_jobs import RunningJob, read_work
 from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.exit_codes import EXIT_FAILED

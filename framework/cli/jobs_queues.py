@@ -9,12 +9,11 @@ from typing import TypeVar
 import click
 
 from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
-from framework.admin.job_filter import JobFilter
+from framework.admin.held_set import PurgeResult, purge
 from framework.admin.job_queue import unknown_queue_message
+from framework.admin.job_record import JobFilter
 from framework.admin.process_list import read_running
-from framework.admin.purge import PurgeResult, purge
-from framework.admin.queue_actions import clear_queue
-from framework.admin.queue_pause import pause_queue, unpause_queue
+from framework.admin.queue_actions import clear_queue, pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
 from framework.admin.search import list_held_stores
 from framework.command_line import command

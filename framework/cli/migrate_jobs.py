@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.admin.job_counts import queue_names
+from framework.admin.statistics import queue_names
 from framework.declare import registry
 from framework.errors import QueueReplacedError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from framework.admin.job_counts import QUEUE_PREFIX, count_jobs_by_class
+from framework.admin.statistics import QUEUE_PREFIX, count_jobs_by_class
 from framework.exit_codes import EXIT_FAILED
 from framework.process.record import served_queues
 from framework.shard.shard import Shard

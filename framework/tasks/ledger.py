@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
-from framework.admin.running_jobs import read_work
+from framework.admin.process_list import read_work
 from framework.admin.search import search
 from framework.errors import TaskError
 from framework.settings.size_limit import SizeLimitSettings

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from framework.admin.entry_plan import JobSetKind
-from framework.admin.job_filter import JobFilter
-from framework.admin.job_record import JobRecord
-from framework.admin.purge import HeldRecord
+from framework.admin.entries import JobSetKind
+from framework.admin.held_set import HeldRecord
+from framework.admin.job_record import JobFilter, JobRecord
 from framework.admin.shard_job_set import SetRecord, ShardJobSet
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import did_you_mean

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from framework import admin
-from framework.admin import entry_actions, shard_job_set
-from framework.admin.job_filter import JobFilter
+from framework.admin import entries, shard_job_set
+from framework.admin.job_record import JobFilter
 from framework.admin.search import PAGE
 from framework.admin.shard_job_set import ShardJobSet
 from framework.all_settings import load
@@ -123,7 +123,7 @@ def test_shard_that_fails_reports_what_was_done(silent_second, redis):
 
 def test_lost_reply_leaves_the_step_in_doubt(shard, redis, monkeypatch):
     fill(redis, keys.DEAD, 250)
-    script, calls = entry_actions.ACT_ON_ENTRIES, []
+    script, calls = entries.ACT_ON_ENTRIES, []
 
     def lose(client, names, arguments):
         reply = script(client, names, arguments)
@@ -132,7 +132,7 @@ def test_lost_reply_leaves_the_step_in_doubt(shard, redis, monkeypatch):
             raise ConnectionError("the reply is lost")
         return reply
 
-    monkeypatch.setattr(entry_actions, "ACT_ON_ENTRIES", lose)
+    monkeypatch.setattr(entries, "ACT_ON_ENTRIES", lose)
     result = admin.dead().where().retry()
     assert (result.matched, result.done, result.in_doubt, result.completed) == (200, 100, 100, False)
     rest = admin.dead().where().retry(resume=result.resume)
@@ -144,7 +144,7 @@ def test_large_jobs_move_in_steps_of_bounded_size(shard, redis, monkeypatch):
     steps = []
     before_each_step(monkeypatch, lambda members: steps.append(sum(map(len, members))))
     assert admin.dead().where().delete().done == 12
-    assert max(steps) <= entry_actions.SLICE_BYTES
+    assert max(steps) <= entries.SLICE_BYTES
     assert len(steps) == 4
 
 

@@ -1,7 +1,6 @@
 from framework.admin import explain
 from framework.admin.explain import Explainer, KnownClasses
-from framework.admin.explain_reader import Blocker, ExplainReader, KeptFact, ShownFacts, ShownLimit
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import Blocker, ExplainReader, KeptFact, ShardSnapshot, ShownFacts, ShownLimit
 from framework.feature import Feature, Late
 
 FIRST, LAST = Blocker("first", "why", "remedy"), Blocker("last", "why", "remedy")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from framework.admin.explain import Explainer, KnownClasses
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ShardSnapshot
 from framework.declare import registry
 from tests.execute.processor_bench import worker
 

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from framework import admin
-from framework.admin.entry_plan import ACTIONS
-from framework.admin.entry_reader import OVERLAP, PAGE, ordered_entries
+from framework.admin.entries import ACTIONS, OVERLAP, PAGE, ordered_entries
 from framework.errors import ArgumentsError, JobRefusedError, ReadOnlyError, ShardUnavailableError
 from framework.store.connect import server_time
 from framework.wire import keys

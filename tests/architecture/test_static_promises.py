@@ -80,7 +80,7 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     # The spool of events, the events of batches, the list of a caller and the log of pauses hold no jobs.
     results = ["framework/features/results/store.py: BLPOP", "framework/features/results/store.py: LPOP"]
     batches = "framework/process/batch_event_log.py: LTRIM"
-    pauses = "framework/admin/pause_log.py: LTRIM"
+    pauses = "framework/admin/queue_actions.py: LTRIM"
     # A fake frees the slots that a test has taken.
     slots = "framework/testing/stubs.py: ZREM"
     known = [pauses, *results, batches, "framework/process/record.py: RPOP", "framework/tasks/spool.py: ZREM", slots]

@@ -9,8 +9,8 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from framework.admin.job_filter import JobFilter
-from framework.admin.purge import purge
+from framework.admin.held_set import purge
+from framework.admin.job_record import JobFilter
 from framework.cli.main import jobs as command
 from framework.features.deduplication.admin import delete_lock, find_lock
 from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag

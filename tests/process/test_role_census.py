@@ -117,7 +117,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script change_priority": ("admin/priorities.py", "CHANGE_PRIORITY("),
         "+watch": ("features/deduplication/admin.py", ".transaction("),
         "+unwatch": ("features/deduplication/admin.py", ".transaction("),
-        "~j|*": ("admin/class_traffic.py", "keys.metrics("),
+        "~j|*": ("admin/explain_class.py", "keys.metrics("),
         "+ttl": ("shard/groups.py", "ttl("),
         "script batch_change": ("admin/batch_set.py", "BATCH_CHANGE("),
         "script workflow_change": ("admin/workflow_set.py", "WORKFLOW_CHANGE("),
@@ -131,7 +131,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script limiters/read": ("features/limiters/admin.py", "READ("),
         "+hget": ("features/concurrency/limit_state.py", ".hget("),
         "+zrangebyscore": ("features/leases/store.py", "zrangebyscore("),
-        "~j|*": ("admin/class_traffic.py", "keys.metrics("),
+        "~j|*": ("admin/explain_class.py", "keys.metrics("),
     },
 }
 """Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import click
 
-from framework.admin.live_queues import misplaced_jobs, read_live_queues
+from framework.admin.queue_reader import misplaced_jobs, read_live_queues
 from framework.declare.declaration import Declaration
 from framework.devtools.compat.manifest import read_manifest
 from framework.exit_codes import EXIT_FAILED

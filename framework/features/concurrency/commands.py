@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import click
 
-from framework.admin.job_counts import queue_names
+from framework.admin.statistics import queue_names
 from framework.errors import FrameworkError
 from framework.execute.slots import assign_free_slots
 from framework.exit_codes import EXIT_FAILED

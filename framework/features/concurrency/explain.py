@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition, ShownLimit
+from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition, ShardSnapshot, ShownLimit
 from framework.admin.search import JobLocation
-from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import remedy_command
 from framework.execute.admission import AdmissionStage
 from framework.features.concurrency.limit_state import (

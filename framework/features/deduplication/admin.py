@@ -9,8 +9,8 @@ from redis.client import Pipeline
 from redis.exceptions import ResponseError
 
 from framework.admin.access import Answers, ask
-from framework.admin.job_counts import OnProgress, ignore_progress
 from framework.admin.search import PAGE
+from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_twin
 from framework.text import decode_escaped
 from framework.wire import keys

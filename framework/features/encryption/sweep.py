@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from framework.admin.field_scan import jobs_with_field
-from framework.admin.job_counts import OnProgress
+from framework.admin.statistics import OnProgress
 from framework.features.encryption.blob_store import BlobStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
 from framework.wire.json import loads_object, stored_number

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ShardSnapshot
 from framework.feature import Late
 from framework.features.flags.flag import Flag
 from framework.features.flags.redis_flags import read_flags

@@ -7,8 +7,7 @@ import redis
 
 from framework.admin.access import Answers, ask
 from framework.admin.held_jobs import held_keys, measure_held
-from framework.admin.pause_log import PauseRecord, pauses_of_queues, read_pause_log
-from framework.admin.queue_pause import pause_ends
+from framework.admin.queue_actions import PauseRecord, pause_ends, pauses_of_queues, read_pause_log
 from framework.async_twin import async_twin
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import read_flags

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import click
 
-from framework.admin.pause_log import note_pause, read_pause_log
+from framework.admin.queue_actions import note_pause, read_pause_log
 from framework.features.flags.class_commands import set_flag_on_shards
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import unset_flag

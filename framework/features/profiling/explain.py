@@ -2,8 +2,7 @@
 
 from redis.exceptions import ResponseError
 
-from framework.admin.explain_reader import ExplainReader, KeptFact, ShownFacts
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ExplainReader, KeptFact, ShardSnapshot, ShownFacts
 from framework.command_line import command
 from framework.shard.profile_store import read_profile, read_profiles
 from framework.telemetry.logs import shorten

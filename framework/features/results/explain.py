@@ -7,8 +7,7 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
-from framework.admin.explain_reader import ExplainReader, KeptFact, ShownFacts
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ExplainReader, KeptFact, ShardSnapshot, ShownFacts
 from framework.features.results.payload import call_of
 from framework.telemetry.logs import shorten
 from framework.text import format_duration, visible

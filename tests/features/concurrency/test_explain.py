@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ShardSnapshot
 from framework.features.concurrency.explain import LimitReader
 from framework.features.concurrency.limit_state import read_slot_expiries
 from framework.wire import keys

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from framework.admin.pause_log import read_pause_log
+from framework.admin.queue_actions import read_pause_log
 from framework.features.flags.flag import drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import read_flags
 from framework.process.identity import operator_name

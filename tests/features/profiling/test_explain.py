@@ -1,4 +1,4 @@
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ShardSnapshot
 from framework.features.profiling.explain import ProfileReader
 from framework.wire import keys
 

@@ -1,4 +1,4 @@
-from framework.admin.snapshot import ShardSnapshot
+from framework.admin.explain_reader import ShardSnapshot
 from framework.features.results.explain import ResultReader
 
 CALLED = {"aw_result": [3_600, "3f2a"]}

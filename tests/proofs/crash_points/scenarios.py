@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 from redis.exceptions import RedisError
 
 from framework.admin.cancel import cancel_on_shard
-from framework.admin.entry_plan import EntryAction, JobSetKind
-from framework.admin.job_filter import JobFilter
+from framework.admin.entries import EntryAction, JobSetKind
+from framework.admin.job_record import JobFilter
 from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from framework.admin.class_traffic import Backlog, ClassRates, RunCounts, measure, read_backlog, read_runs
+from framework.admin.explain_class import Backlog, ClassRates, RunCounts, measure, read_backlog, read_runs
 from framework.admin.held_jobs import HeldJobs
 from framework.wire import keys
 from tests.harness import encoded, enqueue

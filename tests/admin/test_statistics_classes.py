@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from framework.admin import job_counts
-from framework.admin.job_counts import count_jobs_by_class
+from framework.admin import statistics
+from framework.admin.statistics import count_jobs_by_class
 from framework.wire import keys
 from tests.harness import encoded, enqueue, hold
 
@@ -60,7 +60,7 @@ def test_job_counts_long_list_is_read_in_bounded_steps(redis, number):
     assert found["Old"] == ({"queue a": number, "dead": number} if number else {})
     looked = [0, *(count for _, count in steps)]
     assert looked[-1] == 2 * number
-    assert all(after - before <= 2 * job_counts.PAGE_SIZE for before, after in itertools.pairwise(looked))
+    assert all(after - before <= 2 * statistics.PAGE_SIZE for before, after in itertools.pairwise(looked))
 
 
 @pytest.mark.proves("R62")

@@ -3,7 +3,7 @@
 import pytest
 
 from framework import admin
-from framework.admin.queue_pause import pause_ends
+from framework.admin.queue_actions import pause_ends
 from framework.store.script import END_PAUSES
 from framework.wire import keys
 from tests.harness import enqueue, until
