@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from framework.admin.batch_set import BatchSet, batches
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
-    from framework.admin.job_iteration import (
-        JobIteration,
-        aiteration,
-        areset_iteration,
-        iteration,
-        reset_iteration,
-    )
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobRecord
     from framework.admin.job_set import (
@@ -44,9 +37,7 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
-    from framework.admin.priorities import aset_priority, set_priority
     from framework.admin.process_list import Processes, RunningJob, WorkerProcess, aprocesses, awork, processes, work
-    from framework.admin.profile_reader import aprofile, aprofiles, profile, profiles
     from framework.admin.statistics import (
         RunHistory,
         ShardStats,
@@ -70,10 +61,18 @@ if TYPE_CHECKING:
         remove_cron_entry,
     )
     from framework.features.deduplication.admin import alocks, locks
+    from framework.features.fairness.admin import aset_priority, set_priority
     from framework.features.flags.admin import aflags, flags
+    from framework.features.iteration.admin import (
+        JobIteration,
+        aiteration,
+        areset_iteration,
+        iteration,
+        reset_iteration,
+    )
     from framework.features.limiters.admin import LimiterState, alimiters, limiters
     from framework.features.pause.admin import apaused, paused
-    from framework.shard.profile_store import JobProfile
+    from framework.features.profiling.admin import JobProfile, aprofile, aprofiles, profile, profiles
 
 __all__ = [
     "Answers",
@@ -164,8 +163,8 @@ _MODULES = {
     "HeldRecord": "held_set",
     "HeldSet": "held_set",
     "JobEntry": "job_set",
-    "JobIteration": "job_iteration",
-    "JobProfile": "profile_reader",
+    "JobIteration": "features.iteration.admin",
+    "JobProfile": "features.profiling.admin",
     "JobRecord": "job_record",
     "JobSet": "job_set",
     "LimiterState": "features.limiters.admin",
@@ -188,19 +187,19 @@ _MODULES = {
     "add_cron_entry": "features.cron.admin",
     "aflags": "features.flags.admin",
     "ahistory": "statistics",
-    "aiteration": "job_iteration",
+    "aiteration": "features.iteration.admin",
     "alimiters": "features.limiters.admin",
     "alimits": "features.concurrency.admin",
     "alocks": "features.deduplication.admin",
     "apaused": "features.pause.admin",
     "aprocesses": "process_list",
-    "aprofile": "profile_reader",
-    "aprofiles": "profile_reader",
+    "aprofile": "features.profiling.admin",
+    "aprofiles": "features.profiling.admin",
     "aqueues": "job_queue",
     "aremove_cron_entry": "features.cron.admin",
-    "areset_iteration": "job_iteration",
+    "areset_iteration": "features.iteration.admin",
     "aserver_times": "statistics",
-    "aset_priority": "priorities",
+    "aset_priority": "features.fairness.admin",
     "astats": "statistics",
     "awork": "process_list",
     "batches": "batch_set",
@@ -211,22 +210,22 @@ _MODULES = {
     "held": "held_set",
     "history": "statistics",
     "interrupted": "job_set",
-    "iteration": "job_iteration",
+    "iteration": "features.iteration.admin",
     "limiters": "features.limiters.admin",
     "limits": "features.concurrency.admin",
     "locks": "features.deduplication.admin",
     "paused": "features.pause.admin",
     "processes": "process_list",
-    "profile": "profile_reader",
-    "profiles": "profile_reader",
+    "profile": "features.profiling.admin",
+    "profiles": "features.profiling.admin",
     "queues": "job_queue",
     "read_only": "access",
     "remove_cron_entry": "features.cron.admin",
-    "reset_iteration": "job_iteration",
+    "reset_iteration": "features.iteration.admin",
     "retries": "job_set",
     "scheduled": "job_set",
     "server_times": "statistics",
-    "set_priority": "priorities",
+    "set_priority": "features.fairness.admin",
     "stats": "statistics",
     "work": "process_list",
     "workflows": "workflow_set",

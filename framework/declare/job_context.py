@@ -65,6 +65,21 @@ class JobStory(Protocol):
         ...
 
 
+class ExtraFields(dict[str, Any]):
+    """The fields that a run adds to its end line: those of ``log_extra``, and those of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: dict[str, Any] = {}
+        """Fields of features, which keep their names."""
+        self.cpu_s = 0.0
+        """The processor time that the run used outside of its thread."""
+
+    def of_features(self) -> Mapping[str, Any]:
+        """Return the fields of features, at the end of the run."""
+        return self.line
+
+
 class PlainLogger:
     """``self.logger`` of a worker outside of a process (a unit test, a console). Lines go to the logger ``framework``."""
 

@@ -2,8 +2,12 @@
 
 import time
 from datetime import timedelta
+from typing import Literal, TypeAlias
 
 from framework.typeguards import short_repr
+
+StopReason: TypeAlias = Literal["cancelled", "stop", "max_runtime", "lost"]
+"""Why a run ends before the last item. ``stop``: the process is quiet or stops; ``lost``: another process owns the job."""
 
 _MAX_COUNT = (1 << 63) - 1
 

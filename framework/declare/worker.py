@@ -12,9 +12,17 @@ from framework.declare import check, misuse, port, registry
 from framework.declare.attribute import Attribute, is_group, merged
 from framework.declare.attributes import CoreAttributes
 from framework.declare.declaration import Declaration
-from framework.declare.job_context import CancellationState, JobContext, JobLogger, JobStory, PlainLogger
+from framework.declare.job_context import (
+    CancellationState,
+    ExtraFields,
+    JobContext,
+    JobLogger,
+    JobStory,
+    PlainLogger,
+)
 from framework.declare.misuse import unwrap
 from framework.declare.options import Moment
+from framework.declare.progress import StopReason
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import ErrorCollector
@@ -150,9 +158,11 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
     _aw_run: JobContext | None = None
     _aw_cancellation: CancellationState | None = None
     _aw_logger: JobLogger | None = None
-    _aw_extra: dict[str, Any] | None = None
+    _aw_extra: ExtraFields | None = None
     _aw_record: JobStory | None = None
     _aw_returned: Any = None
+    _aw_stop: tuple[StopReason, bool] | None = None
+    """Why a run that has returned is to continue later, and whether it did anything."""
     _aw_on_success: Callable[[], None] | None = None
     """Called after the job has succeeded and has released its locks and slots. An error is logged."""
 
@@ -218,7 +228,7 @@ class CoreWorker(CoreAttributes, AwaitablePushes):
     def log_extra(self, **fields: Any) -> None:
         """Add fields to the line of the job's end (GitLab's log_extra_metadata_on_done)."""
         if self._aw_extra is None:
-            self._aw_extra = {}
+            self._aw_extra = ExtraFields()
         self._aw_extra.update(fields)
 
     @property

@@ -10,7 +10,6 @@ seconds, as Sidekiq does. If Redis does not answer, or refuses, nothing is cance
 """
 
 import threading
-from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any, cast
 from weakref import WeakSet
@@ -19,6 +18,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from framework.declare.pushed import running_loop
+from framework.execute.event_loop import EventLoop
 from framework.store.absent_keys import AbsentKeys
 from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped
@@ -56,25 +56,18 @@ class Cancellation:
         return self.is_set
 
 
-def _cancel_no_task(_jids: Container[Jid]) -> None:
-    """Cancel no task."""
-
-
 class Cancellations:
-    """The cancelled jobs of one shard, as one process knows them. ``client`` is safe from any thread.
-
-    ``cancel_tasks`` cancels the tasks of async jobs by their ids.
-    """
+    """The cancelled jobs of one shard, as one process knows them. ``client`` is safe from any thread; ``loop`` has the async jobs."""
 
     def __init__(
         self,
         client: "redis.Redis",
         absent: AbsentKeys | None = None,
-        cancel_tasks: Callable[[Container[Jid]], None] = _cancel_no_task,
+        loop: EventLoop | None = None,
     ) -> None:
         self._client = client
         self._absent = absent or AbsentKeys()
-        self._cancel_tasks = cancel_tasks
+        self._loop = loop
         # One object for ever: every thread that starts jobs looks into it, without a lock. Only `refresh` changes it.
         self.marked = set[Jid]()
         """The ids of the cancelled jobs that have not ended."""
@@ -113,7 +106,8 @@ class Cancellations:
         if self.marked:
             for one in watched:
                 one.is_set = one.jid in self.marked or one.bid in self.marked
-            self._cancel_tasks(self.marked)
+            if self._loop is not None:
+                self._loop.cancel_named(self.marked)
             watched = [one for one in watched if not one.is_set]
         if watched:
             self._query(watched)

@@ -5,7 +5,6 @@ from collections.abc import Container
 from typing import Any
 
 from framework.declare.declaration import Declaration
-from framework.declare.iteration import IterationRun
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import SUCCEEDED, Cancelled, Expired, RunOutcome, Yielded
 from framework.process_clock import process_clock
@@ -52,9 +51,9 @@ def cancelled_jid(payload: Payload, cancelled: Container[Jid]) -> Jid | None:
 
 def outcome_of_stop(instance: Any) -> RunOutcome:
     """Return the outcome of a job that has read whether it was cancelled, and has returned: it has ended, or yields."""
-    run: IterationRun | None = getattr(instance, "_aw_iteration", None)
-    if run is not None and run.stopped_by is not None and run.stopped_by != "cancelled":
-        return Yielded(run.stopped_by, made_progress=run.items > 0)
+    if instance._aw_stop is not None:
+        reason, made_progress = instance._aw_stop
+        return Yielded(reason, made_progress=made_progress)
     return Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
 
 

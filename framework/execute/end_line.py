@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from framework.declare.job_context import ExtraFields
 from framework.declare.names import queue_name
 from framework.errors import BusinessError, JobMemoryError, JobProcessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
-from framework.execute.isolation.runs import ProcessFields
-from framework.execute.iterations import RedisIteration
 from framework.finish.outcome import (
     SUCCEEDED,
     Deferred,
@@ -16,7 +15,6 @@ from framework.finish.outcome import (
     Failed,
     Held,
     Retired,
-    RunOutcome,
     Snoozed,
     UnknownClass,
     Yielded,
@@ -35,31 +33,25 @@ _ERROR_KINDS: Mapping[type[BaseException], str] = {
 
 def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any] | None:
     """Return the further fields of the end line; ``None`` for none."""
-    extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
+    extra: ExtraFields | None = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     resources = run.unit.resources
     answer = "" if resources is None or resources.awaited is None else resources.awaited.answer
     if extra is None and not answer and run.outcome is SUCCEEDED:
         return None
-    more = {**_retry_fields(decision), **_outcome_fields(run), **_process_fields(extra)}
+    more = {**_retry_fields(decision), **_outcome_fields(run), **({} if extra is None else extra.of_features())}
     if run.lost is not None:
         more.update(run.lost.fields)
     if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
         # No start line had it.
         more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
-    if run.declaration is not None and run.declaration.is_iterable:
-        more.update(_iteration_fields(run.instance, run.outcome))
-    if size := getattr(run.instance, "_aw_profile_bytes", 0):
-        more["profile_bytes"] = size
+    if isinstance(run.outcome, Yielded):
+        more["yield_reason"] = run.outcome.reason
     if answer:
         more["result_bytes"] = len(answer)
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})
     return more
-
-
-def _process_fields(extra: object) -> Mapping[str, Any]:
-    return extra.line if isinstance(extra, ProcessFields) else {}
 
 
 def _outcome_fields(run: Execution) -> Mapping[str, Any]:
@@ -80,15 +72,6 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
             return _deferral("newer_version" if has_type(error, NewerVersionError) else "unknown_class", count, delay_s)
         case _:
             return {}
-
-
-def _iteration_fields(instance: Any | None, outcome: RunOutcome | None) -> dict[str, Any]:
-    """Return how many items this run has finished, how many all runs together, and the number of the run."""
-    run = instance._aw_iteration if instance is not None else None
-    if instance is None or not isinstance(run, RedisIteration):
-        return {}
-    fields = {"iterations": run.items, "iterations_done": instance.progress.done, "iteration_run": run.number}
-    return {**fields, "yield_reason": run.stopped_by} if isinstance(outcome, Yielded) else fields
 
 
 def _error_kind(error: BaseException) -> str | None:

@@ -2,7 +2,7 @@
 
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any
@@ -14,13 +14,12 @@ from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.early_end import cancelled_jid, early_end, outcome_of_stop, task_cancelled
 from framework.execute.forked_child import exit_with_outcome
-from framework.execute.isolation.runs import IsolatedRuns
-from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
-from framework.execute.perform import admitted, call_perform, new_instance
+from framework.execute.perform import JobCaller, admitted, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.recording import JobRecorder, RunRecord, is_recorded_job
 from framework.execute.requested_outcome import malformed_outcome, requested_outcome
+from framework.execute.run_parts import AroundRun, CursorStore, DetachedRuns
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
@@ -100,7 +99,8 @@ class Executor:
     """Run units. All threads of a process share one executor.
 
     It calls ``ensure_fetching`` before code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
-    Without ``isolated``, isolated jobs run in threads. ``capsule`` names the capsule whose middlewares they have, "" for none.
+    ``around``, ``cursors`` and ``detached`` are what features do in the runs; without ``detached`` all jobs run here. ``capsule``
+    names the capsule of the middlewares, "" for none.
     """
 
     def __init__(
@@ -118,25 +118,26 @@ class Executor:
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
         admit_together: AdmitTogether | None = None,
         recorder: JobRecorder | None = None,
-        iterations: Iterations | None = None,
-        isolated: IsolatedRuns | None = None,
+        around: Sequence[AroundRun] = (),
+        cursors: CursorStore | None = None,
+        detached: DetachedRuns | None = None,
         capsule: str = "",
     ) -> None:
         self._middleware = middleware
-        self._iterations = iterations
+        self._cursors = cursors
         self._log = log
         # A tenth of the cost of a no-op job; only lines show it. A call of ``float`` is 0.0.
         self._thread_time: Callable[[], float] = time.thread_time if log.has_job_lines else float
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
         self._timeouts = Timeouts()
-        self.isolated = isolated
+        self._caller = JobCaller(strictness, self._timeouts, around)
+        self.detached = detached
         self._capsule = capsule
         self._resource_fields = resource_fields()
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
         self._suspect_runner = suspect_runner
-        self._strictness = strictness
         self._status_writer = status_writer
         self._retired = retired
         self._recorder = recorder
@@ -150,8 +151,8 @@ class Executor:
         """Exit a child process that a job has forked as soon as the job's code returns."""
         self._on_job_return = lambda run: exit_with_outcome(run.outcome)
         self._timeouts.after_fork_in_child()
-        if self.isolated is not None:
-            self.isolated.after_fork_in_child()
+        if self.detached is not None:
+            self.detached.after_fork_in_child()
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
@@ -283,8 +284,8 @@ class Executor:
             run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
-        if declaration.is_iterable and self._iterations is not None:
-            self._iterations.prepare(instance, run.unit, payload)
+        if declaration.is_iterable and self._cursors is not None:
+            self._cursors.prepare(instance, run.unit, payload)
         if declaration.track and run.record is None:
             run.record = self._open_record(run, payload)
         # Almost no payload has the field: the check is cheaper than the call.
@@ -300,23 +301,23 @@ class Executor:
                 self._ensure_fetching()
         else:
             self._ensure_fetching()
-            if self.isolated is not None:
-                self._run_isolated(self.isolated, run, payload, suspected=suspected)
+            if self.detached is not None:
+                self._run_detached(self.detached, run, payload, suspected=suspected)
                 return
         self._call_job(run, declaration, payload, suspected=suspected)
 
-    def _run_isolated(self, isolated: IsolatedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
-        """Run the job in a process of its own, middlewares included; this thread waits for it."""
+    def _run_detached(self, detached: DetachedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
+        """Run the job outside of this process, middlewares included; this thread waits for it."""
         if suspected:
             # Not within its turn, for which other suspects wait: nothing of the job runs meanwhile.
-            isolated.prepare()
+            detached.prepare()
         if not self._note_start(run, payload, suspected=suspected):
             return
         run.unit.performing_since = run.started
-        # Here and not in the process of the job: one that is killed would keep the lock of a limiter.
+        # Here and not where the job runs: a process that is killed would keep the lock of a limiter.
         with admitted(run.instance.declaration(), payload):
             try:
-                if not isolated.run(payload, run.unit.queue, run.instance, self._capsule):
+                if not detached.run(payload, run.unit.queue, run.instance, self._capsule):
                     run.outcome = _MIDDLEWARE_STOPPED
             finally:
                 run.started_cpu -= run.instance._aw_extra.cpu_s
@@ -331,15 +332,13 @@ class Executor:
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
-            run.coroutine = call_perform(
-                instance, declaration, payload, self._strictness, self._timeouts, surely_strict=run.surely_strict
-            )
+            run.coroutine = self._caller.call(instance, declaration, payload, surely_strict=run.surely_strict)
             return
         with ExitStack() as stack:
             if not stack.enter_context(ChainInvocation(self._middleware, instance, payload, run.unit.queue)):
                 run.outcome = _MIDDLEWARE_STOPPED
                 return
-            run.coroutine = call_perform(instance, declaration, payload, self._strictness, self._timeouts)
+            run.coroutine = self._caller.call(instance, declaration, payload)
             if run.coroutine is not None:
                 # The middlewares end after the coroutine.
                 run.middleware_exits = stack.pop_all()

@@ -11,7 +11,7 @@ from typing import Any
 
 from framework.errors import BatchCancelledError, Discard
 from framework.execute.event_loop import EventLoop
-from framework.execute.perform import call_perform, new_instance
+from framework.execute.perform import JobCaller, new_instance
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -89,7 +89,7 @@ def _begin(
     with ExitStack() as exits:
         yielded = exits.enter_context(ChainInvocation(middleware, instance, payload, payload["queue"]))
         if yielded:
-            coroutine = call_perform(instance, worker.declaration(), payload, strictness)
+            coroutine = JobCaller(strictness).call(instance, worker.declaration(), payload)
             if coroutine is not None:
                 return True, _complete(coroutine, exits.pop_all())
     return yielded, None

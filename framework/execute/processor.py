@@ -136,10 +136,10 @@ class Processor:
         ]
 
     def cancel_async(self, timeout_s: float) -> None:
-        """Cancel the async jobs and give them ``timeout_s`` to clean up; kill the processes of isolated jobs."""
+        """Cancel the async jobs and give them ``timeout_s`` to clean up; end the runs outside of this process."""
         self._loop.cancel_all()
-        if self._executor.isolated is not None:
-            self._executor.isolated.kill_all(timeout_s)
+        if self._executor.detached is not None:
+            self._executor.detached.kill_all(timeout_s)
         self._loop.wait_idle(timeout_s)
 
     def close(self) -> None:
@@ -147,8 +147,8 @@ class Processor:
         for pool in (self._settles, self._starts, self._records):
             pool.close()
         self._loop.close()
-        if self._executor.isolated is not None:
-            self._executor.isolated.close()
+        if self._executor.detached is not None:
+            self._executor.detached.close()
 
     def after_fork_in_child(self) -> None:
         """Stop all work in a child process that a job has forked: the runs and connections belong to the parent."""

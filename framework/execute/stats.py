@@ -1,14 +1,13 @@
 """Show the running jobs and count the runs, for the process record and the stack dump."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from framework.declare.job_context import JobLogger
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.execute.class_metrics import ClassMetrics, sum_by_class
-from framework.execute.profiling import Profiles
+from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
 from framework.types import Jid
@@ -47,7 +46,7 @@ class ThreadCounts:
 
 
 class RunningJobs:
-    """The state that running jobs read, and what is shown of them; ``running`` returns the units of running jobs."""
+    """The state that running jobs read, and what is shown of them."""
 
     interrupted = False
     """The value of ``self.interrupted`` of a running job: the process is stopping."""
@@ -63,18 +62,18 @@ class RunningJobs:
 
     def __init__(
         self,
-        running: Callable[[], list[UnitOfWork]],
         cancellations: Cancellations | None = None,
-        profiles: Profiles | None = None,
     ) -> None:
-        self._units = running
-        self.profiles = profiles
-        """Where the profiles of jobs go; ``None``: no job is profiled."""
+        self._in_flight: tuple[InFlight, ...] = ()
         self._cancellations = cancellations
         self.cancelled: set[Jid] = set() if cancellations is None else cancellations.marked
         """The ids of the cancelled jobs of this shard; empty almost always."""
         self._thread_counts: list[ThreadCounts] = []
         self._lock = threading.Lock()
+
+    def show(self, jobs: InFlight) -> None:
+        """Show the running jobs among these too."""
+        self._in_flight += (jobs,)
 
     def new_thread_counts(self) -> ThreadCounts:
         """Return new counts for the calling thread."""
@@ -85,7 +84,7 @@ class RunningJobs:
 
     def running(self) -> dict[int, tuple[UnitOfWork, int]]:
         """Return run id -> (unit, start in epoch seconds)."""
-        return {unit.run_id: (unit, int(unit.started_at)) for unit in self._units()}
+        return {unit.run_id: (unit, int(unit.started_at)) for one in self._in_flight for unit in one.running()}
 
     def totals(self) -> ThreadCounts:
         """Return the sums since the process started; a failure counts as processed too (Sidekiq's rule)."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from framework.declare.iteration import StopReason
+from framework.declare.progress import StopReason
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
 from framework.types import Jid, Outcome
 

@@ -5,6 +5,11 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeVar, cast
 
 from framework.execute.admission import AdmissionChain, StagedPolicy
+from framework.execute.cancellation import Cancellations
+from framework.execute.event_loop import EventLoop
+from framework.execute.job_log import JobLog
+from framework.execute.run_parts import AroundRun, CursorStore, DetachedRuns
+from framework.execute.stats import RunningJobs
 from framework.feature import Late, features
 from framework.finish.status_writer import StatusWriter
 from framework.process.events import ProcessEvents
@@ -38,7 +43,10 @@ class ProcessContext:
         plans: Sequence[CapsulePlan],
         events: ProcessEvents,
         protection: PayloadProtection,
+        job_log: JobLog,
         timings: Timings = STANDARD,
+        *,
+        isolates: bool = False,
     ) -> None:
         self.settings = settings
         self.router = router
@@ -51,6 +59,9 @@ class ProcessContext:
         self.events = events
         self.protection = protection
         self.timings = timings
+        self.job_log = job_log
+        self.isolates = isolates
+        """Whether isolated jobs run in processes of their own."""
         self.upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
         """The client of the periodic work."""
         rare = (keys.CANCELLED, keys.PAUSED, keys.RETRY, keys.signals(identity), *map(keys.working, self.owners))
@@ -61,6 +72,10 @@ class ProcessContext:
         self.states = StatusWriter(shard, events.status_write_failed)
         dead = settings.dead
         self.dead_set = SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)
+        self.loop = EventLoop()
+        self.cancellations = Cancellations(shard.client, self.absent, self.loop)
+        self.runs = RunningJobs(self.cancellations)
+        """The running jobs of all capsules."""
         self.budget = MemoryBudget(settings.size_limit.decoding_budget)
         self.interruptions = InterruptionLimit(settings.max_retries_after_interruption)
         self.lifecycle = LifecycleEvents(events)
@@ -121,6 +136,12 @@ class WorkerPart(NamedTuple):
     tasks: Sequence[OwnTask] = ()
     sub_queues: AbstractSet[str] = frozenset()
     """The queues of the shard whose jobs may wait in sub-queues."""
+    around: Sequence[AroundRun] = ()
+    """What it does around the runs of some jobs."""
+    cursors: Callable[[str], CursorStore] | None = None
+    """Returns the store of cursors for the capsule whose working list has this owner. One feature at most has it."""
+    detached: DetachedRuns | None = None
+    """Runs jobs outside of the process. One feature at most has it."""
     check: Callable[[], None] | None = None
     """Raises ConfigurationError if what Redis says forbids the process to run. Raises redis errors."""
     serve: Callable[[], None] | None = None
@@ -163,6 +184,20 @@ class WorkerParts:
     def sub_queues(self) -> AbstractSet[str]:
         """The queues of the shard whose jobs may wait in sub-queues."""
         return frozenset(name for part in self._parts for name in part.sub_queues)
+
+    @property
+    def around(self) -> Sequence[AroundRun]:
+        """What all parts do around the runs of jobs."""
+        return [one for part in self._parts for one in part.around]
+
+    @property
+    def detached(self) -> DetachedRuns | None:
+        """The part that runs jobs outside of the process, if there is one."""
+        return next((part.detached for part in self._parts if part.detached is not None), None)
+
+    def cursors(self, owner: str) -> CursorStore | None:
+        """Return the store of cursors of a capsule, if there is one."""
+        return next((part.cursors(owner) for part in self._parts if part.cursors is not None), None)
 
     def check(self) -> None:
         """Ask, once Redis answers, whether the process may run. Raises ConfigurationError and redis errors."""

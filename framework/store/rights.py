@@ -221,8 +221,6 @@ WORKER = Role(
             script.THROTTLE,
             script.RELEASE_PAUSED,
             script.WORKFLOW_ADVANCE,
-            script.START_ITERATION,
-            script.SAVE_ITERATION,
             # The leader compares the events of recorded jobs with their places.
             script.SEARCH,
         ),

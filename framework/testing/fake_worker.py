@@ -11,13 +11,11 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.all_settings import Settings
-from framework.declare.iteration import StopReason
-from framework.declare.progress import JobProgress
+from framework.declare.progress import JobProgress, StopReason
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.execute.decoding import open_decoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
-from framework.execute.iterations import Iterations, RedisIteration
 from framework.execute.job_log import JobLog
 from framework.execute.outcome_report import report_outcome
 from framework.execute.stats import RunningJobs
@@ -31,6 +29,7 @@ from framework.features.health.admission import HealthEvents, HealthPolicy
 from framework.features.health.indicator import registered as indicators
 from framework.features.health.settings import POSTGRES_INDICATORS
 from framework.features.health.worker import HEALTH_POLICY
+from framework.features.iteration.store import Iterations, RedisIteration
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, Interrupted, Succeeded
@@ -107,8 +106,12 @@ class FakeTools:
 class FakeContext(ProcessContext):
     """The objects from which features make their parts, of which some are the decisions of the test."""
 
+    runs: "FakeRuns"
+
     def __init__(self, tools: FakeTools, shard: FakeShard, events: ProcessEvents) -> None:
-        super().__init__(tools.settings, tools.router, shard, IDENTITY, (), events, tools.protection)
+        log = JobLog(silent_log(), jobs=False)
+        super().__init__(tools.settings, tools.router, shard, IDENTITY, (), events, tools.protection, log)
+        self.runs = FakeRuns(self.cancellations)
         self._services |= {
             WORKER_FLAGS: _TestFlags(self, tools.stubs),
             LIMITS: _limits(tools.settings, shard.client),
@@ -153,7 +156,7 @@ class FakeRuns(RunningJobs):
     """The running job of a fake. No other thread reads the marks of cancelled jobs, so a job that asks reads them."""
 
     def __init__(self, marks: Cancellations) -> None:
-        super().__init__(list, marks)
+        super().__init__(marks)
         self.marks = marks
 
     def cancellation(self, jid: Jid, bid: str = "") -> Cancellation:
@@ -198,12 +201,11 @@ class FakeWorker:
         self._events = events = ProcessEvents(shard.name)
         events.moved_jobs.recorder = recorder = tools.recorder.serving(shard.name)
         process = FakeContext(tools, shard, events)
-        self._marks = Cancellations(client)
-        runs = FakeRuns(self._marks)
+        self._marks, runs = process.cancellations, process.runs
         self._parts = WorkerParts(process, WorkerPart())
         self._executor = Executor(
             tools.server_calls,
-            JobLog(silent_log(), jobs=False),
+            process.job_log,
             runs,
             open_decoder(settings.size_limit, tools.protection, runs),
             _do_nothing,
@@ -214,7 +216,7 @@ class FakeWorker:
             self._parts.chain(IDENTITY),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
             recorder=recorder,
-            iterations=FakeIterations(client, runs, settings.max_iteration_runtime, tools.stubs),
+            cursors=FakeIterations(client, runs, settings.max_iteration_runtime, tools.stubs),
         )
         policy = RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business)
         self._settler = Settler(

@@ -7,22 +7,13 @@ import redis
 
 from framework import middleware
 from framework.all_settings import Settings
-from framework.execute.admission import AdmissionChain
-from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import open_decoder
-from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
-from framework.execute.isolation.runs import IsolatedRuns
-from framework.execute.iterations import Iterations
-from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
-from framework.execute.profiling import RedisProfiles
-from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.process.capsules import Capsule, Capsules
@@ -40,22 +31,16 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 class CapsuleBuilder:
     """Build the capsules of one process, which share everything but their fetchers and threads. Opens no socket."""
 
-    def __init__(self, settings: Settings, process: ProcessContext, log: JobLog, *, isolates: bool) -> None:
+    def __init__(self, settings: Settings, process: ProcessContext) -> None:
         shard, waits = process.shard, process.timings
         self._settings = settings
         self._process = process
-        self._log = log
         self._fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
         self._fetchers: Sequence[Fetcher] = ()
         self._pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
-        self._loop = EventLoop()
-        self.cancellations = Cancellations(shard.client, process.absent, self._loop.cancel_named)
-        self.runs = RunningJobs(self._running, self.cancellations, RedisProfiles(shard.client))
-        self._decoding = open_decoder(settings.size_limit, process.protection, self.runs, process.budget)
+        self._decoding = open_decoder(settings.size_limit, process.protection, process.runs, process.budget)
         slots = sum(one.slots for one in process.plans)
         self._suspects = SuspectRunner(shard.client, process.identity, slots, waits)
-        # One for all capsules: a second process that has loaded the workers would cost as much memory again.
-        self._isolated = IsolatedRuns(log, self.runs) if isolates else None
 
     @property
     def connections(self) -> Sequence[Closeable]:
@@ -66,8 +51,11 @@ class CapsuleBuilder:
         """Return the capsules with the policies of these parts."""
         process = self._process
         self._fetchers = _open_fetchers(process, self._fetching, parts.sub_queues)
-        chains = map(parts.chain, process.owners)
-        return Capsules(list(map(self._capsule, process.plans, process.owners, self._fetchers, chains)))
+        for fetcher in self._fetchers:
+            process.runs.show(fetcher.in_flight)
+        return Capsules(
+            [self._capsule(parts, *one) for one in zip(process.plans, process.owners, self._fetchers, strict=True)]
+        )
 
     def push_back(self) -> PushBack:
         """Return the push-back of the jobs of all capsules."""
@@ -76,29 +64,33 @@ class CapsuleBuilder:
         limit = None if at_terminal() else process.interruptions
         return PushBack(process.shard.client, jobs, process.events, limit)
 
-    def _running(self) -> list[UnitOfWork]:
-        return [unit for one in self._fetchers for unit in one.in_flight.running()]
-
-    def _capsule(self, plan: CapsulePlan, owner: str, fetcher: Fetcher, admission: AdmissionChain) -> Capsule:
+    def _capsule(self, parts: WorkerParts, plan: CapsulePlan, owner: str, fetcher: Fetcher) -> Capsule:
         process = self._process
         own_name = "" if plan.name == DEFAULT_CAPSULE else plan.name
         threads = WorkerThreads(fetcher, own_name)
-        executor = self._executor(own_name, owner, fetcher, threads, admission)
+        executor = self._executor(own_name, owner, fetcher, threads, parts)
         processor = Processor(
-            fetcher, threads, executor, self._settler(owner), self._log, self.runs, self._loop, process.events
+            fetcher,
+            threads,
+            executor,
+            self._settler(owner),
+            process.job_log,
+            process.runs,
+            process.loop,
+            process.events,
         )
         return Capsule(plan, fetcher, processor)
 
     def _executor(
-        self, own_name: str, owner: str, fetcher: Fetcher, threads: WorkerThreads, admission: AdmissionChain
+        self, own_name: str, owner: str, fetcher: Fetcher, threads: WorkerThreads, parts: WorkerParts
     ) -> Executor:
-        process, settings = self._process, self._settings
+        process, settings, admission = self._process, self._settings, parts.chain(owner)
         together = GroupAdmission(self._pool, owner, fetcher, self._decoding, admission, process.states)
         chain = middleware.capsule(own_name) if own_name else middleware.server
         return Executor(
             chain.compile(),
-            self._log,
-            self.runs,
+            process.job_log,
+            process.runs,
             self._decoding,
             threads.ensure_fetching,
             self._suspects,
@@ -109,10 +101,9 @@ class CapsuleBuilder:
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
             together.admit,
             process.events.moved_jobs.recorder,
-            iterations=Iterations(
-                process.shard.client, owner, self.runs, settings.max_iteration_runtime, process.protection.state
-            ),
-            isolated=self._isolated,
+            around=parts.around,
+            cursors=parts.cursors(owner),
+            detached=parts.detached,
             capsule=own_name,
         )
 

@@ -9,7 +9,6 @@ from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
 from framework.execute.job_log import JobLog
-from framework.execute.stats import RunningJobs
 from framework.feature import Late
 from framework.process.banner import print_banner
 from framework.process.batch_event_log import BatchEventLog
@@ -143,13 +142,24 @@ def build_worker(
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     waits, plans = timings.current(), options.plan(router)
     events = _open_events(settings, shard)
-    process = ProcessContext(settings, router, shard, identity, plans, events, open_protection(settings), waits)
+    process = ProcessContext(
+        settings,
+        router,
+        shard,
+        identity,
+        plans,
+        events,
+        open_protection(settings),
+        log,
+        waits,
+        isolates=options.isolates,
+    )
     process.absent.watch(keys.TASK_EVENTS, keys.BATCH_EVENTS)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
-    built = CapsuleBuilder(settings, process, log, isolates=options.isolates)
-    parts = WorkerParts(process, first=WorkerPart(refresh=built.cancellations.refresh))
+    built = CapsuleBuilder(settings, process)
+    parts = WorkerParts(process, first=WorkerPart(refresh=process.cancellations.refresh))
     capsules = built.build(parts)
-    record = _open_record(process, options, built.runs)
+    record = _open_record(process, options)
     parts.add(WorkerPart(periodic=_monitors(process, settings)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     beating = shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S)
@@ -162,7 +172,7 @@ def build_worker(
         ),
         lease=ProcessLease(beating, identity, record.slots, detector, waits, {p.name: p.slots for p in plans[1:]}),
         record=record,
-        metrics=SidekiqMetrics(process.upkeep, built.runs.class_metrics, settings.sidekiq_metrics, timings=waits),
+        metrics=SidekiqMetrics(process.upkeep, process.runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),
         poller=open_poller(settings, process, polled),
         reaper=_open_reaper(process, detector),
@@ -184,8 +194,9 @@ def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
     return events
 
 
-def _open_record(process: ProcessContext, options: WorkerOptions, runs: RunningJobs) -> ProcessRecord:
-    return ProcessRecord(process, VERSION, runs, options.tag or default_tag(), options.labels, options.queues_from)
+def _open_record(process: ProcessContext, options: WorkerOptions) -> ProcessRecord:
+    tag = options.tag or default_tag()
+    return ProcessRecord(process, VERSION, process.runs, tag, options.labels, options.queues_from)
 
 
 def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:

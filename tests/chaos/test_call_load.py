@@ -5,7 +5,7 @@ from collections import Counter
 from random import Random
 
 from framework.errors import JobDiscardedError, JobFailedError, ResultTimeoutError
-from framework.shard.profile_store import MAX_PROFILES, JobProfile, keep_profile
+from framework.features.profiling.store import MAX_PROFILES, JobProfile, keep_profile
 from tests.chaos.rounds.call_load import Answer, CallLoad
 from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import Injection

@@ -40,7 +40,7 @@ COMMANDS = {
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
     "run tracked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
-    "iterated": f"{HEARTBEAT},fetch,start_iteration,save_iteration,yield_job,fetch,start_iteration,fetch,{BLOCK}",
+    "iterated": f"{HEARTBEAT},fetch,iteration/start,iteration/save,yield_job,fetch,iteration/start,fetch,{BLOCK}",
     "suspect": f"{HEARTBEAT},fetch,note_start,fetch,{BLOCK}",
     "unloaded": f"{HEARTBEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,EVAL schedule,fetch,{BLOCK},{POLL_RETRY},"
     "EVAL read_due,enqueue_due,"

@@ -11,12 +11,12 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
-from framework.execute.isolation.runs import IsolatedRuns
-from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
+from framework.features.isolation.runs import IsolatedRuns
+from framework.features.iteration.store import Iterations
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
 from framework.finish.handlers import Handlers
@@ -51,8 +51,9 @@ class ProcessorBench:
         order = QueueOrder.of([("default", 0)])
         self.fetcher = Fetcher(client, IDENTITY, order, slots, self, SetLimits(100, 3600.0))
         self.loop = EventLoop()
-        self.cancellations = Cancellations(self.shard.client, None, self.loop.cancel_named)
-        self.runs = RunningJobs(self.fetcher.in_flight.running, self.cancellations)
+        self.cancellations = Cancellations(self.shard.client, None, self.loop)
+        self.runs = RunningJobs(self.cancellations)
+        self.runs.show(self.fetcher.in_flight)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
         log = JobLog(self.server_log, jobs=True)
@@ -83,8 +84,8 @@ class ProcessorBench:
             self.policies,
             states,
         )
-        options.setdefault("isolated", IsolatedRuns(log, self.runs))
-        options.setdefault("iterations", Iterations(self.shard.client, IDENTITY, self.runs))
+        options.setdefault("detached", IsolatedRuns(log, self.runs))
+        options.setdefault("cursors", Iterations(self.shard.client, IDENTITY, self.runs))
         executor = Executor(*parts, admission=self.policies, admit_together=together.admit, **options)
         settler = Settler(
             self.shard.client,

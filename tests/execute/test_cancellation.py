@@ -97,7 +97,7 @@ def test_cancellation_without_redis_cancels_nothing():
 def test_job_without_id_is_never_watched(redis, cancellations):
     redis.hset(keys.iteration(""), "cancelled", 5)
     assert not cancellations.watch("").cancelled
-    assert not RunningJobs(list).cancellation("j").cancelled
+    assert not RunningJobs().cancellation("j").cancelled
 
 
 # --- marks of framework.cancel ----------------------------------------------------------------------------------------

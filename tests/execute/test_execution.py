@@ -82,7 +82,7 @@ def run(log):
         for one in middleware:
             chain.add(one)
         job_log = JobLog(log.server, jobs=jobs)
-        running = runs or RunningJobs(list)
+        running = runs or RunningJobs()
         executor = Executor(
             chain.compile(),
             job_log,
@@ -155,7 +155,7 @@ def test_shutdown_raised_by_a_job_is_its_failure(run):
 
 
 def stopping():
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     runs.stopping = True
     return runs
 

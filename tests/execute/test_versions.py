@@ -16,7 +16,7 @@ from framework.errors import ArgumentsMismatchError, NewerVersionError, UnknownW
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
-from framework.execute.perform import call_perform, new_instance
+from framework.execute.perform import JobCaller, new_instance
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Retired, Succeeded, UnknownClass
@@ -52,8 +52,8 @@ def run():
         executor = Executor(
             chain.compile(),
             JobLog(log, jobs=True),
-            RunningJobs(list),
-            PayloadDecoder(RunningJobs(list), 10_000),
+            RunningJobs(),
+            PayloadDecoder(RunningJobs(), 10_000),
             lambda: relays.append(None),
             None,
             strictness or StrictArgumentsCheck(),
@@ -78,8 +78,8 @@ def delayed_outcome():
         executor = Executor(
             (),
             SimpleNamespace(has_job_lines=False),
-            RunningJobs(list),
-            PayloadDecoder(RunningJobs(list), 10_000),
+            RunningJobs(),
+            PayloadDecoder(RunningJobs(), 10_000),
             None,
             None,
             StrictArgumentsCheck(),
@@ -146,7 +146,7 @@ def test_version_handler_runs_exactly_its_version(run, delayed_outcome, own, han
             assert outcome == Succeeded()
         else:
             job = payload(args=["a", 2], **fields)
-            call_perform(new_instance(made, job), made.declaration(), job, StrictArgumentsCheck())
+            JobCaller(StrictArgumentsCheck()).call(new_instance(made, job), made.declaration(), job)
     assert seen == [(f"perform_v{read}" if read in older else "perform", read, ("a", 2))]
 
 

@@ -35,8 +35,8 @@ from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
 from framework.wire.keys import SetLimits
-from tests.execute.iterable_jobs import iterable
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
+from tests.features.iteration.iterable_jobs import iterable
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
 from tests.tasks.task_bench import TaskBench
 
@@ -53,8 +53,8 @@ BATCHES = {
 """The counts of the batch of two jobs after the end of one: pending, removed, failed, dead."""
 
 NO_MOVES = {
-    "start_iteration",
-    "save_iteration",
+    "iteration/start",
+    "iteration/save",
     "set_status",
     "note_start",
     "register_orphan",

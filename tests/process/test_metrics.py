@@ -19,7 +19,7 @@ NAME = "Shop::BillWorker"
 
 @pytest.fixture
 def bench(redis, granted, set_clock):
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     set_clock.now, set_clock.monotonic = AT, 0.0
     made = SidekiqMetrics(granted, runs.class_metrics, (7, 8))
     return SimpleNamespace(runs=runs, counts=runs.new_thread_counts(), metrics=made, clock=set_clock)
@@ -109,7 +109,7 @@ def test_flush_refused_write_counts_nothing_twice(redis, bench):
 
 
 def test_boot_without_redis_is_reported():
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     runs.new_thread_counts().for_class(NAME).record_run(0)
     with pytest.raises(RedisError):
         SidekiqMetrics(Redis(port=1, retry=None), runs.class_metrics, (8,)).flush_if_due()

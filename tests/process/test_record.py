@@ -24,7 +24,7 @@ def process_of(client):
 
 
 def test_record_at_maxmemory_keeps_signals_and_counts(redis, granted):
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     record = ProcessRecord(process_of(granted), "1", runs)
     runs.new_thread_counts().uncounted = 3
     redis.rpush(keys.signals(IDENTITY), "TSTP")
@@ -52,7 +52,7 @@ def test_record_malformed_queues_are_ignored(redis, info):
 
 @pytest.fixture
 def runs():
-    return RunningJobs(list)
+    return RunningJobs()
 
 
 @pytest.fixture
@@ -121,7 +121,8 @@ def test_record_has_the_ended_runs_of_each_queue(redis, runs, record):
 
 def test_record_change_is_written_at_once(redis, record):
     units = []
-    record.runs = RunningJobs(lambda: units)
+    record.runs = RunningJobs()
+    record.runs.show(SimpleNamespace(running=lambda: units))
     assert written(redis, record)
     record.process.quiet = True
     assert written(redis, record)

@@ -22,7 +22,7 @@ QUIET, DRAINING, STOPPING = ProcessState.QUIET, ProcessState.DRAINING, ProcessSt
 
 @pytest.fixture
 def health():
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     record = SimpleNamespace(queues=["default"], runs=runs, slots=7)
     return WorkerHealth("main", record, SharedState())
 
@@ -84,7 +84,7 @@ def test_process_with_a_stuck_main_thread_is_not_alive(health):
 
 
 def test_metrics_count_the_runs_of_each_class():
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     counts = runs.new_thread_counts().for_class("Unknown::Job")
     counts.record_run(0.25)
     counts.record_failure()

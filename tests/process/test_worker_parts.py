@@ -3,6 +3,7 @@
 import pytest
 
 from framework.all_settings import load
+from framework.execute.job_log import JobLog
 from framework.feature import Late
 from framework.process import worker_parts
 from framework.process.events import ProcessEvents
@@ -11,13 +12,18 @@ from framework.push.protection import NO_PROTECTION
 from framework.route.loading import open_router
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
+from framework.testing.no_process import silent_log
+
+LOG = JobLog(silent_log(), jobs=False)
 
 
 @pytest.fixture
 def process(tmp_path):
     settings = load({}, tmp_path)
     shard = Shard("main", endpoint_of(settings, "main"), role="test")
-    return ProcessContext(settings, open_router(settings), shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION)
+    return ProcessContext(
+        settings, open_router(settings), shard, "host:1:a", (), ProcessEvents("main"), NO_PROTECTION, LOG
+    )
 
 
 def parts_of(process):

@@ -9,8 +9,8 @@ import pytest
 
 from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.execute.isolation.server_process import MARK_VARIABLE
 from framework.features.health.settings import HealthSection
+from framework.features.isolation.server_process import MARK_VARIABLE
 from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.signals import TERMINAL_VARIABLE

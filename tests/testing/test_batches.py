@@ -11,7 +11,7 @@ from framework import ApplicationWorker, BusinessError, Deduplicate, Discard, Re
 from framework.batches import Batch, BatchCancelledError, BatchError
 from framework.features.iteration.iterable import IterableWorker
 from framework.testing import FakeClock
-from tests.execute.iterable_jobs import iterable
+from tests.features.iteration.iterable_jobs import iterable
 from tests.push.conftest import worker
 
 

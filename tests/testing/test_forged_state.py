@@ -15,6 +15,7 @@ from framework.all_settings import load
 from framework.batches import Batch
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
+from framework.execute.job_log import JobLog
 from framework.features.cron import keys as cron_keys
 from framework.features.cron.scheduler import CronScheduler
 from framework.features.cron.store import CronStates
@@ -29,6 +30,7 @@ from framework.tasks import Task
 from framework.tasks.change import EventChange
 from framework.tasks.spool import drain
 from framework.testing import real
+from framework.testing.no_process import silent_log
 from framework.wire import keys
 from framework.wiring import client as wiring
 from framework.workflows import Workflow, computed, computes_arguments, results_of
@@ -88,7 +90,8 @@ class Application:
         settings = self.client.settings
         shard = self.client.shards["main"]
         router = open_router(settings)
-        process = ProcessContext(settings, router, shard, "host:1:a", (), ProcessEvents("main"), self.client.protection)
+        log, protection = JobLog(silent_log(), jobs=False), self.client.protection
+        process = ProcessContext(settings, router, shard, "host:1:a", (), ProcessEvents("main"), protection, log)
         return open_cron(settings, process)
 
 

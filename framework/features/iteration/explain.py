@@ -5,7 +5,7 @@ from typing import Any, cast
 from redis.exceptions import ResponseError
 
 from framework.admin.explain_reader import ExplainReader, ShownFacts
-from framework.admin.job_iteration import shown_cursor
+from framework.features.iteration.admin import shown_cursor
 from framework.text import format_count, format_duration, visible
 from framework.types import Payload
 from framework.wire import keys

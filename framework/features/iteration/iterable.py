@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
 from framework.application_worker import ApplicationWorker
 from framework.declare import check
 from framework.declare.annotations import resolve_annotations
-from framework.declare.iteration import IterationRun, iterate, iterate_async
-from framework.declare.progress import JobProgress
+from framework.declare.progress import JobProgress, StopReason
 from framework.declare.signature import check_method, check_self_parameter
 from framework.declare.validators import ErrorCollector, InvalidValue
 from framework.declare.worker import CoreWorker
 from framework.errors import DeclarationError
 from framework.features.iteration.iterable_pushes import IterablePushes
+from framework.features.iteration.run import IterationRun, iterate, iterate_async
 from framework.messages import nearest
 from framework.typeguards import qualified_name
 
@@ -56,6 +56,13 @@ class IterableWorker(IterablePushes, ApplicationWorker, abstract=True):
             cls._aw_hooks_with_arguments = frozenset(one for one in _HOOKS if _takes_arguments(cls, one))
             setattr(cls, _PERFORM, _build_perform(cls))
         super().__init_subclass__(abstract=abstract, **others)
+
+    @property
+    def _aw_stop(self) -> tuple[StopReason, bool] | None:  # type: ignore[override]
+        run = self._aw_iteration
+        if run is None or run.stopped_by is None or run.stopped_by == "cancelled":
+            return None
+        return run.stopped_by, run.items > 0
 
     @property
     def cursor(self) -> Any:

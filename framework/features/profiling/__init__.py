@@ -5,6 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 PROFILING = Feature(
     name="profiling",
     explain=Late("framework.features.profiling.explain:ProfileReader"),
+    worker=Late("framework.features.profiling.worker:worker_part"),
     job_commands=(
         LateCommand(
             "profile",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from framework.exit_codes import EXIT_FAILED
-from framework.shard.profile_store import JobProfile, read_profile, read_profiles
+from framework.features.profiling.store import JobProfile, read_profile, read_profiles
 from framework.store.connect import server_time
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import display_path, echo, reports_errors, write_all

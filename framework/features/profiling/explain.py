@@ -4,7 +4,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.explain_reader import ExplainReader, KeptFact, ShardSnapshot, ShownFacts
 from framework.command_line import command
-from framework.shard.profile_store import read_profile, read_profiles
+from framework.features.profiling.store import read_profile, read_profiles
 from framework.telemetry.logs import shorten
 from framework.text import visible
 from framework.types import Jid, Payload

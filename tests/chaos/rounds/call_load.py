@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from framework.errors import FrameworkError, JobDiscardedError, JobFailedError, ResultError
+from framework.features.profiling.store import MAX_PROFILES, JobProfile, read_profile, read_profiles
 from framework.features.results.calls import JobCall
-from framework.shard.profile_store import MAX_PROFILES, JobProfile, read_profile, read_profiles
 from tests.chaos.rounds.account import Account, Run, account, runs_of
 from tests.chaos.rounds.effects import Effect
 from tests.chaos.rounds.faults import Injection

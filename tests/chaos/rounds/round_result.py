@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from framework.shard.profile_store import MAX_PROFILES
+from framework.features.profiling.store import MAX_PROFILES
 from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
 from tests.chaos.rounds.call_load import Calls
 from tests.chaos.rounds.class_load import Other

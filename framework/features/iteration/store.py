@@ -9,7 +9,7 @@ While Redis does not answer, an iteration waits at its next save: else more than
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +17,13 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from framework.backoff import backoff_s
-from framework.declare.iteration import IterationRun, StopReason
-from framework.declare.progress import JobProgress
+from framework.declare.job_context import ExtraFields
+from framework.declare.progress import JobProgress, StopReason
+from framework.execute.run_parts import CursorStore
 from framework.execute.stats import RunningJobs
+from framework.features.iteration.run import IterationRun
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import SAVE_ITERATION, START_ITERATION, is_lasting
+from framework.store.script import Script, is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
@@ -40,6 +42,9 @@ from framework.wire.iteration_state import (
 from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.wire.resources import slot_id
 
+START_ITERATION = Script("iteration/start")
+SAVE_ITERATION = Script("iteration/save")
+
 ITERATIONS = "sidekiq_job_iterations_total"
 """Items of iterable jobs that were processed."""
 
@@ -49,7 +54,7 @@ _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0
 _LOG_PERIOD_S = 60.0
 
 
-class Iterations:
+class Iterations(CursorStore):
     """The iterating jobs of one process. ``client`` is safe from any thread."""
 
     def __init__(
@@ -78,16 +83,27 @@ class Iterations:
         """Let the instance iterate with ``run``."""
         instance._aw_iteration = run
         instance._aw_cancellation = run.cancellation
-        # Its end line always has further fields.
-        instance._aw_extra = {}
+        instance._aw_extra = _IterationFields(run)
+
+
+class _IterationFields(ExtraFields):
+    """The fields of the end line: how many items this run has finished, how many all runs together, and the number of the run."""
+
+    def __init__(self, run: "RedisIteration") -> None:
+        super().__init__()
+        self._run = run
+
+    def of_features(self) -> Mapping[str, Any]:
+        run = self._run
+        done = 0 if run.progress is None else run.progress.done
+        return {**self.line, "iterations": run.items, "iterations_done": done, "iteration_run": run.number}
 
 
 class RedisIteration(IterationRun):
     """One run of an iterating job."""
 
     def __init__(self, iterations: Iterations, unit: UnitOfWork, payload: Payload) -> None:
-        self.stopped_by: StopReason | None = None
-        self.items = 0
+        super().__init__()
         self.max_runtime_s = iterations.max_runtime_s
         self.number = 0
         """The number of this run of the job; 0 before it has begun."""

@@ -14,7 +14,7 @@ import pytest
 from framework import admin
 from framework.all_settings import load
 from framework.errors import ArgumentsError
-from framework.shard.profile_store import (
+from framework.features.profiling.store import (
     MAX_PROFILES,
     PROFILE_TTL_S,
     JobProfile,

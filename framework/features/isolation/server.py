@@ -23,9 +23,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-from framework.execute.isolation.channel import encoded_object
-from framework.execute.isolation.server_process import READY
-from framework.execute.isolation.system import (
+from framework.features.isolation.channel import encoded_object
+from framework.features.isolation.server_process import READY
+from framework.features.isolation.system import (
     adopt_orphans,
     end_with_parent,
     kill_group,

@@ -5,6 +5,7 @@ after its ``timeout`` or its cancellation, and at the deadline of the worker pro
 is a failure of the job (``JobProcessError``).
 """
 
+import base64
 import os
 import select
 import signal
@@ -17,16 +18,18 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_context import ExtraFields
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
 from framework.execute.early_end import cancelled_jid
-from framework.execute.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object
-from framework.execute.isolation.remote_error import rebuilt
-from framework.execute.isolation.server_process import ServerProcess, wait_until_ready
-from framework.execute.isolation.system import kill_group, kill_marked
 from framework.execute.job_log import JobLog
-from framework.execute.profiling import keep_sent
+from framework.execute.run_parts import DetachedRuns
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import timeout_of
+from framework.features.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object
+from framework.features.isolation.remote_error import rebuilt
+from framework.features.isolation.server_process import ServerProcess, wait_until_ready
+from framework.features.isolation.system import kill_group, kill_marked
+from framework.features.profiling.worker import Profiles
 from framework.finish.answers import EncodedAnswer
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
@@ -48,22 +51,16 @@ _CHECK_PERIOD_S = 0.25
 _KillReason: TypeAlias = Literal["shutdown", "timeout", "cancelled", "start", "unreadable"]
 
 
-class ProcessFields(dict[str, Any]):
-    """The fields of ``log_extra`` of an isolated run, and what its process used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line: Mapping[str, Any] = {}
-        """Further fields of the end line."""
-        self.cpu_s = 0.0
-
-
-class IsolatedRuns:
+class IsolatedRuns(DetachedRuns):
     """The isolated runs of one worker process. Safe from any thread; nothing is started before the first run."""
 
-    def __init__(self, job_log: JobLog, running_jobs: RunningJobs, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, job_log: JobLog, running_jobs: RunningJobs, profiles: Profiles | None = None, grace_s: float = GRACE_S
+    ) -> None:
         self.job_log = job_log
         self.running_jobs = running_jobs
+        self.profiles = profiles
+        """Where the profiles of the jobs go; ``None`` for nowhere."""
         self.grace_s = grace_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -73,14 +70,14 @@ class IsolatedRuns:
         self._stopped = False
 
     def run(self, payload: Payload, queue: str, instance: Any, capsule: str = "") -> bool:
-        """Run ``perform`` in a process of its own; return whether every server middleware, of the capsule if it has one, yielded.
+        """Run ``perform`` in a process of its own.
 
         Raises what the job raises, and:
             JobProcessError: the process could not be started, or ended before the job.
             JobMemoryError: the job needed more than its ``memory_limit``.
             JobTimeoutError, CancelledError, Shutdown: the process was killed for this reason.
         """
-        instance._aw_extra = fields = ProcessFields()
+        instance._aw_extra = fields = ExtraFields()
         run = _Run(self, payload, instance, fields)
         try:
             self._start(run)
@@ -161,7 +158,7 @@ class IsolatedRuns:
 class _Run:
     """One isolated run. Its thread calls all methods, except for ``kill``."""
 
-    def __init__(self, runs: IsolatedRuns, payload: Payload, instance: Any, fields: ProcessFields) -> None:
+    def __init__(self, runs: IsolatedRuns, payload: Payload, instance: Any, fields: ExtraFields) -> None:
         self._declaration: Declaration = instance.declaration()
         self.name = self._declaration.wire_name
         self._runs = runs
@@ -264,7 +261,7 @@ class _Run:
         elif "answer" in message:
             self._instance._aw_returned = EncodedAnswer.of(message["answer"])
         elif "profile" in message:
-            keep_sent(self._instance, self._runs.running_jobs.profiles, message["profile"])
+            self._keep_profile(message["profile"])
         elif "story" in message and (story := self._instance._aw_record) is not None:
             note = loads_object(str(message["story"]).encode())
             story.note(str(note["message"]), note["fields"])
@@ -274,6 +271,11 @@ class _Run:
             self._began_at = time.monotonic()
         elif message["end"] in ("succeeded", "stopped", "raised"):
             self._end = message
+
+    def _keep_profile(self, sent: Mapping[str, Any]) -> None:
+        if self._runs.profiles is not None:
+            duration_s, error = float(sent["duration_s"]), str(sent["error"])[:200]
+            self._runs.profiles.keep_of(self._instance, duration_s, error, base64.b64decode(sent["page"]))
 
     def _answer(self, question: str) -> bool:
         return bool(self._instance.cancelled if question == "cancelled" else self._runs.running_jobs.interrupted)
@@ -316,7 +318,7 @@ class _Run:
 
     def _result(self, ended: dict[str, Any]) -> bool:
         if "pid" in ended:
-            self._fields.line = {"process_pid": ended["pid"], "process_peak_bytes": ended["peak_bytes"]}
+            self._fields.line.update(process_pid=ended["pid"], process_peak_bytes=ended["peak_bytes"])
             self._fields.cpu_s = float(ended["cpu_s"])
         if self._end is None:
             raise self._error_without_end(ended)

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from framework.execute.isolation.server_process import ServerProcess, wait_until_ready
+from framework.features.isolation.server_process import ServerProcess, wait_until_ready
 
 
 def test_server_process_ends_with_its_socket_and_writes_nothing(capfd):

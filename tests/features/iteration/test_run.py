@@ -5,16 +5,16 @@ from datetime import datetime
 
 import pytest
 
-from framework.declare.iteration import UnsavedRun
 from framework.declare.progress import JobProgress
 from framework.enumerators import items
 from framework.errors import IterationError
+from framework.features.iteration.run import IterationRun
 from framework.wire.iteration_state import SavedIteration, encode_cursor
-from tests.execute.iterable_jobs import async_iterable, iterable
+from tests.features.iteration.iterable_jobs import async_iterable, iterable
 from tests.tables import each_row
 
 
-class ScriptedRun(UnsavedRun):
+class ScriptedRun(IterationRun):
     """A run that begins at a cursor, keeps what is saved, and is asked to stop after some items."""
 
     def __init__(self, cursor=b"null", stops_after=None, **fields):

@@ -2,9 +2,11 @@
 
 from framework.admin.access import Listing, ask, collect, raise_first
 from framework.async_twin import async_twin
-from framework.shard.profile_store import JobProfile, read_profile, read_profiles
+from framework.features.profiling.store import JobProfile, read_profile, read_profiles
 from framework.typeguards import is_text
 from framework.types import Jid
+
+__all__ = ["JobProfile", "aprofile", "aprofiles", "profile", "profiles"]
 
 
 def profiles(shard: str | None = None) -> Listing[JobProfile]:

@@ -10,12 +10,12 @@ import pytest
 from framework import ApplicationWorker
 from framework.declare import port, registry
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
-from framework.execute.isolation.runs import LOST_PROCESSES
+from framework.features.isolation.runs import LOST_PROCESSES
 from framework.features.limiters.store import LimiterStore
 from framework.telemetry.counters import counters
 from framework.wire import keys
-from tests.execute.isolation import isolated_jobs as jobs
 from tests.execute.processor_bench import WORKING, ProcessorBench
+from tests.features.isolation import isolated_jobs as jobs
 from tests.harness import IDENTITY, enqueue, opened, until
 
 CLASSES = (
@@ -31,7 +31,7 @@ def bench(redis, redis_url, monkeypatch):
     monkeypatch.setattr(registry._registry, "loaded", set())
     with registry.isolated(CLASSES):
         made = ProcessorBench(redis, redis_url, 4, ())
-        made.isolated = made.processor._executor.isolated
+        made.isolated = made.processor._executor.detached
         made.isolated.grace_s = 0.1
         yield made.start()
         made.stop()
@@ -69,7 +69,7 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
     done = end_line(bench, "talk")
     assert done["job_status"] == "done", str(done)
     assert (done["job_status"], done["correlation_id"], done["shard"]) == ("done", "cafe", "main")
-    assert (done["extra.execute_isolation_talk_worker.rows"], done["extra.execute_isolation_talk_worker.odd"]) == (
+    assert (done["extra.features_isolation_talk_worker.rows"], done["extra.features_isolation_talk_worker.odd"]) == (
         2**70 + 1,
         "?",
     )
@@ -79,9 +79,9 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
     (line,) = bench.lines(message="half way")
     assert (line["number"], line["version"], line["jid"], line["correlation_id"]) == (2**70, 1, "talk", "cafe")
     assert line["pid"] == done["process_pid"]
-    assert end_line(bench, "async")["extra.execute_isolation_async_worker.awaited"] is True
+    assert end_line(bench, "async")["extra.features_isolation_async_worker.awaited"] is True
     forked = end_line(bench, "fork")
-    assert (forked["job_status"], forked["extra.execute_isolation_fork_worker.from_child"]) == ("done", False)
+    assert (forked["job_status"], forked["extra.features_isolation_fork_worker.from_child"]) == ("done", False)
     until(bench.done, "all acknowledged")
     assert not bench.died
     assert children(bench.isolated._server.popen.pid) == []
@@ -107,7 +107,7 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
         "snooze": ("snoozed", None, None),
         "discard": ("dropped", None, None),
     }
-    assert all(line["extra.execute_isolation_end_worker.how"] == how for how, line in found.items())
+    assert all(line["extra.features_isolation_end_worker.how"] == how for how, line in found.items())
     statuses = {error.status for error in bench.failed if isinstance(error, JobProcessError)}
     assert statuses == {-signal.SIGKILL, -signal.SIGSEGV, 3}
     (error,) = [one for one in bench.failed if isinstance(one, jobs.InputError)]

@@ -11,75 +11,50 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, closing, nullcontext
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, cast
 
 from framework.declare.declaration import Declaration
-from framework.declare.progress import JobProgress
+from framework.declare.progress import JobProgress, StopReason
 from framework.errors import IterationError
 from framework.typeguards import short_repr
 from framework.wire.iteration_state import CursorError, SavedIteration, decode_cursor, encode_cursor
-
-StopReason: TypeAlias = Literal["cancelled", "stop", "max_runtime", "lost"]
-"""Why a run ends before the last item. ``stop``: the process is quiet or stops; ``lost``: another process owns the job."""
 
 _NOTHING: Any = object()
 _PAIR_TYPES = (tuple, list)
 _PAIR = 2
 
 
-class IterationRun(Protocol):
-    """One run of an iterating job, as its process stores it."""
-
-    stopped_by: StopReason | None
-    """Why the run has ended; ``None`` while it goes on, and after the last item."""
-    items: int
-    """The items of this run."""
-    max_runtime_s: float
-    """For how long a class without ``max_iteration_runtime`` iterates."""
-
-    def begin(self) -> SavedIteration:
-        """Begin the run, and return the stored state. Sets ``stopped_by`` if the job is cancelled or lost."""
-        ...
-
-    def stop_reason(self) -> StopReason | None:
-        """Return whether the run is asked to stop. Waits for nothing."""
-        ...
-
-    def save(self, cursor: bytes, progress: JobProgress) -> StopReason | None:
-        """Save the cursor; return whether the job turned out to be cancelled or lost. Waits until Redis answers, or a stop."""
-        ...
-
-    def save_failed(self, cursor: bytes, progress: JobProgress) -> None:
-        """Save the cursor of a run that has failed, if Redis takes it. Raises nothing."""
-        ...
-
-    def end(self) -> None:
-        """Count the items of a run that has ended."""
-        ...
-
-
-class UnsavedRun:
-    """A run outside of a process (``perform_inline``, a unit test): nothing is stored, and nothing asks it to stop."""
+class IterationRun:
+    """One run of an iterating job. Outside of a process (``perform_inline``, a unit test) nothing stores it or asks it to stop."""
 
     def __init__(self) -> None:
         self.stopped_by: StopReason | None = None
+        """Why the run has ended; ``None`` while it goes on, and after the last item."""
         self.items = 0
+        """The items of this run."""
+        self.progress: JobProgress | None = None
+        """The progress of the job; ``None`` until the run has begun."""
         self.max_runtime_s = math.inf
+        """For how long a class without ``max_iteration_runtime`` iterates."""
 
     def begin(self) -> SavedIteration:
+        """Begin the run, and return the stored state. Sets ``stopped_by`` if the job is cancelled or lost."""
         return SavedIteration()
 
     def stop_reason(self) -> StopReason | None:
+        """Return whether the run is asked to stop. Waits for nothing."""
         return None
 
     def save(self, cursor: bytes, progress: JobProgress) -> StopReason | None:
+        """Save the cursor; return whether the job turned out to be cancelled or lost. Waits until Redis answers, or a stop."""
         del cursor, progress
         return None
 
     def save_failed(self, cursor: bytes, progress: JobProgress) -> None:
-        del cursor, progress
+        """Save the cursor of a run that has failed, if Redis takes it. Raises nothing."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Count the items of a run that has ended."""
 
 
 class _Steps:
@@ -90,7 +65,7 @@ class _Steps:
         self.worker = worker
         self.args = args
         self.name = declaration.wire_name
-        self.run: IterationRun = worker._aw_iteration or UnsavedRun()
+        self.run: IterationRun = worker._aw_iteration or IterationRun()
         self.item: Any = None
         self.flush_s = declaration.facts["flush_interval"].total_seconds()
         own = declaration.facts["max_iteration_runtime"]
@@ -109,7 +84,8 @@ class _Steps:
             self.cursor = decode_cursor(saved.cursor)
         except CursorError as error:
             raise IterationError(self.name, f"the stored cursor {error}. {_begin_again(self.worker)}") from None
-        self.worker._aw_progress, self.worker._aw_cursor = self.progress, self.cursor
+        self.worker._aw_progress = self.run.progress = self.progress
+        self.worker._aw_cursor = self.cursor
         self._save_at, self._yield_at = began + self.flush_s, began + self.max_runtime_s
 
     @property

@@ -9,18 +9,17 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
 from framework.errors import Discard
-from framework.execute.iterations import ITERATIONS, Iterations, RedisIteration
 from framework.execute.stats import RunningJobs
 from framework.features.deferral.admission import DropFlag
 from framework.features.deferral.skip_tracker import SkipTracker
 from framework.features.flags.flag import Flag, drop_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag
+from framework.features.iteration.store import ITERATIONS, SAVE_ITERATION, START_ITERATION, Iterations, RedisIteration
 from framework.finish.endings import YIELDED_JOBS
-from framework.store.script import SAVE_ITERATION, START_ITERATION
 from framework.telemetry.counters import counters
 from framework.wire import keys
-from tests.execute.iterable_jobs import async_iterable, iterable
 from tests.execute.processor_bench import WORKING, ProcessorBench
+from tests.features.iteration.iterable_jobs import async_iterable, iterable
 from tests.harness import IDENTITY, encoded, enqueue, full_memory, hold, until
 
 STATE = keys.iteration("j")
@@ -277,7 +276,7 @@ def test_cursor_is_saved_at_maxmemory(redis):
 
 def test_save_waits_until_redis_answers(redis, granted, monkeypatch):
     unit = hold(redis, encoded(jid="j"))
-    run = RedisIteration(Iterations(granted, IDENTITY, RunningJobs(list)), unit, {"class": "Job", "jid": "j"})
+    run = RedisIteration(Iterations(granted, IDENTITY, RunningJobs()), unit, {"class": "Job", "jid": "j"})
     failures = [RedisConnectionError("away"), OSError("away")]
     real = run._run_script
 
@@ -293,7 +292,7 @@ def test_save_waits_until_redis_answers(redis, granted, monkeypatch):
 
 def test_save_ends_when_the_process_stops_while_redis_is_away(granted, redis, monkeypatch):
     unit = hold(redis, encoded(jid="j"))
-    runs = RunningJobs(list)
+    runs = RunningJobs()
     runs.interrupted = True
     run = RedisIteration(Iterations(granted, IDENTITY, runs), unit, {"class": "Job", "jid": "j"})
     monkeypatch.setattr(run, "_run_script", lambda *arguments: (_ for _ in ()).throw(RedisConnectionError("away")))

@@ -5,6 +5,7 @@ the end go to the worker process; the questions ``self.cancelled`` and ``self.in
 """
 
 import asyncio
+import base64
 import contextlib
 import importlib
 import os
@@ -18,22 +19,23 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 from framework.declare import registry
-from framework.declare.job_context import JobContext, JobLogger
+from framework.declare.job_context import ExtraFields, JobContext, JobLogger
 from framework.errors import JobMemoryError, JobProcessError, OverLimit
 from framework.execute.forked_child import exit_forked_child
-from framework.execute.isolation.channel import MessageReader, encoded_object
-from framework.execute.isolation.remote_error import described
-from framework.execute.isolation.system import (
+from framework.execute.over_limit import call_backoff
+from framework.execute.perform import JobCaller, new_instance
+from framework.execute.timeouts import Timeouts
+from framework.features.isolation.channel import MessageReader, encoded_object
+from framework.features.isolation.remote_error import described
+from framework.features.isolation.system import (
     adopt_orphans,
     end_with_parent,
     limit_memory,
     use_reserve,
     used_memory,
 )
-from framework.execute.over_limit import call_backoff
-from framework.execute.perform import call_perform, new_instance
-from framework.execute.profiling import Profiles, SentProfiles
-from framework.execute.timeouts import Timeouts
+from framework.features.profiling.store import JobProfile
+from framework.features.profiling.worker import Profiles
 from framework.finish.answers import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -114,7 +116,7 @@ class _LineRelay:
         self._worker.tell(log=line)
 
 
-class _Extra(dict[str, Any]):
+class _Extra(ExtraFields):
     """The fields of ``log_extra``. Each is sent at once, so that the line of a killed run has them."""
 
     def __init__(self, worker: _WorkerProcess) -> None:
@@ -152,12 +154,23 @@ class _Cancellation:
         return self.seen
 
 
+class _SentProfiles(Profiles):
+    """Send the profile of a job to its worker process."""
+
+    def __init__(self, worker: _WorkerProcess) -> None:
+        self._worker = worker
+
+    def keep(self, profile: JobProfile) -> bool:
+        page = base64.b64encode(profile.page).decode()
+        self._worker.tell(profile={"duration_s": profile.duration_s, "error": profile.error, "page": page})
+        return True
+
+
 class _Context:
     """The questions of a running job, which its worker process answers."""
 
     def __init__(self, worker: _WorkerProcess) -> None:
         self._worker = worker
-        self.profiles: Profiles = SentProfiles(worker.tell)
 
     def cancellation(self, jid: Jid, bid: str = "") -> _Cancellation:
         # The worker process knows both.
@@ -244,7 +257,8 @@ def _begin(
         if reached_end:
             # The worker process has asked the limiter.
             declaration = replace(instance.declaration(), limiter=None)
-            coroutine = call_perform(instance, declaration, payload, tools.strictness, Timeouts())
+            caller = JobCaller(tools.strictness, Timeouts(), (_SentProfiles(worker),))
+            coroutine = caller.call(instance, declaration, payload)
             if coroutine is not None:
                 return True, _complete(worker, instance, payload, coroutine, exits.pop_all())
             _tell_answer(worker, instance, payload, instance._aw_returned)

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from framework.execute.isolation.channel import ChannelError, MessageReader, encoded, encoded_object
+from framework.features.isolation.channel import ChannelError, MessageReader, encoded, encoded_object
 
 
 @pytest.fixture

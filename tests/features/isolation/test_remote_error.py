@@ -6,7 +6,7 @@ import traceback
 import pytest
 
 from framework.errors import Discard, JobTimeoutError, RetryLater
-from framework.execute.isolation.remote_error import described, rebuilt
+from framework.features.isolation.remote_error import described, rebuilt
 from framework.text import error_message
 
 

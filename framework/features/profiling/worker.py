@@ -5,20 +5,25 @@ runs, and a log line says why there is no profile. The page is kept before the j
 """
 
 import asyncio
-import base64
 import gzip
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 from redis.exceptions import RedisError
 
-from framework.shard.profile_store import MAX_PROFILE_BYTES, JobProfile, keep_profile
+from framework.declare.job_context import ExtraFields
+from framework.execute.run_parts import AroundRun, RunCall
+from framework.feature import Late
+from framework.features.profiling.store import MAX_PROFILE_BYTES, JobProfile, keep_profile
+from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.telemetry.logs import LogRateLimit
 from framework.text import error_class
 from framework.version import install_extra
+from framework.wire.job import PROFILE
 
 _LOG_INTERVAL_S = 60.0
 _INTERVAL_S = 0.001
@@ -28,22 +33,41 @@ _SAMPLES_AN_INTERVAL = 5_000
 _log = LogRateLimit(_LOG_INTERVAL_S)
 
 
-class Profiles(Protocol):
-    """Where the profiles of a process go."""
+class Profiles(AroundRun):
+    """The profiles of the runs of one process."""
 
+    field = PROFILE
+
+    @abstractmethod
     def keep(self, profile: JobProfile) -> bool:
         """Keep a profile; return whether it is kept. Raises nothing."""
-        ...
+
+    def run(self, instance: Any, call: RunCall) -> Coroutine[Any, Any, Any] | None:
+        """Make the call under a profiler, or return a coroutine that runs the one of the call under a profiler."""
+        run = _ProfiledRun(instance, self)
+        # The call of an `async def` only makes the coroutine.
+        coroutine = call() if instance.declaration().is_async else run.call(call)
+        return None if coroutine is None else run.await_job(coroutine)
+
+    def keep_of(self, instance: Any, duration_s: float, error: str, page: bytes) -> None:
+        """Keep the profile of a run, and note that on its end line."""
+        name = instance.declaration().wire_name
+        if len(page) <= MAX_PROFILE_BYTES and self.keep(
+            JobProfile(instance.jid, name, duration_s, error, len(page), page)
+        ):
+            if instance._aw_extra is None:
+                instance._aw_extra = ExtraFields()
+            instance._aw_extra.line["profile_bytes"] = len(page)
 
 
-class RedisProfiles:
+class RedisProfiles(Profiles):
     """Keep profiles on the shard of the process."""
 
     def __init__(self, client: "redis.Redis") -> None:
         self._client = client
 
     def keep(self, profile: JobProfile) -> bool:
-        """See ``Profiles``. Waits for Redis no longer than its commands may take."""
+        """Keep a profile. Waits for Redis no longer than its commands may take."""
         try:
             keep_profile(self._client, profile)
         except (RedisError, OSError) as error:
@@ -52,40 +76,17 @@ class RedisProfiles:
         return True
 
 
-class SentProfiles:
-    """Send the profile of an isolated job to its worker process."""
-
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
-
-    def keep(self, profile: JobProfile) -> bool:
-        page = base64.b64encode(profile.page).decode()
-        self._tell(profile={"duration_s": profile.duration_s, "error": profile.error, "page": page})
-        return True
+def open_profiles(process: ProcessContext) -> Profiles:
+    """Return the profiles of a worker process."""
+    return RedisProfiles(process.shard.client)
 
 
-def keep_sent(instance: Any, profiles: Profiles | None, sent: Mapping[str, Any]) -> None:
-    """Keep the profile that the process of an isolated job has sent. Code that is not trusted may send anything.
-
-    Raises:
-        ValueError: the message is no profile.
-        KeyError: as above.
-    """
-    page = base64.b64decode(sent["page"])
-    if profiles is not None and len(page) <= MAX_PROFILE_BYTES:
-        _keep(instance, profiles, float(sent["duration_s"]), str(sent["error"])[:200], page)
+PROFILES: "Late[Callable[[ProcessContext], Profiles]]" = Late("framework.features.profiling.worker:open_profiles")
 
 
-def profiled(instance: Any, call: Callable[[], Coroutine[Any, Any, Any] | None]) -> Coroutine[Any, Any, Any] | None:
-    """Make the call under a profiler, or return a coroutine that runs the one of the call under a profiler."""
-    # An inline run has none: the code that runs it may use a profiler of its own.
-    profiles: Profiles | None = getattr(instance._aw_run, "profiles", None)
-    if profiles is None:
-        return call()
-    run = _ProfiledRun(instance, profiles)
-    # The call of an `async def` only makes the coroutine.
-    coroutine = call() if instance.declaration().is_async else run.call(call)
-    return None if coroutine is None else run.await_job(coroutine)
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of profiling in a worker process."""
+    return WorkerPart(around=(process.service(PROFILES),))
 
 
 class _ProfiledRun:
@@ -94,7 +95,7 @@ class _ProfiledRun:
         self._profiles = profiles
         self._pid = os.getpid()
 
-    def call(self, call: Callable[[], Coroutine[Any, Any, Any] | None]) -> Coroutine[Any, Any, Any] | None:
+    def call(self, call: RunCall) -> Coroutine[Any, Any, Any] | None:
         profiler = self._start("disabled")
         coroutine, error = None, ""
         try:
@@ -158,7 +159,7 @@ class _ProfiledRun:
         if len(page) > MAX_PROFILE_BYTES:
             self._warn(f"the page has {len(page):,} bytes in gzip, and at most {MAX_PROFILE_BYTES:,} are kept")
             return
-        _keep(self._instance, self._profiles, session.duration, error, page)
+        self._profiles.keep_of(self._instance, session.duration, error, page)
 
     @property
     def _title(self) -> str:
@@ -166,15 +167,6 @@ class _ProfiledRun:
 
     def _warn(self, reason: str, **fields: Any) -> None:
         _warn(self._instance.jid, self._instance.declaration().wire_name, reason, **fields)
-
-
-def _keep(instance: Any, profiles: Profiles, duration_s: float, error: str, page: bytes) -> None:
-    name = instance.declaration().wire_name
-    if profiles.keep(JobProfile(instance.jid, name, duration_s, error, len(page), page)):
-        # For the end line, which looks at jobs with further fields only.
-        instance._aw_profile_bytes = len(page)
-        if instance._aw_extra is None:
-            instance._aw_extra = {}
 
 
 def _thin_out(profiler: Any) -> None:
