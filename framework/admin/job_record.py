@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from framework.errors import PayloadError
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.text import decode_escaped
 from framework.typeguards import short_repr

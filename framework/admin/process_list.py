@@ -13,7 +13,7 @@ from framework.async_twin import async_twin
 from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
 from framework.process.record import RUNS_FIELD, ProcessInfo, process_info, recorded_payload
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import decode_escaped
 from framework.types import Payload

@@ -13,7 +13,7 @@ from framework.admin.statistics import count_jobs_by_class, named_queues, reply_
 from framework.declare.declaration import Declaration
 from framework.process.record import served_queues
 from framework.route.router import Router
-from framework.route.split import format_counts, split_names
+from framework.route.topology import format_counts, split_names
 from framework.shard.shard import Shard
 from framework.shard.shards import answering
 from framework.store.connect import server_time

@@ -22,8 +22,7 @@ from framework.features.flags.flag import (
 from framework.features.flags.process_flags import serve_flags
 from framework.features.flags.redis_flags import RedisFlags, ShardFlags
 from framework.messages import did_you_mean, join_names
-from framework.route.loading import open_router
-from framework.route.router import Router
+from framework.route.router import Router, open_router
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shard
 from framework.terminal.project import Project

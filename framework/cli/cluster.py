@@ -21,7 +21,7 @@ from framework.process.health_address import HealthAddress
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
-from framework.route.queue_locations import open_queue_locations
+from framework.route.topology import open_queue_locations
 from framework.settings.model import MAX_CONCURRENCY
 from framework.supervised_threads import hold_reports
 from framework.telemetry import logs

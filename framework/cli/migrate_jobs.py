@@ -22,7 +22,7 @@ from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, 
 from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.process.own_queues import known_queues
 from framework.process.record import served_queues
-from framework.route.split import ShardSplit, splits_observed
+from framework.route.topology import ShardSplit, splits_observed
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import ANSWER_WITHIN_S, answering, open_shards

@@ -14,9 +14,8 @@ from framework.messages import did_you_mean, nearest
 from framework.process.health_address import HealthAddress
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions, check_capsules
 from framework.settings import validators
-from framework.settings.class_and_queue_maps import MAX_QUEUE_LIMIT
-from framework.settings.model import MAX_CONCURRENCY, MAX_PORT, MAX_TIMEOUT_S
-from framework.settings.yaml_file import YamlError, parse_yaml, read_text
+from framework.settings.files import YamlError, parse_yaml, read_text
+from framework.settings.model import MAX_CONCURRENCY, MAX_PORT, MAX_QUEUE_LIMIT, MAX_TIMEOUT_S
 from framework.terminal.options import WeightedQueue, conflicting_weights, read_queue
 from framework.typeguards import is_list, is_mapping
 

@@ -28,8 +28,7 @@ from framework.process.reload import FileChanges, Reloader, WatchedFolder
 from framework.process.signals import SignalQueue
 from framework.process.supervisor_link import bind_to_supervisor
 from framework.process.worker_options import WorkerOptions
-from framework.route.loading import load_workers
-from framework.route.router import MAIN, Router
+from framework.route.router import MAIN, Router, load_workers
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import MAX_CONCURRENCY
 from framework.telemetry import logs

@@ -14,7 +14,7 @@ from framework.errors import Shutdown
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.push.protection import PayloadProtection
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments

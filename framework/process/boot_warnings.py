@@ -8,11 +8,9 @@ from framework.declare.declaration import Declaration
 from framework.declare.queue_facts import QueueFileDiff
 from framework.messages import nearest
 from framework.route.router import Router
-from framework.route.split import splits_by_rules
-from framework.route.topology import regenerate_advice
-from framework.settings.all_queues import all_queues_path, read_entries
+from framework.route.topology import regenerate_advice, splits_by_rules
+from framework.settings.files import YamlError, all_queues_path, read_entries
 from framework.settings.model import CoreSettings
-from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
 
 # Of each kind, so that the log line stays readable.

@@ -12,10 +12,8 @@ from framework.messages import join_names
 from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocation, former_locations, locations_of, queues_on
-from framework.settings.all_queues import all_queues_path, read_entries
+from framework.settings.files import YamlError, all_queues_path, read_entries, read_released_queues
 from framework.settings.model import MAX_CONCURRENCY, CoreSettings
-from framework.settings.released_queues import read_released_queues
-from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 

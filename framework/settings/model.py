@@ -2,27 +2,27 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SecretStr,
     StringConstraints,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import NoDecode
 
 from framework.messages import did_you_mean
 from framework.settings import validators
 from framework.settings.base import FileKey, Section, SettingsBase
-from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, QueueNames, RetiredWorkers
-from framework.settings.database_url import check_database_url
-from framework.settings.sentry import SentrySettings
 from framework.settings.shard import ShardSettings
-from framework.settings.size_limit import SizeLimitSettings
-from framework.typeguards import is_list
+from framework.settings.urls import check_database_url
+from framework.typeguards import is_list, is_mapping
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
@@ -139,6 +139,121 @@ def _parse_queue_weight(value: Any) -> Any:
     if type(weight) is not int or weight < 1:
         raise ValueError("must be a queue name, or [name, weight]; the weight a whole number from 1 on")
     return QueueWeight(name, weight)
+
+
+class SentrySettings(Section):
+    """The error tracker: failures of jobs are sent to ``dsn``. Without a DSN its library is not even loaded."""
+
+    dsn: SecretStr | None = None
+
+    @field_validator("dsn")
+    @classmethod
+    def _check_dsn(cls, dsn: SecretStr | None) -> SecretStr | None:
+        text = dsn.get_secret_value().strip() if dsn is not None else ""
+        if not text:
+            return None
+        try:
+            parts = urlsplit(text)
+            whole = parts.scheme in ("http", "https") and parts.username and parts.hostname and parts.port != 0
+        except ValueError:
+            whole = False
+        if not whole or not text.rpartition("/")[2].isdecimal():
+            raise ValueError("is not a DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT)")
+        return SecretStr(text)
+
+
+_MAX_REDIS_STRING = 512 * 1024 * 1024
+"""The longest string that a Redis server takes."""
+
+_MAX_MEMORY = 1 << 40
+
+_QueuePattern = Annotated[str, AfterValidator(validators.queue_pattern)]
+
+
+class SizeLimitSettings(Section):
+    """Limits of a job's arguments as JSON, in bytes (GitLab's size limiter). ``track`` only reports, ``compress`` refuses."""
+
+    mode: Literal["compress", "track"] = "compress"
+    compression_threshold: Annotated[int, validators.whole_number(0, _MAX_REDIS_STRING)] = 100_000
+    limit: Annotated[int, validators.whole_number(0, _MAX_REDIS_STRING)] = 5_000_000
+    """0 = no limit."""
+    decompressed_limit: Annotated[int, validators.whole_number(1, 4 * _MAX_REDIS_STRING)] = 100_000_000
+    uncompressed_queues: Annotated[tuple[_QueuePattern, ...], NoDecode, BeforeValidator(validators.split_list)] = ()
+    """Queues, or patterns of their names (``legacy:*``), whose jobs are not compressed, because plain Ruby serves them."""
+    decoded_limit: Annotated[int, validators.whole_number(1_000_000, _MAX_MEMORY)] = 256_000_000
+    """Bytes of memory that the decoded arguments of one job may take."""
+    decoding_budget: Annotated[int, validators.whole_number(1_000_000, _MAX_MEMORY)] = 256_000_000
+    """Bytes of memory that the large arguments of all running jobs of a process may take together; further jobs wait."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "SizeLimitSettings":
+        limit, threshold = self.limit, self.compression_threshold
+        if self.decompressed_limit < limit:
+            raise ValueError(
+                f"decompressed_limit = {self.decompressed_limit} is below limit = {limit}: accepted arguments "
+                "must be readable again"
+            )
+        if self.mode == "compress" and limit and threshold > limit:
+            raise ValueError(
+                f"compression_threshold = {threshold} is above limit = {limit}: arguments between the two would be refused without "
+                "being compressed, while larger arguments pass"
+            )
+        if self.mode == "compress" and threshold > self.decompressed_limit:
+            raise ValueError(
+                f"compression_threshold = {threshold} is above decompressed_limit = {self.decompressed_limit}: compressed "
+                "arguments could not be read again"
+            )
+        if self.decoding_budget < self.decoded_limit:
+            raise ValueError(
+                f"decoding_budget = {self.decoding_budget} is below decoded_limit = {self.decoded_limit}: one job could use "
+                "more than all jobs together"
+            )
+        return self
+
+
+MAX_QUEUE_LIMIT = 1_000_000
+
+ClassPatterns: TypeAlias = tuple[Annotated[str, AfterValidator(validators.class_pattern)], ...]
+
+
+def _check_retired(value: Any) -> Any:
+    # All entries of the key are commented out.
+    if value is None:
+        return {}
+    if not is_mapping(value):
+        raise ValueError("must map class names to reasons, for example {'Reports::MonthlyWorker': 'removed in 4.2'}")
+    return value
+
+
+RetiredWorkers = Annotated[
+    dict[
+        Annotated[str, AfterValidator(validators.wire_name)],
+        Annotated[str, BeforeValidator(validators.retirement_reason)],
+    ],
+    BeforeValidator(_check_retired),
+]
+
+
+def _check_limits(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not is_mapping(value):
+        raise ValueError("must map queue names to numbers, for example {reports: 4}")
+    return value
+
+
+def _check_queue(name: str) -> str:
+    if QUEUE_NAME.fullmatch(name) is None:
+        raise ValueError(f"must be a queue; {QUEUE_NAME_FORMAT}")
+    return name
+
+
+QueueNames: TypeAlias = tuple[Annotated[str, AfterValidator(_check_queue)], ...]
+
+QueueLimits = Annotated[
+    dict[Annotated[str, AfterValidator(_check_queue)], Annotated[int, validators.whole_number(1, MAX_QUEUE_LIMIT)]],
+    BeforeValidator(_check_limits),
+]
 
 
 class CoreSettings(HealthPortSettings):

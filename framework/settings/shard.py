@@ -9,7 +9,7 @@ from pydantic_settings import NoDecode
 
 from framework.settings import validators
 from framework.settings.base import Section
-from framework.settings.redis_url import EMBEDDED, RedisUrl, check_redis_url, parse_redis_url
+from framework.settings.urls import EMBEDDED, RedisUrl, check_redis_url, parse_redis_url
 from framework.typeguards import is_mapping
 
 

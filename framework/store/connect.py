@@ -20,7 +20,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from framework.settings.shown_url import shown_url
+from framework.settings.urls import shown_url
 from framework.store.deadline import use_deadlines
 from framework.store.sentinels import SentinelConnection, Sentinels, SentinelSSLConnection, master_watch
 

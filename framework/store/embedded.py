@@ -26,8 +26,8 @@ import redis
 from framework.errors import ConfigurationError, ConfigurationProblem, UnsafeFileError
 from framework.private_files import make_file, make_folder, open_file, read_file
 from framework.settings.model import CoreSettings
-from framework.settings.redis_url import RedisUrl
 from framework.settings.shard import ShardSettings, TlsSettings
+from framework.settings.urls import RedisUrl
 from framework.store.connect import Endpoint, open_client
 from framework.version import install_extra
 

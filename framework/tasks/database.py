@@ -21,7 +21,7 @@ from framework.backoff import backoff_s
 from framework.command_line import command as command_name
 from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.private_files import make_file, make_folder
-from framework.settings.shown_url import shown_url
+from framework.settings.urls import shown_url
 from framework.store.postgres import bounded_connection
 from framework.tasks.model import metadata
 from framework.telemetry import logs

@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from framework.admin.process_list import read_work
 from framework.admin.search import search
 from framework.errors import TaskError
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.tasks.apply import apply_changes
 from framework.tasks.change import EventChange, Message

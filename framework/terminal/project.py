@@ -11,9 +11,8 @@ from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.process.boot_warnings import warn_unknown_variables
-from framework.route.loading import load_workers
-from framework.route.router import Router
-from framework.settings.all_queues import all_queues_path
+from framework.route.router import Router, load_workers
+from framework.settings.files import all_queues_path
 from framework.terminal.output import echo, echo_text, refuse_unknown, unknown_worker_message
 from framework.text import visible
 

@@ -26,7 +26,7 @@ from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.protection import PayloadProtection
 from framework.push.strict_arguments import StrictArgumentsCheck
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.shard.shards import Shards
 from framework.tasks.access import IN_MEMORY, LazyRecorder
 from framework.testing.fake_redis import FakeShard

@@ -18,7 +18,7 @@ from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.process.worker_options import WorkerOptions
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.testing.fake_worker import silent_log

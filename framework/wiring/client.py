@@ -19,8 +19,7 @@ from framework.push.protection import PayloadProtection, open_protection
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
-from framework.route.loading import checked_router, open_router
-from framework.route.router import Router
+from framework.route.router import Router, checked_router, open_router
 from framework.shard.shards import open_shards
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs

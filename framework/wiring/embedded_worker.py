@@ -21,8 +21,7 @@ from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
 from framework.process.worker_options import WorkerOptions, check_options
-from framework.route.loading import checked_router, load_workers
-from framework.route.router import MAIN, Router
+from framework.route.router import MAIN, Router, checked_router, load_workers
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of

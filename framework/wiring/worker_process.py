@@ -44,8 +44,7 @@ from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerPar
 from framework.push.protection import open_protection
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper
-from framework.route.loading import open_router
-from framework.route.router import Router
+from framework.route.router import Router, open_router
 from framework.route.topology import QueueLocation
 from framework.shard.shard import Shard
 from framework.shard.shards import open_shards

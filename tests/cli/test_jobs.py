@@ -15,7 +15,7 @@ from framework.cli.main import jobs as command
 from framework.features.deduplication.admin import delete_lock, find_lock
 from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import set_flag
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.store.script import TAKE_SLOT
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, hold, opened, until

@@ -9,8 +9,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from framework.all_settings import Settings
-from framework.settings.base import ENV_PREFIX
-from framework.settings.schema import SettingsSchema, unwrap_annotation
+from framework.settings.base import ENV_PREFIX, SettingsSchema, unwrap_annotation
 from tests.reference_pages import text_of
 
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| (.+) \|$", re.MULTILINE)

@@ -19,7 +19,7 @@ from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
 from framework.process_clock import process_clock
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
 from framework.telemetry import logs

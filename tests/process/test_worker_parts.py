@@ -9,7 +9,7 @@ from framework.process import worker_parts
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
 from framework.push.protection import NO_PROTECTION
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
 from framework.testing.no_process import silent_log

@@ -12,8 +12,8 @@ from framework.all_settings import load
 from framework.cli.process_options import read_config_file
 from framework.errors import ConfigurationError, QueryError
 from framework.route.query import ATTRIBUTES, parse
-from framework.settings.redis_url import check_redis_url, mask_secrets
-from framework.settings.yaml_file import YamlError, parse_yaml
+from framework.settings.files import YamlError, parse_yaml
+from framework.settings.urls import check_redis_url, mask_secrets
 from framework.terminal.options import read_queue
 from framework.types import QUEUE_NAME
 from tests.proofs.fuzz_inputs import mutate, mutate_text, replace_atoms

@@ -15,8 +15,8 @@ from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.signals import TERMINAL_VARIABLE
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
-from framework.settings.schema import SettingsSchema
-from framework.settings.unknown_variables import INTERNAL_VARIABLES
+from framework.settings.base import SettingsSchema
+from framework.settings.environment import INTERNAL_VARIABLES
 from tests.tables import each_row
 
 SCHEMA = SettingsSchema(Settings)

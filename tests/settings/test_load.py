@@ -9,8 +9,8 @@ import yaml
 
 from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError
+from framework.settings.base import SettingsSchema
 from framework.settings.model import DEFAULT_URL, QueueWeight, RoutingRule
-from framework.settings.schema import SettingsSchema
 from framework.settings.shard import SentinelAddress
 from tests.tables import each_row
 

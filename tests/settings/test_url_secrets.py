@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError
-from framework.settings.shown_url import shown_url
+from framework.settings.urls import shown_url
 from framework.store.embedded import endpoint_of
 from framework.tasks.database import TaskDatabase
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from framework.errors import ShardUnavailableError, TaskError
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.tasks import ledger as module
 from framework.tasks.ledger import Healed, Ledger
 from framework.wire import keys

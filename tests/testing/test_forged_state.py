@@ -25,7 +25,7 @@ from framework.features.results.keys import result_facts
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext
 from framework.push.protection import open_protection
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.tasks import Task
 from framework.tasks.change import EventChange
 from framework.tasks.spool import drain

@@ -21,8 +21,7 @@ from framework.declare.queue_facts import QueueFacts, QueueFileDiff, effective_w
 from framework.devtools.compat.json_schema import JSON_SCHEMA_DIALECT
 from framework.devtools.compat.manifest import read_manifest
 from framework.exit_codes import EXIT_FAILED
-from framework.settings.all_queues import read_entries
-from framework.settings.yaml_file import YamlError, read_yaml
+from framework.settings.files import YamlError, read_entries, read_yaml
 from framework.terminal.options import modules_option
 from framework.terminal.output import (
     display_path,

@@ -12,8 +12,7 @@ from framework.devtools.compat.manifest import read_manifest
 from framework.exit_codes import EXIT_FAILED
 from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
-from framework.route.split import ShardSplit, splits_by_rules, splits_observed
-from framework.route.topology import locations_of
+from framework.route.topology import ShardSplit, locations_of, splits_by_rules, splits_observed
 from framework.shard.shards import open_shards
 from framework.terminal.options import modules_option
 from framework.terminal.output import columns, echo, echo_lines, refuse_unknown, reports_errors, unknown_worker_message

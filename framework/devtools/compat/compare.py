@@ -16,7 +16,7 @@ from framework.devtools.compat.findings import CompatFinding, find_incompatibili
 from framework.devtools.compat.manifest import Manifest, Parameters, ReleasedWorker, in_flight
 from framework.route.rule_checks import serves
 from framework.route.topology import former_locations, queues_on
-from framework.settings.released_queues import ReleasedQueues
+from framework.settings.files import ReleasedQueues
 from framework.terminal.project import Project
 
 

@@ -20,7 +20,7 @@ from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.devtools.compat.json_schema import JSON_SCHEMA_DIALECT, JsonSchema, schema_of
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.router import Router
-from framework.settings.yaml_file import YamlError, parse_yaml, read_text
+from framework.settings.files import MAX_GENERATED_BYTES, YamlError, parse_yaml, read_text
 from framework.types import StrictArguments
 
 SCHEMA_NAME = "released.schema.json"
@@ -33,8 +33,6 @@ HEADER = f"""\
 # The workers as last released: jobs in flight have these shapes. application-worker check-compat compares today's workers with them.
 # Written by `application-worker check-compat --release NAME` when a release is cut; not to be edited.
 """
-MAX_BYTES = 16 * 1024 * 1024
-"""The size limit of the file; enough for tens of thousands of workers."""
 
 _JsonSchemaForm = TypedDict(
     "_JsonSchemaForm",
@@ -241,7 +239,7 @@ def read_manifest(path: Path, place: str) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        text = read_text(path, max_bytes=MAX_BYTES)
+        text = read_text(path, max_bytes=MAX_GENERATED_BYTES)
     except YamlError as error:
         raise ConfigurationError([ConfigurationProblem(place, "", str(error))]) from None
     return parse_manifest(text, place)

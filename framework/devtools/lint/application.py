@@ -16,15 +16,19 @@ from framework.devtools.lint.workspace import ApplicationFacts, Workspace, find_
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, join_names
 from framework.settings import validators
+from framework.settings.base import SettingsSchema
 from framework.settings.environment import merge_nested, read_environment
-from framework.settings.files import display_path, find_config_dir, read_files
-from framework.settings.schema import SettingsSchema
-from framework.settings.yaml_file import YamlError, read_yaml
+from framework.settings.files import (
+    MAX_GENERATED_BYTES,
+    YamlError,
+    display_path,
+    find_config_dir,
+    read_files,
+    read_yaml,
+)
 from framework.typeguards import is_list, is_mapping, short_repr
 
 _SCHEMA = SettingsSchema(Settings)
-MAX_BYTES = 16 * 1024 * 1024
-"""The size limit of a generated file; enough for tens of thousands of workers."""
 
 
 class LintedApplication(NamedTuple):
@@ -84,7 +88,7 @@ def _released(generated: Any, root: Path, label: str) -> tuple[dict[str, str], l
 
 def _read_or_none(path: Path) -> Any:
     try:
-        return read_yaml(path, max_bytes=MAX_BYTES)
+        return read_yaml(path, max_bytes=MAX_GENERATED_BYTES)
     except YamlError:
         return None
 

@@ -12,7 +12,7 @@ from framework.feature import Late
 from framework.features.consistency.servers import DatabaseServer
 from framework.messages import did_you_mean, join_names
 from framework.push.client import Client
-from framework.route.loading import LoadedWorkers
+from framework.route.router import LoadedWorkers
 from framework.settings.model import CoreSettings, DatabaseSettings
 from framework.types import DataConsistency
 from framework.version import install_extra

@@ -21,9 +21,8 @@ from framework.features.cron.entries import SCHEDULE_FILE, CronEntry, arguments_
 from framework.features.cron.settings import CronEntrySettings, CronSettings, Schedule
 from framework.messages import did_you_mean
 from framework.push.protection import PayloadProtection, open_protection
-from framework.settings.base import Section
-from framework.settings.error_messages import ValueSources, to_problems
-from framework.settings.schema import SettingsSchema
+from framework.settings.base import Section, SettingsSchema
+from framework.settings.load import ValueSources, to_problems
 from framework.store.absent_keys import AbsentKeys
 from framework.typeguards import is_mapping
 from framework.types import Json

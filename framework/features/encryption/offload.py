@@ -15,7 +15,7 @@ from typing import NoReturn
 from framework.command_line import command
 from framework.errors import OffloadedArgumentsError, PayloadError, PayloadStoreError
 from framework.features.encryption.blob_store import BlobStore
-from framework.settings.shown_url import shown_url
+from framework.settings.urls import shown_url
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED

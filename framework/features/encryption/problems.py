@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from framework.errors import ConfigurationProblem
 from framework.features.encryption.settings import EncryptionSettings
-from framework.route.loading import LoadedWorkers
+from framework.route.router import LoadedWorkers
 
 
 def key_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:

@@ -8,7 +8,7 @@ from framework.errors import ConfigurationProblem
 from framework.extensions import NamedExtensions
 from framework.features.flags.background import BackgroundValue
 from framework.messages import did_you_mean, join_names
-from framework.route.loading import LoadedWorkers
+from framework.route.router import LoadedWorkers
 from framework.timings import STANDARD, Timings
 from framework.typeguards import short_repr
 

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from framework.settings import validators
 from framework.settings.base import Section, SettingsBase
-from framework.settings.database_url import check_task_url
+from framework.settings.urls import check_task_url
 
 
 class TaskSection(Section):

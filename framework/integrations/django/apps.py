@@ -24,7 +24,7 @@ from framework.all_settings import load
 from framework.command_line import use_manage_py
 from framework.errors import ConfigurationError
 from framework.push.transactions import OnCommit, add_source
-from framework.route.loading import checked_router
+from framework.route.router import checked_router
 
 JOBS_MODULE = "jobs"
 """The module of an installed app that has its worker classes."""

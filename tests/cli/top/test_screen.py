@@ -7,7 +7,7 @@ from framework.cli.top.command import make_frame
 from framework.cli.top.facts import QueueRates, ShardRates
 from framework.cli.top.screen import Size, as_text, draw
 from framework.cli.top.state import HEADINGS, Table, TableRow, ViewState, press
-from framework.settings.size_limit import SizeLimitSettings
+from framework.settings.model import SizeLimitSettings
 from framework.terminal.output import text_width
 from tests.cli.top.facts_of_a_shop import NOW, facts, held, process, queue
 from tests.harness import encoded

@@ -16,7 +16,7 @@ from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.validators import InvalidValue
 from framework.devtools.commands import generate_queues
 from framework.devtools.commands.generate_queues import all_queues_schema
-from framework.settings.yaml_file import read_yaml
+from framework.settings.files import read_yaml
 from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -19,7 +19,7 @@ from framework.features.cron.entries import (
     spread_offset_s,
 )
 from framework.features.cron.settings import CronSection
-from framework.route.loading import LoadedWorkers
+from framework.route.router import LoadedWorkers
 from tests.features.cron.conftest import entry, worker
 from tests.tables import each_row
 

@@ -14,7 +14,7 @@ from framework.extensions import NamedExtensions
 from framework.features.pause import strategies
 from framework.features.pause.strategies import PauseStrategies
 from framework.pause import register
-from framework.route.loading import checked_router
+from framework.route.router import checked_router
 from framework.timings import STANDARD
 from tests.harness import server_lines, until
 

@@ -19,7 +19,7 @@ from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wiring import worker_process
 from tests.proofs.crash_points.environment import CaseEnvironment

@@ -18,7 +18,7 @@ from framework.process import redis_at_boot
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
-from framework.route.loading import open_router
+from framework.route.router import open_router
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
 from framework.wire import keys

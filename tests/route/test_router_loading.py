@@ -6,8 +6,8 @@ from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.errors import ConfigurationProblem
 from framework.feature import Feature, Late
-from framework.route import loading
-from framework.route.loading import checked_router, load_workers
+from framework.route import router
+from framework.route.router import checked_router, load_workers
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def check_of_feature(workers):
 
 def test_problems_of_features_are_reported_with_the_others(configured, monkeypatch):
     toy = Feature(name="toy", problems=Late(f"{__name__}:check_of_feature"))
-    monkeypatch.setattr(loading, "features", lambda: (toy, Feature(name="silent")))
+    monkeypatch.setattr(router, "features", lambda: (toy, Feature(name="silent")))
     settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
     with registry.isolated():
         with pytest.raises(ConfigurationError) as caught:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.route.query import Term, WorkerQuery, closed_vocabularies, parse
-from framework.route.reachability import reachable, shadowing_rules
+from framework.route.rule_checks import reachable, shadowing_rules
 from tests.tables import each_row
 
 CLOSED = {"urgency": ("high", "low"), "feature_category": ("x", "y", "not_owned")}

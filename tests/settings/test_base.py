@@ -6,10 +6,9 @@ import pytest
 from pydantic import Field, SecretStr
 
 from framework.errors import ConfigurationError
-from framework.settings.base import FileKey, Section, SettingsBase
+from framework.settings.base import FileKey, Section, SettingsBase, SettingsSchema
 from framework.settings.load import load_as
 from framework.settings.model import CoreSettings
-from framework.settings.schema import SettingsSchema
 
 
 class VaultSection(Section):

@@ -1,9 +1,12 @@
-"""Parse the URL of a Redis, and show a wrong URL without the secret in it."""
+"""Parse the URL of a Redis, check that of a PostgreSQL database, and show a URL without its secrets.
+
+Messages show nothing of a wrong database URL, as it may hold a password.
+"""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
 from framework.messages import did_you_mean, nearest
 
@@ -255,3 +258,56 @@ _ADVICE: Mapping[str, str] = {
     "sentinelMasterId": f"write the name of the master in the path: {_EXAMPLE}",
 }
 """Parameters of other programs and libraries, with the setting to use here."""
+
+
+_DRIVER = "postgresql+psycopg"
+_DATABASE_SCHEMES = (_DRIVER, "postgresql", "postgres")
+"""All three are read as the first: the driver that SQLAlchemy takes for the others depends on its version."""
+
+
+def check_database_url(url: str) -> str:
+    """Return the URL with its driver named, as SQLAlchemy takes it. Raises ValueError saying what is allowed."""
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError("must be a URL without spaces and control characters")
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _DATABASE_SCHEMES:
+        hint = did_you_mean(scheme, _DATABASE_SCHEMES) if separator else ""
+        raise ValueError(f"must begin with {_DRIVER}://{hint}: positions of the WAL are PostgreSQL's")
+    try:
+        parts = urlsplit(f"postgresql://{rest}")
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError(_MALFORMED_HOST) from None
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}" or parts.fragment or not port_is_fine:
+        raise ValueError(_MALFORMED_HOST)
+    if not (parts.hostname or parse_qs(parts.query).get("host")):
+        raise ValueError(f"has no server, for example {_DRIVER}://user@127.0.0.1:5432/shop")
+    if not parts.path.strip("/"):
+        raise ValueError(f"has no database, for example {_DRIVER}://user@127.0.0.1:5432/shop")
+    return f"{_DRIVER}://{rest}"
+
+
+def check_task_url(url: str) -> str:
+    """Return the URL of the database of tasks: a file of SQLite or PostgreSQL. Raises ValueError saying what is allowed."""
+    if url.startswith("sqlite:"):
+        if not url.startswith("sqlite:///") or url in ("sqlite:///", "sqlite:///:memory:"):
+            raise ValueError(
+                "must name a file: sqlite:///var/tasks.db, or sqlite:////srv/tasks.db for an absolute path"
+            )
+        return url
+    scheme = url.partition("://")[0]
+    if scheme not in _DATABASE_SCHEMES:
+        hint = did_you_mean(scheme, ("sqlite", *_DATABASE_SCHEMES))
+        raise ValueError(f"must begin with sqlite:/// or {_DRIVER}://{hint}")
+    return check_database_url(url)
+
+
+_END_OF_PLACE = re.compile(r"[?#]")
+
+
+def shown_url(url: str) -> str:
+    """Return a checked URL without credentials: scheme, host, port and path. User, password, query and fragment are left out."""
+    scheme, separator, rest = url.partition("://")
+    place = _END_OF_PLACE.split(rest, maxsplit=1)[0]
+    # A password with an unescaped slash reaches into the path. A path alone may have an @.
+    return f"{scheme}{separator}{place if place.startswith('/') else place.rpartition('@')[2]}"

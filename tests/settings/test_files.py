@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.settings.yaml_file import MAX_BYTES, YamlError, parse_yaml, read_yaml
+from framework.settings.files import MAX_BYTES, YamlError, parse_yaml, read_yaml
 from tests.tables import each_row
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from framework.all_settings import load
 from framework.errors import ConfigurationError
-from framework.settings.redis_url import mask_secrets, parse_redis_url
+from framework.settings.urls import mask_secrets, parse_redis_url
 from framework.store.embedded import endpoint_of
 from tests.tables import each_row
 
