@@ -11,6 +11,7 @@ from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter
 from framework.declare.worker import CoreWorker
 from framework.features.batches.attributes import BatchMember, LinkOptions
+from framework.features.batches.calls import LinkCalls
 from framework.features.concurrency.attributes import ConcurrencyAttributes
 from framework.features.consistency.attributes import ConsistencyAttributes
 from framework.features.cron.attributes import CronAttributes
@@ -39,7 +40,7 @@ class PushOptions(
 add_options(PushOptions)
 
 
-class Setter(SetterCalls[P], CoreSetter[P]):
+class Setter(SetterCalls[P], LinkCalls, CoreSetter[P]):
     """Push jobs of one worker class with options (``Worker.set(...)``)."""
 
     __slots__ = ()

@@ -17,8 +17,7 @@ retries; ``self.batch_event`` says which event of which batch it is called for.
 A batch needs Redis alone. It is on the shard of its jobs, and counts each job in the step that ends the job.
 """
 
-from framework.declare.batch import Batch, BatchEvent, JobsBlock
-from framework.declare.batch_port import BatchStatus
 from framework.errors import BatchCancelledError, BatchError, UnknownBatchError
+from framework.features.batches.batch import Batch, BatchEvent, BatchStatus, JobsBlock
 
 __all__ = ["Batch", "BatchCancelledError", "BatchError", "BatchEvent", "BatchStatus", "JobsBlock", "UnknownBatchError"]

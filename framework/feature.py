@@ -112,6 +112,8 @@ class Feature:
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: the faults of the settings and of the classes of the workers."""
     bases: tuple[Late[Any], ...] = ()
     """Base classes of workers that it defines. No option of an application may have the name of one of their methods."""
+    stored_jobs: "Late[Any] | None" = None
+    """``(redis.Redis, bytes) -> Iterator[bytes]``: the payloads with this text that it keeps, to enqueue them later."""
     explain: "Late[Any] | None" = None
     """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
     commands: tuple[LateCommand, ...] = ()

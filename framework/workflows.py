@@ -19,10 +19,18 @@
 The definition is stored when the workflow is started. Each step is started once, by a callback of the batch of the step before.
 """
 
-from framework.declare.workflow import Computed, Workflow, WorkflowRun, computed, result_of, results_of
-from framework.declare.workflow_functions import computes_arguments
-from framework.declare.workflow_port import StepStatus, WorkflowStatus
 from framework.errors import UnknownWorkflowError, WorkflowError
+from framework.features.workflows.workflow import (
+    Computed,
+    StepStatus,
+    Workflow,
+    WorkflowRun,
+    WorkflowStatus,
+    computed,
+    computes_arguments,
+    result_of,
+    results_of,
+)
 
 __all__ = [
     "Computed",

@@ -9,12 +9,12 @@ from framework import admin, errors
 from framework.all_settings import load
 from framework.batches import Batch
 from framework.declare import registry
+from framework.features.workflows.definition import step_bid
 from framework.store.script import FINISH
 from framework.testing import fake, inline
 from framework.wire import keys
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
-from framework.wire.workflow_fields import step_bid
 from framework.wiring.client import ProcessClient, override
 from framework.workflows import Workflow, WorkflowRun, computed, computes_arguments, result_of, results_of
 from tests import flow_jobs as jobs

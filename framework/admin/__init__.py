@@ -22,7 +22,6 @@ from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
-    from framework.admin.batch_set import BatchSet, batches
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
         server_times,
         stats,
     )
-    from framework.admin.workflow_set import WorkflowSet, workflows
+    from framework.features.batches.admin import BatchSet, batches
     from framework.features.concurrency.admin import alimits, limits
     from framework.features.cron.admin import (
         ScheduledEntry,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from framework.features.limiters.admin import LimiterState, alimiters, limiters
     from framework.features.pause.admin import apaused, paused
     from framework.features.profiling.admin import JobProfile, aprofile, aprofiles, profile, profiles
+    from framework.features.workflows.admin import WorkflowSet, workflows
 
 __all__ = [
     "Answers",
@@ -155,7 +155,7 @@ __all__ = [
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
     "Answers": "access",
-    "BatchSet": "batch_set",
+    "BatchSet": "features.batches.admin",
     "BulkResult": "job_set",
     "CancelResult": "cancel",
     "DropResult": "held_set",
@@ -180,7 +180,7 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
-    "WorkflowSet": "workflow_set",
+    "WorkflowSet": "features.workflows.admin",
     "aadd_cron_entry": "features.cron.admin",
     "acancel_jobs": "cancel",
     "acron_entries": "features.cron.admin",
@@ -202,7 +202,7 @@ _MODULES = {
     "aset_priority": "features.fairness.admin",
     "astats": "statistics",
     "awork": "process_list",
-    "batches": "batch_set",
+    "batches": "features.batches.admin",
     "cancel_jobs": "cancel",
     "cron_entries": "features.cron.admin",
     "dead": "job_set",
@@ -228,7 +228,7 @@ _MODULES = {
     "set_priority": "features.fairness.admin",
     "stats": "statistics",
     "work": "process_list",
-    "workflows": "workflow_set",
+    "workflows": "features.workflows.admin",
 }
 """Module of each public name, in this folder or in a feature. Type checkers read it from the imports above."""
 

@@ -77,11 +77,19 @@ class CoreOptions(TypedDict, total=False):
 
 _VALIDATORS: dict[str, Validator] = {}
 
+LINKING = object()
+"""Marks an option that a setter carries out at one push, by ``_push_linked``: no payload has it, and no other push takes it."""
+
+linking_options: set[str] = set()
+"""The names of these options."""
+
 
 def add_options(options: type[Any]) -> None:
     """Let ``set`` take the options that a TypedDict annotates: each with its type and its validator."""
     for name, hint in get_type_hints(options, include_extras=True).items():
         _VALIDATORS[name] = hint.__metadata__[0]
+        if LINKING in hint.__metadata__:
+            linking_options.add(name)
 
 
 def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, Never, Self, TypeVar, cast
+from typing import Any, Generic, Never, Self, TypeVar
 
 from framework.call_threads import CallThreads
 from framework.declare import port
 from framework.declare.declaration import Declaration
-from framework.declare.linked_push import LINKS, push_linked
 from framework.declare.misuse import add_foreign_methods
 from framework.declare.options import (
     Moment,
@@ -17,6 +16,7 @@ from framework.declare.options import (
     check_context,
     check_options,
     due_at,
+    linking_options,
     spread_schedule,
     times_schedule,
 )
@@ -38,7 +38,6 @@ from framework.errors import ArgumentsError
 from framework.process_clock import process_clock
 from framework.text import format_count, with_article
 from framework.types import Jid, Json
-from framework.wire.batch_fields import BatchEventName
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -274,7 +273,7 @@ class CoreSetter(Generic[P]):
         bound, options = self._declaration.signature.bind(args, kwargs), self._options
         if options and options.get("sync"):
             jid = self._run_inline(bound, options)
-        elif options and not LINKS.keys().isdisjoint(options):
+        elif options and not linking_options.isdisjoint(options):
             jid = self._push_linked(PushRequest(self._declaration, bound, due))
         else:
             # Not current(): that is a call, and every push comes through here.
@@ -283,11 +282,8 @@ class CoreSetter(Generic[P]):
         return jid if running_loop() is None else not_awaitable(self._declaration.qualified_name, jid)
 
     def _push_linked(self, request: PushRequest) -> Jid | None:
-        others = {name: value for name, value in self._options.items() if name not in LINKS}
-        callbacks: dict[BatchEventName, Any] = {
-            LINKS[name]: value for name, value in self._options.items() if name in LINKS
-        }
-        return push_linked(request._replace(options=others), callbacks, _callback_request)
+        """Push a job, and carry out the options of ``linking_options``. The feature that declares them has the method."""
+        raise NotImplementedError
 
     def _push_bulk(
         self,
@@ -389,17 +385,6 @@ def setter_of(worker: type[Performs[P]]) -> CoreSetter[P]:
     made: CoreSetter[P] | None = cls._aw_setter
     # An abstract class has no declaration either, and says so.
     return cls.declaration() if made is None else made
-
-
-def _callback_request(callback: Any, jid: Jid) -> PushRequest:
-    """Return the job of a callback: its ``perform`` gets the id of the job that has ended, or the arguments that were given."""
-    if isinstance(callback, JobRequest):
-        given = cast("JobRequest[Any]", callback)
-        return PushRequest(given.declaration, given.args)
-    setter: CoreSetter[Any] = (
-        cast("CoreSetter[Any]", callback) if isinstance(callback, CoreSetter) else setter_of(callback)
-    )
-    return setter.request(jid)
 
 
 def declaration_of(worker: type[Any] | CoreSetter[...]) -> Declaration:

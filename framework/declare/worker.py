@@ -33,8 +33,7 @@ from framework.types import (
     Json,
     Payload,
 )
-from framework.wire.batch_fields import bid_of
-from framework.wire.job import Job
+from framework.wire.job import Job, bid_of
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import SUCCEEDED, Cancelled, Expired, RunOutcome, Yielded
 from framework.process_clock import process_clock
 from framework.types import Jid, Payload
-from framework.wire.batch_fields import bid_of
-from framework.wire.job import expiry_of
+from framework.wire.job import bid_of, expiry_of
 from framework.wire.resources import slot_id
 
 

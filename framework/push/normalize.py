@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from framework.declare import registry
 from framework.declare.declaration import Declaration, PerClass
 from framework.declare.job_option import field_of, payload_fields
-from framework.declare.linked_push import LINKS
+from framework.declare.options import linking_options
 from framework.errors import ArgumentsError
 from framework.feature import features
 from framework.process_clock import process_clock
@@ -143,7 +143,7 @@ def option_fields(options: Mapping[str, Any]) -> Payload:
 
     Raises ArgumentsError for callbacks: they belong to a single push, which takes them out of its options.
     """
-    link = next((name for name in LINKS if name in options), None)
+    link = next((name for name in options if name in linking_options), None)
     if link is not None:
         reason = f"{link} belongs to one push by perform_async, perform_in or perform_at. Make a Batch for any other"
         raise ArgumentsError("set()", reason)

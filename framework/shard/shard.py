@@ -1,23 +1,20 @@
 """Write jobs to one shard, a named Redis, and read the statuses of tracked jobs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
 
-from framework.declare.batch_port import BatchStatus, KeptResult
 from framework.errors import ShardUnavailableError
 from framework.shard.connection import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction, ShardConnection, pack
-from framework.shard.groups import WorkflowStore, read_batches, read_results, scan_members
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator, validated_client
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, epoch_s, open_client
 from framework.store.script import (
-    BATCH_CHANGE,
-    BATCH_PUSH,
     MARK_CANCELLED,
     PUSH_DELAYED,
     PUSH_FAIR,
@@ -28,7 +25,6 @@ from framework.store.script import (
 )
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.json import dumps
 from framework.wire.resources import UniqueJobs, WindowJobs
 from framework.wire.status_key import StatusCommand
@@ -44,7 +40,7 @@ _MAX_SEARCHED = 10_000
 _RESERVATION_S = 600
 
 
-class Shard(WorkflowStore):
+class Shard:
     """Represent a named Redis. Opening it opens no socket; the first command does."""
 
     def __init__(
@@ -252,55 +248,17 @@ class Shard(WorkflowStore):
         """
         return self._connection.run_script(script, names, arguments)
 
-    def write_batch(self, write: BatchWrite) -> BatchReply:
-        """Write jobs of a batch with their counts (``batch_push.lua``). A write with the same token is done once.
-
-        Raises:
-            ShardUnavailableError: as ``enqueue``; all of these jobs are written or none.
-        """
-        queues = [keys.queue(one.queue) if one.queue else keys.SCHEDULE for one in write.groups]
-        names = (keys.batch(write.bid), keys.BATCHES, keys.pushed(write.token), keys.QUEUES, keys.SCHEDULE, *queues)
-        code, *owners = self._connection.run_script(BATCH_PUSH, names, (write.head(TOKEN_MS), *write.payloads()))
-        return BatchReply(code, owners[0] if owners else ())
-
-    def change_batch(self, bid: str, action: BatchAction, event: str = "", callback: bytes = b"") -> int:
-        """Change a batch (``batch_change.lua``): 1 done, 0 no such batch, -1 the event has happened.
-
-        Raises:
-            ShardUnavailableError: as ``enqueue``.
-        """
-        names = (keys.batch(bid), keys.BATCHES, keys.CANCELLED)
-        done: int = self._connection.run_script(BATCH_CHANGE, names, (bid, action, event, callback))
-        return done
-
-    def read_batch(self, bid: str) -> BatchStatus | None:
-        """Return the status of a batch, ``None`` if this shard does not have it.
-
-        Raises:
-            ShardUnavailableError: Redis does not answer or refuses.
-        """
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Raise ShardUnavailableError for redis errors of the block, which uses ``client``."""
         try:
-            return next(iter(read_batches(self.client, self.name, [bid])), None)
+            yield
         except (RedisError, OSError) as error:
-            raise unavailable_error(self.name, self.endpoint, error) from error
+            raise self.unavailable(error) from error
 
-    def batch_members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
-        """Yield the ids of a batch's failed or dead jobs, or of its nested batches.
-
-        Raises:
-            ShardUnavailableError: Redis does not answer or refuses.
-        """
-        try:
-            yield from scan_members(self.client, bid, kind)
-        except (RedisError, OSError) as error:
-            raise unavailable_error(self.name, self.endpoint, error) from error
-
-    def batch_results(self, bid: str) -> list[KeptResult]:
-        """Return the stored answers of the jobs of a batch. Raises as ``batch_members``."""
-        try:
-            return read_results(self.client, bid)
-        except (RedisError, OSError) as error:
-            raise unavailable_error(self.name, self.endpoint, error) from error
+    def unavailable(self, error: RedisError | OSError | ShardUnavailableError) -> ShardUnavailableError:
+        """Return the error for callers of a read that has failed."""
+        return error if isinstance(error, ShardUnavailableError) else unavailable_error(self.name, self.endpoint, error)
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
         """Return the values of the status keys of these jobs, ``None`` for a missing key.

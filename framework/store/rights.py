@@ -135,8 +135,7 @@ PRODUCER = Role(
         keys.turns("*"),
         keys.levels("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED),
-        *(keys.BATCHES, keys.batch("*"), keys.BATCH_EVENTS, keys.TASK_EVENTS),
-        *(keys.WORKFLOWS, keys.workflow("*")),
+        keys.TASK_EVENTS,
     ),
     own_scripts=(
         *(
@@ -148,7 +147,6 @@ PRODUCER = Role(
             script.NOTE_PUSHED,
         ),
         script.MARK_CANCELLED,
-        *(script.BATCH_PUSH, script.BATCH_CHANGE, script.WORKFLOW_CHANGE),
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
@@ -220,7 +218,6 @@ WORKER = Role(
             script.SET_STATUS,
             script.THROTTLE,
             script.RELEASE_PAUSED,
-            script.WORKFLOW_ADVANCE,
             # The leader compares the events of recorded jobs with their places.
             script.SEARCH,
         ),
@@ -289,8 +286,6 @@ OPERATOR = Role(
         script.RING,
         script.CHANGE_PRIORITY,
         script.MARK_CANCELLED,
-        script.BATCH_CHANGE,
-        script.WORKFLOW_CHANGE,
         script.UNREGISTER,
         script.MIGRATE,
         script.REPLACE,

@@ -20,9 +20,8 @@ from framework.testing.job_checks import WorkerClass, belongs_to, check_enqueued
 from framework.testing.stubs import Stubs
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BATCH_EVENT
 from framework.wire.compress import COMPRESSED, decompress_arguments
-from framework.wire.job import Job, decode, timestamp
+from framework.wire.job import BATCH_EVENT, Job, decode, timestamp
 
 MAX_STEPS = 100_000
 """The most runs, and moves of due jobs, of one call: more come from jobs without end."""

@@ -12,6 +12,14 @@ from framework.types import Jid, Payload
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.json import dumps, loads
 
+BID = "bid"
+"""Field of a job: the id of its batch (Sidekiq Pro's). Other writers' batches have ids of another form, and are left alone."""
+
+BATCH_EVENT = "aw_batch_event"
+"""Field of a callback: the batch and the event that enqueued it, ``[BID, EVENT]``."""
+
+BID_PREFIX = "aw-"
+
 TRANSFER = "aw_transfer"
 """Field of a due job in transfer to another shard: the token under which it is written there once."""
 
@@ -75,6 +83,17 @@ _ERROR_FIELDS = ("error_class", "error_message", "error_backtrace")
 _OLDEST_MILLISECONDS = 100_000_000_000
 _MOST_DIGITS = 18
 _YEAR_10000 = 253_402_300_800
+
+
+def is_bid(value: object) -> bool:
+    """Return whether a value is the id of a batch of this framework."""
+    return isinstance(value, str) and value.startswith(BID_PREFIX) and len(value) > len(BID_PREFIX)
+
+
+def bid_of(payload: Payload | None) -> str:
+    """Return the id of the batch of a job, empty for none. A batch of Sidekiq Pro does not count."""
+    bid = None if payload is None else payload.get(BID)
+    return str(bid) if is_bid(bid) else ""
 
 
 class Job(dict[str, Any]):

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BID, bid_of
-from framework.wire.job import BUFFERED_AT, EXPIRES_IN, expiry_of
+from framework.wire.job import BID, BUFFERED_AT, EXPIRES_IN, bid_of, expiry_of
 from framework.wire.json import dumps, dumps_known, dumps_ordered, loads
 from framework.wire.status_key import StatusCommand
 from framework.wire.waiters import AwaitedJob, JobEnd, awaited_job_of, held_fields

@@ -11,7 +11,6 @@ from framework.all_settings import Settings
 from framework.execute.job_log import JobLog
 from framework.feature import Late
 from framework.process.banner import print_banner
-from framework.process.batch_event_log import BatchEventLog
 from framework.process.blocking_queues import BlockingQueues
 from framework.process.boot_warnings import (
     warn_readable_keys,
@@ -153,7 +152,7 @@ def build_worker(
         waits,
         isolates=options.isolates,
     )
-    process.absent.watch(keys.TASK_EVENTS, keys.BATCH_EVENTS)
+    process.absent.watch(keys.TASK_EVENTS)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     built = CapsuleBuilder(settings, process)
     parts = WorkerParts(process, first=WorkerPart(refresh=process.cancellations.refresh))
@@ -211,11 +210,10 @@ def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:
 
 
 def _monitors(process: ProcessContext, settings: Settings) -> tuple[Callable[[], None], ...]:
-    """Return the periodic reports (jobs held for long, jobs of other applications, events of batches), and the work of a leader."""
+    """Return the periodic reports (jobs held for long, jobs of other applications), and the work of a leader."""
     client, shard, events, absent = process.upkeep, process.shard.name, process.events, process.absent
     return (
         HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check,
         events.summarize_foreign,
         TaskUpkeep(client, shard, default_client().recorder, process.leads, absent=absent).step,
-        BatchEventLog(client, shard, absent).step,
     )

@@ -25,8 +25,8 @@ MAY_TAKE = {
     "act_on_entries": {"ZREM"},
     "results/answer": {"LTRIM"},  # it removes ids of called jobs
     "batches/batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
-    "batch_change": {"ZREM"},  # as `batch`, and the name of a batch
-    "batch_push": {"ZREM"},  # the command removes the name of an expired batch
+    "batches/change": {"ZREM"},  # as `batch`, and the name of a batch
+    "batches/push": {"ZREM"},  # the command removes the name of an expired batch
     "cron/push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
@@ -55,7 +55,7 @@ MAY_TAKE = {
     "slots": {"ZPOPMIN", "ZREM"},
     "turns": {"RPOP", "ZPOPMIN", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
-    "workflow_change": {"ZREM"},  # the command removes the name of a workflow
+    "workflows/change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
 }
@@ -79,11 +79,11 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     ]
     # The spool of events, the events of batches, the list of a caller and the log of pauses hold no jobs.
     results = ["framework/features/results/store.py: BLPOP", "framework/features/results/store.py: LPOP"]
-    batches = "framework/process/batch_event_log.py: LTRIM"
+    batches = "framework/features/batches/worker.py: LTRIM"
     pauses = "framework/admin/queue_actions.py: LTRIM"
     # A fake frees the slots that a test has taken.
     slots = "framework/testing/stubs.py: ZREM"
-    known = [pauses, *results, batches, "framework/process/record.py: RPOP", "framework/tasks/spool.py: ZREM", slots]
+    known = [pauses, batches, *results, "framework/process/record.py: RPOP", "framework/tasks/spool.py: ZREM", slots]
     assert taking == known
 
 

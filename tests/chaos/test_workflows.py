@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 import pytest
 from redis.exceptions import RedisError
 
-from framework.shard.groups import read_workflows
+from framework.features.workflows.store import read_workflows
 from framework.wire import keys
 from tests.harness import until
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from redis import Redis
 
 from framework import ApplicationWorker
-from framework.features.workflows import step_parts
+from framework.features.workflows import definition
 from framework.workflows import Workflow, computed, computes_arguments
 
 PROOFS = Redis.from_url(os.environ["PROOF_URL"])
 
 JOBS = 20
-step_parts._MOST_JOBS = 5  # so that a process may die between the parts of a step
+definition._MOST_JOBS = 5  # so that a process may die between the parts of a step
 
 
 class NumberedWorker(ApplicationWorker):

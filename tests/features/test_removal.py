@@ -25,7 +25,7 @@ assert package.parent == Path(sys.argv[1]), package
 for name in sorted(one.stem for one in package.glob("*.py") if not one.stem.startswith("_")):
     if name != "pytest_plugin":
         importlib.import_module(f"framework.{name}")
-from framework.cli.jobs import jobs
+from framework.cli.main import jobs
 from framework.cli.main import main
 for command in (jobs, main):
     # These two show what several rooms say, so they stand above the rooms.

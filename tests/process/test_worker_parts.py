@@ -12,7 +12,7 @@ from framework.push.protection import NO_PROTECTION
 from framework.route.router import open_router
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
-from framework.testing.no_process import silent_log
+from framework.testing.fake_worker import silent_log
 
 LOG = JobLog(silent_log(), jobs=False)
 

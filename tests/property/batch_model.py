@@ -5,18 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.types import Jid
-from framework.wire.batch_fields import (
+from framework.features.batches.push import (
     CANCELLED,
     NO_PARENT,
     PARENT_CANCELLED,
     SUCCEEDED,
     UNKNOWN,
     WRITTEN,
-    BatchAction,
     BatchReply,
     BatchWrite,
 )
+from framework.features.batches.store import BatchAction
+from framework.types import Jid
 from framework.wire.waiters import JobEnd
 
 _SETTLED = ("complete", "success", "finished")
@@ -96,7 +96,7 @@ class BatchModel:
         self._settle(bid)
 
     def change(self, bid: str, action: BatchAction, event: str, callback: bytes) -> int:
-        """See ``batch_change.lua``."""
+        """See ``batches/change.lua``."""
         found = self._batches.get(bid)
         if found is None:
             return 0

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.shard.groups import read_batches
-from framework.store.script import BATCH_CHANGE, BATCH_PUSH, FINISH
+from framework.features.batches.payload import EVENTS, Callback
+from framework.features.batches.push import PUSH as WRITING
+from framework.features.batches.push import BatchGroup, BatchWrite, NewBatch
+from framework.features.batches.store import CHANGE as CHANGING
+from framework.features.batches.store import read_batches
+from framework.store.script import FINISH
 from framework.wire import keys
-from framework.wire.batch_fields import EVENTS, BatchGroup, BatchWrite, Callback, NewBatch
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
 from tests.property.batch_model import BatchModel
@@ -61,7 +64,7 @@ class Both:
             *([keys.queue("q")] if jobs else []),
         ]
         self.redis.delete("token")
-        code, *_ = BATCH_PUSH(self.redis, places, [write.head(60_000), *write.payloads()])
+        code, *_ = WRITING(self.redis, places, [write.head(60_000), *write.payloads()])
         reply = self.model.write(write, list)
         assert code == reply.code
         if code == 1:
@@ -69,7 +72,7 @@ class Both:
             self.open = (self.open | {bid} if mode == "opens" else self.open - {bid}) if mode else self.open
 
     def change(self, bid, action):
-        done = BATCH_CHANGE(self.redis, [keys.batch(bid), keys.BATCHES, keys.CANCELLED], [bid, action, "", ""])
+        done = CHANGING(self.redis, [keys.batch(bid), keys.BATCHES, keys.CANCELLED], [bid, action, "", ""])
         assert done == self.model.change(bid, action, "", b"")
         self.open.discard(bid) if action != "invalidate" else None
         if action == "delete":

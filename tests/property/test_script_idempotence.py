@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.wire.batch_fields import BatchGroup, BatchWrite, NewBatch
+from framework.features.batches.push import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs, WindowJobs, WindowTerms
 from tests.lua import SCRIPTS
@@ -314,18 +314,18 @@ def workflow_advance(event):
 
 
 CALLS = {
-    "workflow_change, create": (workflow, lambda jobs: workflow_change("create", dumps({"ttl_s": 60, "fields": {}}))),
-    "workflow_change, plan": (workflow, lambda jobs: workflow_change("plan", "two", 1, 3)),
-    "workflow_change, cancel": (workflow, lambda jobs: workflow_change("cancel")),
-    "workflow_change, delete": (workflow, lambda jobs: workflow_change("delete")),
-    "workflow_advance, success": (workflow, lambda jobs: workflow_advance("success")),
-    "workflow_advance, finished": (workflow, lambda jobs: workflow_advance("finished")),
-    "batch_push": (batch, batch_write),
-    "batch_push, opening": (batch, lambda jobs: batch_write(jobs, opens=True)),
-    "batch_change, invalidate": (batch, lambda jobs: batch_change("invalidate")),
-    "batch_change, cancel": (batch, lambda jobs: batch_change("cancel")),
-    "batch_change, delete": (batch, lambda jobs: batch_change("delete")),
-    "batch_change, callback": (batch, lambda jobs: batch_change("callback", "complete", dumps(["q", "{}"]))),
+    "workflows/change, create": (workflow, lambda jobs: workflow_change("create", dumps({"ttl_s": 60, "fields": {}}))),
+    "workflows/change, plan": (workflow, lambda jobs: workflow_change("plan", "two", 1, 3)),
+    "workflows/change, cancel": (workflow, lambda jobs: workflow_change("cancel")),
+    "workflows/change, delete": (workflow, lambda jobs: workflow_change("delete")),
+    "workflows/advance, success": (workflow, lambda jobs: workflow_advance("success")),
+    "workflows/advance, finished": (workflow, lambda jobs: workflow_advance("finished")),
+    "batches/push": (batch, batch_write),
+    "batches/push, opening": (batch, lambda jobs: batch_write(jobs, opens=True)),
+    "batches/change, invalidate": (batch, lambda jobs: batch_change("invalidate")),
+    "batches/change, cancel": (batch, lambda jobs: batch_change("cancel")),
+    "batches/change, delete": (batch, lambda jobs: batch_change("delete")),
+    "batches/change, callback": (batch, lambda jobs: batch_change("callback", "complete", dumps(["q", "{}"]))),
     "finish, called": (
         held,
         lambda jobs: ([WORKING], [jobs[0], dumps({"slots": [], "answer": ["j", "done", "60", "c", '{"value":1}']})]),

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from framework.declare import port
-from framework.declare.batch_client import BlockClient
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError, UnroutedCallError
 from framework.feature import Late
+from framework.features.batches.calls import BlockClient
 from framework.features.leases.store import Leases
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard

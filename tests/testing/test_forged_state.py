@@ -30,7 +30,7 @@ from framework.tasks import Task
 from framework.tasks.change import EventChange
 from framework.tasks.spool import drain
 from framework.testing import real
-from framework.testing.no_process import silent_log
+from framework.testing.fake_worker import silent_log
 from framework.wire import keys
 from framework.wiring import client as wiring
 from framework.workflows import Workflow, computed, computes_arguments, results_of

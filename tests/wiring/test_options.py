@@ -96,7 +96,7 @@ def written(client):
 
 
 def test_option_table_is_complete():
-    # Callbacks are for single pushes: tests/declare/test_linked_push.py.
+    # Callbacks are for single pushes: tests/features/batches/test_calls.py.
     assert {*OPTIONS, "sync", "on_death", "on_success"} == set(PushOptions.__annotations__)
 
 

@@ -1,14 +1,28 @@
 """Define the record of batches."""
 
-from framework.feature import Feature, Hold, Late, LateCommand
+from typing import Any
+
+from framework.feature import Feature, Hold, Late, LateCommand, Rights
+from framework.wire import keys
+
+_CHANGE: Late[Any] = Late("framework.features.batches.store:CHANGE")
 
 BATCHES = Feature(
     name="batches",
     explain=Late("framework.features.batches.explain:BatchReader"),
+    rights={
+        "producer": Rights(
+            keys=(keys.BATCHES, keys.batch("*"), keys.BATCH_EVENTS),
+            scripts=(Late("framework.features.batches.push:PUSH"), _CHANGE),
+        ),
+        "operator": Rights(scripts=(_CHANGE,)),
+    },
     holds=(
-        # The name of BID in wire/batch_fields.py, which needs pydantic: the help of the commands reads this record.
-        Hold(name="batch", field="bid", part="batches/batch", waiter=Late("framework.features.batches.waiter:WAITER")),
+        # The name of BID in wire/job.py, which needs more than the help of the commands, which reads this record.
+        Hold(name="batch", field="bid", part="batches/batch", waiter=Late("framework.features.batches.payload:WAITER")),
     ),
+    worker=Late("framework.features.batches.worker:worker_part"),
+    stored_jobs=Late("framework.features.batches.store:stored_jobs"),
     commands=(
         LateCommand(
             "batches",

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 
 from framework.declare.attribute import attribute_group
-from framework.declare.batch import Batch, BatchEvent, batch_of, event_of
+from framework.declare.options import LINKING
 from framework.declare.request import JobRequest
 from framework.declare.validators import InvalidValue, Validator
+from framework.features.batches.batch import Batch, BatchEvent, batch_of, event_of
 from framework.types import Payload
 
 
@@ -40,8 +41,8 @@ LINK = Validator("a worker class, Worker.set(...) or Worker.arguments(...)", _ch
 class LinkOptions(TypedDict, total=False):
     """The jobs that follow one job."""
 
-    on_death: Annotated[Any, LINK]
+    on_death: Annotated[Any, LINK, LINKING]
     """The class of a job that is enqueued when this one dies: its ``perform`` gets the id of this job. ``Worker.set(...)`` adds
     options, ``Worker.arguments(...)`` gives other arguments. For single pushes."""
-    on_success: Annotated[Any, LINK]
+    on_success: Annotated[Any, LINK, LINKING]
     """The same, when this job has succeeded."""

@@ -5,7 +5,7 @@ from framework.command_line import command
 from framework.telemetry.logs import shorten
 from framework.text import visible
 from framework.types import Payload
-from framework.wire.batch_fields import bid_of
+from framework.wire.job import bid_of
 
 
 class BatchReader(ExplainReader):

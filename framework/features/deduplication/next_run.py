@@ -10,8 +10,9 @@ from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.batch_fields import BATCH_EVENT, BID
 from framework.wire.job import (
+    BATCH_EVENT,
+    BID,
     DEATH_COUNT,
     DEFERRED,
     DEFERRED_BY,

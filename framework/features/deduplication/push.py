@@ -19,8 +19,7 @@ from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid, Payload
-from framework.wire.batch_fields import bid_of
-from framework.wire.job import expiry_of, version_of
+from framework.wire.job import bid_of, expiry_of, version_of
 from framework.wire.json import dumps, loads
 from framework.wire.resources import (
     IDEMPOTENCY_KEY,

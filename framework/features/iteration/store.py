@@ -28,7 +28,6 @@ from framework.telemetry.counters import counters
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import bid_of
 from framework.wire.iteration_state import (
     CURSOR,
     CURSOR_SIGNATURE,
@@ -39,6 +38,7 @@ from framework.wire.iteration_state import (
     read_iteration,
     signed_cursor,
 )
+from framework.wire.job import bid_of
 from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 from framework.wire.resources import slot_id
 

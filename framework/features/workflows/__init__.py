@@ -1,10 +1,20 @@
 """Define the record of workflows."""
 
-from framework.feature import Feature, Late, LateCommand
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+from framework.wire import keys
+
+_CHANGE: Late[Any] = Late("framework.features.workflows.store:CHANGE")
 
 WORKFLOWS = Feature(
     name="workflows",
     explain=Late("framework.features.workflows.explain:WorkflowReader"),
+    rights={
+        "producer": Rights(keys=(keys.WORKFLOWS, keys.workflow("*")), scripts=(_CHANGE,)),
+        "worker": Rights(scripts=(Late("framework.features.workflows.store:ADVANCE"),)),
+        "operator": Rights(scripts=(_CHANGE,)),
+    },
     worker=Late("framework.features.workflows.worker:worker_part"),
     commands=(
         LateCommand(

@@ -2,11 +2,11 @@
 
 from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.command_line import command
+from framework.features.workflows.definition import step_of
 from framework.telemetry.logs import shorten
 from framework.text import visible
 from framework.types import Payload
-from framework.wire.batch_fields import bid_of
-from framework.wire.workflow_fields import step_of
+from framework.wire.job import bid_of
 
 
 class WorkflowReader(ExplainReader):

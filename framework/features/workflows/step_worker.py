@@ -3,9 +3,9 @@
 from typing import cast
 
 from framework.application_worker import ApplicationWorker
-from framework.declare import port, registry
-from framework.declare.workflow_port import WORKFLOWS
-from framework.wire.workflow_fields import WORKFLOW_STEP, WorkflowEvent
+from framework.declare import registry
+from framework.features.workflows.definition import WORKFLOW_STEP, WorkflowEvent
+from framework.features.workflows.workflow import workflows
 
 
 class WorkflowStepWorker(ApplicationWorker):
@@ -20,7 +20,7 @@ class WorkflowStepWorker(ApplicationWorker):
 
     def perform(self, workflow: str, step: str, event: str) -> None:
         """Note the event of the step, and start the next one. A further run of the job goes on where the last one ended."""
-        port.current().service(WORKFLOWS).advance(workflow, step, cast("WorkflowEvent", event))
+        workflows().advance(workflow, step, cast("WorkflowEvent", event))
 
 
 # Each process knows the class, and no list of the application's classes has it.

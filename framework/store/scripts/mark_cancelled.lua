@@ -5,7 +5,7 @@
 -- RETURN  per job: 1 marked, 0 its status says that it has ended, and it is not marked
 -- COST    O(n log N)
 -- CRASH   nothing moves. Called again, it marks the same jobs: the score is the time of the last mark.
--- A batch keeps its mark for as long as it exists: a job of it may be due later. batch_change.lua lets the key live that long.
+-- A batch keeps its mark for as long as it exists: a job of it may be due later. features/batches/scripts/change.lua lets the key live that long.
 local now, keep_s = redis_now(), math.max(tonumber(ARGV[1]), redis.call('TTL', KEYS[1]))
 -- EXPIRE first, which is allowed at maxmemory.
 redis.call('EXPIRE', KEYS[1], keep_s)

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from framework.cli.main import main
+from framework.features.batches.payload import Callback
 from framework.features.encryption.folder_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload
 from framework.wire import keys
-from framework.wire.batch_fields import Callback
 from framework.wire.compress import deflate_arguments
 from framework.wire.json import dumps
 from tests.harness import ROOT

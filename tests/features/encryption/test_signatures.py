@@ -3,13 +3,14 @@
 import pytest
 
 from framework.errors import MissingKeyError, PayloadError
+from framework.features.batches.payload import KEPT
 from framework.features.cron.payload import CRON
 from framework.features.encryption import signatures as signatures_module
 from framework.features.encryption.key_versions import KeyVersions
 from framework.features.encryption.signatures import PayloadSignatures
 from framework.features.results.payload import RESULT
 from framework.telemetry.context import CORRELATION_ID
-from framework.wire.batch_fields import BATCH_EVENT, BID, KEPT
+from framework.wire.job import BATCH_EVENT, BID
 from framework.wire.json import dumps, loads
 
 OLD, NEW = b"1" * 32, b"2" * 32

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from framework.cli.main import jobs
 from framework.features.workflows.commands import workflows
+from framework.features.workflows.definition import StepJobs, WorkflowDefinition, WorkflowStep
 from framework.wire import keys
-from framework.wire.workflow_fields import StepJobs, WorkflowDefinition, WorkflowStep
 
 ROW = (StepJobs("RowWorker", {}),)
 STEPS = WorkflowDefinition(

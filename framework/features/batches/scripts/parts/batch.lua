@@ -42,7 +42,7 @@ local function batch_functions()
     for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
   end
 
-  -- Return the key of the workflow that a batch is a step of, nil for none (wire/workflow_fields.py: step_bid).
+  -- Return the key of the workflow that a batch is a step of, nil for none (features/workflows/definition.py: step_bid).
   local function workflow_of(bid)
     local id = string.match(bid, '^aw%-(wf%-[^.]+)%.')
     return id and 'aw:workflow:' .. id

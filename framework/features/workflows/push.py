@@ -1,26 +1,50 @@
 """Start workflows and their steps, on every shard."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 
 from framework.declare import registry
-from framework.declare.batch_client import current_block
-from framework.declare.batch_port import BatchFacts, kept_values
-from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route, bind_all
+from framework.declare.request import BulkRequest, PushRequest, bind_all
 from framework.declare.setter import CoreSetter
 from framework.declare.strict_json import NotJsonError, check_strict_json
-from framework.declare.workflow_functions import function_of
-from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
-from framework.errors import BatchError, ResultError, UnknownBatchError, UnknownWorkflowError, WorkflowError
+from framework.errors import BatchError, ResultError, UnknownWorkflowError, WorkflowError
 from framework.feature import Late
-from framework.features.batches.batches import Batches, CallbackMaker
-from framework.features.batches.block import BatchBlock
-from framework.features.batches.homes import Homes
-from framework.features.workflows.step_parts import split_jobs
+from framework.features.batches.calls import BatchFacts, StepPart, current_block
+from framework.features.batches.payload import kept_values
+from framework.features.batches.push import BatchBlock
+from framework.features.batches.store import Batches, Homes
+from framework.features.workflows.definition import (
+    EVENTS_OF_STEPS,
+    StepJobs,
+    WorkflowCommand,
+    WorkflowDefinition,
+    WorkflowEvent,
+    WorkflowStep,
+    new_workflow_id,
+    split_jobs,
+    step_bid,
+)
 from framework.features.workflows.step_worker import WorkflowStepWorker
+from framework.features.workflows.store import (
+    add_parts,
+    advance_workflow,
+    change_workflow,
+    find_workflow,
+    read_fields,
+    step_part,
+    write_workflow,
+)
+from framework.features.workflows.workflow import (
+    NewStep,
+    NewStepJobs,
+    NewWorkflow,
+    StepResult,
+    WorkflowStatus,
+    function_of,
+)
+from framework.push.client import Client
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.types import Json
@@ -28,17 +52,6 @@ from framework.wire import keys
 from framework.wire.job import generate_jid
 from framework.wire.json import dumps, loads
 from framework.wire.protected import StatePlace
-from framework.wire.workflow_fields import (
-    EVENTS_OF_STEPS,
-    StepJobs,
-    StepPart,
-    WorkflowCommand,
-    WorkflowDefinition,
-    WorkflowEvent,
-    WorkflowStep,
-    new_workflow_id,
-    step_bid,
-)
 
 _SIGNATURE = "signature"
 _SIGNED_FIELDS = ("name", "description", "queue", "parent", "definition", "steps")
@@ -50,35 +63,17 @@ _NO_FLUSH = 1 << 60
 """A part of a step is one write, whatever its size."""
 
 
-S = TypeVar("S")
-
-_BATCHES: Late[type[Batches]] = Late("framework.features.batches.batches:Batches")
-
-
-class StepPusher(CallbackMaker, Protocol):
-    """The methods of the client that workflows use."""
-
-    def shard(self, request: PushRequest) -> Shard:
-        """Return the shard of a request."""
-        ...
-
-    def route(self, declaration: Declaration) -> Route:
-        """Return the queue and the shard of a class."""
-        ...
-
-    def service(self, kind: Late[Callable[[Any], S]]) -> S:
-        """Return the object of this kind that belongs to the client."""
-        ...
+_BATCHES: Late[type[Batches]] = Late("framework.features.batches.store:Batches")
 
 
 class Workflows:
     """The workflows of all shards of a client. Safe to share between threads."""
 
-    def __init__(self, client: StepPusher) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._signatures = client.state_signatures
         self._batches = client.service(_BATCHES)
-        self._homes = Homes(lambda: client.shards, UnknownWorkflowError)
+        self._homes = Homes(client.shards, UnknownWorkflowError)
 
     # At a crash: a death before the last line leaves a definition that no job refers to. It expires, and the caller has no id.
     def start(self, workflow: NewWorkflow) -> str:
@@ -98,11 +93,11 @@ class Workflows:
         for new, step in zip(workflow.steps, definition.steps, strict=True):
             args = [(index, one.args) for index, one in enumerate(new.jobs) if not (one.function or one.received)]
             place = keys.step_jobs(workflow_id, new.name)
-            parts = home.add_step_parts(place, self._sealed(place, split_jobs(args)) if args else ())
+            parts = _add_parts(home, place, self._sealed(place, split_jobs(args)) if args else ())
             if not step.is_computed:
                 fields |= {f"{new.name}:parts": str(parts), f"{new.name}:jobs": str(sum(len(one) for _, one in args))}
         facts = dumps({"ttl_s": workflow.expires_in_s, "fields": fields})
-        home.change_workflow(workflow_id, "create", facts)
+        write_workflow(home, workflow_id, "create", facts)
         if self._advancer(home.name, queue).perform_async(workflow_id, "", "start") is None:
             raise WorkflowError(
                 workflow.name, "a client middleware dropped the job that starts its first step: let it pass this job"
@@ -112,7 +107,7 @@ class Workflows:
     def advance(self, workflow_id: str, step: str, event: WorkflowEvent) -> None:
         log = logs.logger(workflow=workflow_id, workflow_step=step or None)
         try:
-            home, fields = self._homes.ask(workflow_id, lambda one: _found(one, one.read_workflow(workflow_id)))
+            home, fields = self._homes.ask(workflow_id, lambda one: _found(one, read_fields(one.client, workflow_id)))
         except UnknownWorkflowError:
             log.warning("the workflow was deleted or has expired: no step starts", event_name="workflow.unknown")
             return
@@ -122,8 +117,13 @@ class Workflows:
             raise WorkflowError(workflow_id, f"it has no step {step!r}, or there is no event {event!r}")
         first = next(one.name for one in definition.steps if one.on == "start")
         after_success = first if event == "start" else definition.next_step(step, "success")
-        answer, following = home.advance_workflow(
-            workflow_id, step, event, after_success, "" if event == "start" else definition.next_step(step, "failure")
+        answer, following = advance_workflow(
+            home,
+            workflow_id,
+            step,
+            event,
+            after_success,
+            "" if event == "start" else definition.next_step(step, "failure"),
         )
         if answer == "start":
             self._start_step(home, workflow_id, fields, definition.step(following))
@@ -131,26 +131,18 @@ class Workflows:
             log.info("the workflow has ended", event_name="workflow.ended", workflow_state=following)
 
     def change(self, workflow_id: str, action: WorkflowCommand) -> None:
-        home, fields = self._homes.ask(workflow_id, lambda one: _found(one, one.read_workflow(workflow_id)))
-        # The workflow first: no step begins afterwards. If this process dies here, the caller repeats both.
-        home.change_workflow(workflow_id, action)
-        for name in fields["steps"].split():
-            if f"{name}:state" in fields or action == "cancel":
-                try:
-                    self._batches.change(step_bid(workflow_id, name), action)
-                except UnknownBatchError:
-                    continue
+        self._homes.ask(workflow_id, lambda home: change_workflow(home, workflow_id, action) or None)
         if action == "delete":
             self._homes.forget(workflow_id)
 
     def status(self, workflow_id: str) -> WorkflowStatus:
-        return self._homes.ask(workflow_id, lambda one: one.workflow_status(workflow_id))
+        return self._homes.ask(workflow_id, lambda home: find_workflow(home, workflow_id))
 
     def _start_step(self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep) -> None:
         name = step.name
         if step.is_computed:
             self._compute(home, workflow_id, step)
-        now = home.read_workflow(workflow_id)
+        now = _fields_on(home, workflow_id)
         parts, written = int((now or {}).get(f"{name}:parts", 0)), int((now or {}).get(f"{name}:written", 0))
         jobs = 0
         try:
@@ -159,7 +151,7 @@ class Workflows:
                 jobs += self._write_part(home, workflow_id, fields, step, part)
         except BatchError:
             # Cancelled or deleted meanwhile.
-            now = home.read_workflow(workflow_id)
+            now = _fields_on(home, workflow_id)
             if now is None or "cancelled_at" in now:
                 return
             raise
@@ -170,9 +162,9 @@ class Workflows:
     def _write_part(
         self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep, part: StepPart
     ) -> int:
-        data = home.step_part(keys.step_jobs(workflow_id, step.name), part.number)
+        data = _part_on(home, keys.step_jobs(workflow_id, step.name), part.number)
         if data is None:
-            now = home.read_workflow(workflow_id)
+            now = _fields_on(home, workflow_id)
             if now is not None and now.get(f"{step.name}:state") == "starting" and "cancelled_at" not in now:
                 raise WorkflowError(
                     workflow_id,
@@ -222,7 +214,7 @@ class Workflows:
     # At a crash: the result of each call is a list of its own, which expires. The first that is complete is moved to its place.
     def _compute(self, home: Shard, workflow_id: str, step: WorkflowStep) -> None:
         """Call the functions of a step, and store their result, unless it is stored."""
-        now = home.read_workflow(workflow_id)
+        now = _fields_on(home, workflow_id)
         if now is None or f"{step.name}:planned" in now:
             return
         place = keys.step_jobs(workflow_id, step.name)
@@ -247,8 +239,8 @@ class Workflows:
             if jobs.function or jobs.received
         )
         token = f"{place}:{generate_jid()}"
-        parts = home.add_step_parts(token, self._sealed(place, split_jobs(chain(stored, groups))))
-        home.change_workflow(workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
+        parts = _add_parts(home, token, self._sealed(place, split_jobs(chain(stored, groups))))
+        write_workflow(home, workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
 
     # At a crash: the ends of jobs have stored the results; the arguments made of them are stored once, as computed ones.
     def _received(self, home: Shard, workflow_id: str, argument: Sequence[Json]) -> Json:
@@ -257,7 +249,8 @@ class Workflows:
             return argument[0]
         step, kind = str(argument[0]), argument[1]
         try:
-            values: list[Json] = kept_values(self._batches.results_on(home, step_bid(workflow_id, step)))
+            with home.reading():
+                values: list[Json] = kept_values(self._batches.results_on(home, step_bid(workflow_id, step)))
         except (BatchError, ResultError) as error:
             raise WorkflowError(workflow_id, f"the results of the step {step!r} cannot be received: {error}") from error
         if kind == "all":
@@ -271,9 +264,9 @@ class Workflows:
 
     def _stored_groups(self, home: Shard, place: str) -> Iterator[tuple[int, list[list[Json]]]]:
         """Yield the stored arguments of a step. Raises as ``StateSignatures.open``."""
-        number, data = 1, home.step_part(place, 1)
+        number, data = 1, _part_on(home, place, 1)
         while data is not None:
-            following = home.step_part(place, number + 1)
+            following = _part_on(home, place, number + 1)
             part = self._signatures.open(_part_place(place, number, last=following is None), data)
             yield from cast("list[tuple[int, list[list[Json]]]]", loads(part))
             number, data = number + 1, following
@@ -325,6 +318,21 @@ def _signed_facts(workflow_id: str, fields: Mapping[str, str]) -> tuple[StatePla
 def _part_place(place: str, number: int, *, last: bool) -> StatePlace:
     # With ``last`` no part can be cut off: the step would succeed without its jobs.
     return StatePlace("step part", place, (number, last))
+
+
+def _fields_on(home: Shard, workflow_id: str) -> Mapping[str, str] | None:
+    with home.reading():
+        return read_fields(home.client, workflow_id)
+
+
+def _add_parts(home: Shard, place: str, parts: Iterable[bytes]) -> int:
+    with home.reading():
+        return add_parts(home.client, place, parts)
+
+
+def _part_on(home: Shard, place: str, number: int) -> bytes | None:
+    with home.reading():
+        return step_part(home.client, place, number)
 
 
 def _found(home: Shard, fields: Mapping[str, str] | None) -> tuple[Shard, Mapping[str, str]] | None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting
 from framework.telemetry import logs
@@ -102,3 +103,8 @@ def _number(value: Any) -> float:
         return float(value or 0)
     except (TypeError, ValueError):
         return 0.0
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    process.absent.watch(keys.BATCH_EVENTS)
+    return WorkerPart(periodic=(BatchEventLog(process.upkeep, process.shard.name, process.absent).step,))

@@ -3,7 +3,7 @@
 -- ARGV    1 id  2 action: create, plan, invalidate, cancel, delete  3 to create: {ttl_s, fields} (JSON); to store jobs: the step
 --         4 to store jobs: parts  5 ... and jobs
 -- RETURN  1 done, 0 no such workflow
--- FIELDS  name, description, queue, parent, definition (JSON, wire/workflow_fields.py), steps (names), ttl_s, created_at, ended_at,
+-- FIELDS  name, description, queue, parent, definition (JSON, features/workflows/definition.py), steps (names), ttl_s, created_at, ended_at,
 --         cancelled_at, invalidated_at, failed_steps; of each step STEP:state (starting, running, succeeded, failed, cancelled), STEP:parts,
 --         STEP:written (of these parts), STEP:planned, STEP:started_at, STEP:ended_at, STEP:jobs, STEP:dead, STEP:removed
 -- COST    O(steps)

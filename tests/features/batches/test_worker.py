@@ -1,13 +1,13 @@
 """The lines of batch events: real scripts note them, and any process logs each once."""
 
 from framework.batches import Batch
-from framework.process.batch_event_log import BatchEventLog
+from framework.features.batches.worker import BatchEventLog
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
-from tests.push.conftest import pusher
-from tests.push.test_batches import end, filled
+from tests.features.batches.test_batches import end, filled
+from tests.push.conftest import closed_circuit, pusher
 
-__all__ = ["pusher"]
+__all__ = ["closed_circuit", "pusher"]
 
 
 def test_event_of_a_batch_is_logged_once(redis, pusher, caplog):

@@ -1,5 +1,5 @@
 -- Note the end of a step of a workflow, and return the step to start, if there is one.
--- KEYS    1 the workflow (HASH; workflow_change.lua has its fields)  2 the batch of the step that has ended  3 its stored jobs
+-- KEYS    1 the workflow (HASH; change.lua has its fields)  2 the batch of the step that has ended  3 its stored jobs
 -- ARGV    1 the step that has ended, empty at the start of the workflow  2 the event: start, success, finished
 --         3 the step after its success, empty for none  4 the step after its failure, empty for none
 -- RETURN  { 'start', STEP } start it, or go on to start it; { 'ended', RESULT } the workflow has ended: succeeded, failed;

@@ -1,14 +1,15 @@
-"""Define a workflow as it is stored: its steps, and the names of their batches."""
+"""Define a workflow as it is stored: its steps, the names of their batches, and the parts of the stored arguments."""
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from framework.errors import PayloadError
 from framework.types import Json
-from framework.wire.json import dumps, loads
+from framework.wire.job import BID_PREFIX
+from framework.wire.json import dumps, dumps_exact, loads
 
 WORKFLOW_STEP = "Framework::WorkflowStep"
 """Class of the jobs that start the steps."""
@@ -24,23 +25,25 @@ EVENTS_OF_STEPS: tuple[WorkflowEvent, ...] = ("start", "success", "finished")
 WorkflowCommand: TypeAlias = Literal["invalidate", "cancel", "delete"]
 """The actions of a caller on a workflow."""
 
-WorkflowAction: TypeAlias = Literal["create", "plan"] | WorkflowCommand
-"""The actions of ``workflow_change.lua``."""
+EMPTY_PART = b"[]"
+"""The only part of a step without jobs."""
+
+_MOST_JOBS = 1_000
+_MOST_BYTES = 1_000_000
+"""Of a part, which is written at once."""
 
 _STEP_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
-_PREFIX = "wf-"
-_BATCH_PREFIX = "aw-"
+WORKFLOW_PREFIX = "wf-"
 
 
 def new_workflow_id() -> str:
-    """Return the id of a new workflow."""
-    return _PREFIX + secrets.token_urlsafe(9)
+    return WORKFLOW_PREFIX + secrets.token_urlsafe(9)
 
 
 def is_workflow_id(value: object) -> bool:
     """Return whether a value may be the id of a workflow."""
-    return isinstance(value, str) and re.fullmatch(rf"{_PREFIX}[A-Za-z0-9_-]+", value) is not None
+    return isinstance(value, str) and re.fullmatch(rf"{WORKFLOW_PREFIX}[A-Za-z0-9_-]+", value) is not None
 
 
 def is_step_name(value: object) -> bool:
@@ -50,12 +53,12 @@ def is_step_name(value: object) -> bool:
 
 def step_bid(workflow: str, step: str) -> str:
     """Return the id of the batch of a step. It is the same at each attempt to write it."""
-    return f"{_BATCH_PREFIX}{workflow}.{step}"
+    return f"{BID_PREFIX}{workflow}.{step}"
 
 
 def step_of(bid: str) -> tuple[str, str] | None:
     """Return the workflow and the step of a batch, ``None`` for a batch of no workflow."""
-    workflow, dot, step = bid.removeprefix(_BATCH_PREFIX).partition(".")
+    workflow, dot, step = bid.removeprefix(BID_PREFIX).partition(".")
     return (workflow, step) if dot and is_workflow_id(workflow) else None
 
 
@@ -100,7 +103,6 @@ class WorkflowDefinition:
     steps: tuple[WorkflowStep, ...]
 
     def encode(self) -> str:
-        """Return the definition as it is stored."""
         return dumps([asdict(one) for one in self.steps]).decode()
 
     @classmethod
@@ -121,7 +123,6 @@ class WorkflowDefinition:
         return cls(steps)
 
     def step(self, name: str) -> WorkflowStep:
-        """Return a step by its name."""
         return next(one for one in self.steps if one.name == name)
 
     def next_step(self, after: str, on: StepCondition) -> str:
@@ -151,13 +152,35 @@ def _stored_step(jobs: Sequence[Mapping[str, Any]], **facts: Any) -> WorkflowSte
     return WorkflowStep(jobs=tuple(StepJobs(**one) for one in jobs), **facts)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPart:
-    """Jobs of a step that are written by one call of ``batch_push.lua``, once."""
+def split_jobs(groups: Iterable[tuple[int, Iterable[list[Json]]]]) -> Iterator[bytes]:
+    """Yield the parts of jobs that are given as (index of their class, arguments of each): JSON of a list of the same form.
 
-    workflow: str
-    """The key of the workflow."""
-    step: str
-    number: int
-    """From 1 on. A part that was written is not written again."""
-    last: bool
+    Raises:
+        PayloadError: arguments are nested too deeply.
+    """
+    parts: list[bytes] = []
+    lines: list[bytes] = []
+    count = size = 0
+    empty = True
+    for index, jobs in groups:
+        for args in jobs:
+            line = dumps_exact(args, outer_levels=4)
+            lines.append(line)
+            count, size = count + 1, size + len(line)
+            if count >= _MOST_JOBS or size >= _MOST_BYTES:
+                parts.append(_group(index, lines))
+                yield _part(parts)
+                parts, lines, count, size, empty = [], [], 0, 0, False
+        if lines:
+            parts.append(_group(index, lines))
+            lines = []
+    if parts or empty:
+        yield _part(parts)
+
+
+def _group(index: int, lines: list[bytes]) -> bytes:
+    return b"[%d,[%s]]" % (index, b",".join(lines))
+
+
+def _part(groups: list[bytes]) -> bytes:
+    return b"[%s]" % b",".join(groups) if groups else EMPTY_PART

@@ -3,39 +3,30 @@
 import threading
 from collections.abc import Mapping, Sequence
 from contextvars import Context, copy_context
-from typing import Any, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
-from framework.declare.batch_port import BatchFacts, BuiltCallback
 from framework.declare.request import BulkRequest, DueTime, PushRequest
 from framework.errors import BatchCancelledError, BatchError, ShardUnavailableError, UnknownBatchError
-from framework.push.chunks import WriteBatch
+from framework.features.batches.calls import BatchFacts, BuiltCallback, StepPart
+from framework.features.batches.payload import KEPT, BatchEventName, Callback
+from framework.push.client import Client
 from framework.push.job_batch import JobBatch, queued_status
 from framework.push.push_plan import PushPlan
 from framework.push.recording import Destination, PushRecorder
-from framework.shard.shards import Shards
+from framework.shard.connection import TOKEN_MS
+from framework.shard.shard import Shard
+from framework.store.script import LOCK_PARTS, Script
 from framework.telemetry import logs
 from framework.types import Jid, Json
-from framework.wire.batch_fields import (
-    BID,
-    CANCELLED,
-    KEPT,
-    NO_PARENT,
-    PARENT_CANCELLED,
-    SUCCEEDED,
-    UNKNOWN,
-    WRITTEN,
-    WRITTEN_BEFORE,
-    BatchEventName,
-    BatchGroup,
-    BatchReply,
-    BatchWrite,
-    Callback,
-    NewBatch,
-)
-from framework.wire.job import append_fields, generate_jid
-from framework.wire.json import loads
+from framework.wire import keys
+from framework.wire.job import BID, append_fields, generate_jid
+from framework.wire.json import dumps, loads
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import tracked_job
+
+KEEPS_RESULTS = "keeps_results"
+"""Field of a batch: the results of its jobs are kept."""
 
 _MAIN = "main"
 """The shard of a batch that has neither jobs nor callbacks."""
@@ -46,35 +37,112 @@ _MAX_BYTES = 8_000_000
 _TRIES = 3
 """How often a write is sent whose reply was lost: under one token it is done once."""
 
+WRITTEN_BEFORE, WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT, PARENT_CANCELLED = 2, 1, 0, -1, -2, -3, -4
+"""Codes: the part of a step was written before; written; there is no such batch; it has succeeded; it was cancelled; its parent is
+unknown, succeeded or cancelled."""
+
 _REFUSALS: Mapping[int, str] = {
     SUCCEEDED: "it has succeeded, so no jobs can be added; make a new batch",
     NO_PARENT: "the batch around it is unknown or has succeeded; nothing was written",
 }
 
 
-class JobMaker(Protocol):
-    """The methods of the client that a block uses."""
+@dataclass(slots=True)
+class NewBatch:
+    """The facts of a batch that the next write creates."""
 
-    @property
-    def shards(self) -> Shards:
-        """Return the shards of the configuration."""
-        ...
+    description: str
+    parent: str
+    callback_queue: str
+    callbacks: Mapping[BatchEventName, Sequence[Callback]]
+    keeps_results: bool = False
 
-    def collect(self, request: PushRequest, fields: Mapping[str, Json], write: WriteBatch) -> Jid | None:
-        """Build a job with these fields, and hand it to ``write``."""
-        ...
+    def fields(self) -> dict[str, str]:
+        """Return the fields of its HASH, without the counts."""
+        found = {"description": self.description, "parent": self.parent, "callback_queue": self.callback_queue}
+        if self.keeps_results:
+            found[KEEPS_RESULTS] = "1"
+        for event, callbacks in self.callbacks.items():
+            found[f"on_{event}"] = dumps([one.encode() for one in callbacks]).decode()
+        return {name: value for name, value in found.items() if value}
 
-    def collect_bulk(self, request: BulkRequest, fields: Mapping[str, Json], write: WriteBatch) -> list[Jid | None]:
-        """Build many jobs with these fields, and hand them to ``write``."""
-        ...
 
-    def signed_again(self, payload: bytes) -> bytes:
-        """Return a payload that was built and changed here with another signature; without keys the payload itself."""
-        ...
+@dataclass(slots=True)
+class BatchGroup:
+    """Jobs of one write for one queue, or (an empty queue) for the schedule set, oldest first."""
 
-    def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
-        """Note the ids of written jobs."""
-        ...
+    queue: str
+    payloads: list[bytes] = field(default_factory=list[bytes])
+    dues: list[str] = field(default_factory=list[str])
+    """For the schedule set, one for each job: epoch seconds, or ``+SECONDS`` after the write, by Redis's clock."""
+    lock_requests: dict[int, str] = field(default_factory=dict[int, str])
+    """The lock requests of deduplicated jobs, by the index of the job (``LockRequest.encode``)."""
+
+
+@dataclass(slots=True)
+class BatchWrite:
+    """The jobs of a block that one step writes, with the counts of the batch."""
+
+    bid: str
+    token: str
+    """A write with the same token is done once."""
+    ttl_s: int
+    create: NewBatch | None = None
+    opens: bool = False
+    """Whether more jobs of the block follow in a later write: no event but a death happens before the last write."""
+    closes: bool = False
+    """Whether this is the last write of a block that had opened the batch."""
+    groups: Sequence[BatchGroup] = ()
+    statuses: Sequence[Sequence[str]] = ()
+    """The SET commands of tracked jobs, without their first word."""
+    part: StepPart | None = None
+    """The part of a workflow's step that this write has."""
+
+    def head(self, token_ms: int) -> bytes:
+        """Return the first argument of the script."""
+        create = None if self.create is None else self.create.fields()
+        groups = [{"queue": one.queue, "n": len(one.payloads), "dues": one.dues} for one in self.groups]
+        found: dict[str, Any] = {
+            "bid": self.bid,
+            "token_ms": token_ms,
+            "ttl_s": self.ttl_s,
+            "create": create,
+            "opens": self.opens,
+            "closes": self.closes,
+            "groups": groups,
+            "locks": [{str(index): text for index, text in one.lock_requests.items()} for one in self.groups],
+            "statuses": [list(one) for one in self.statuses],
+            "part": None if self.part is None else asdict(self.part),
+        }
+        return dumps(found)
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of all groups, in their order."""
+        return [payload for one in self.groups for payload in one.payloads]
+
+
+class BatchReply(NamedTuple):
+    """The answer of ``scripts/push.lua``."""
+
+    code: int
+    """1: written; 2: a part of a step that was written before; else one of the constants below, and nothing was written."""
+    owners: Sequence[Sequence[Any]]
+    """Of each dropped duplicate: group and index, from 0, and the jid of the job that it duplicates."""
+
+
+PUSH = Script("batches/push", *LOCK_PARTS, "recorded", "batches/batch", "turns")
+
+
+def write_batch(shard: Shard, write: BatchWrite) -> BatchReply:
+    """Write jobs of a batch with their counts. A write with the same token is done once.
+
+    Raises:
+        ShardUnavailableError: all of these jobs are written or none; ``maybe_written`` says whether they may be.
+    """
+    queues = [keys.queue(one.queue) if one.queue else keys.SCHEDULE for one in write.groups]
+    names = (keys.batch(write.bid), keys.BATCHES, keys.pushed(write.token), keys.QUEUES, keys.SCHEDULE, *queues)
+    code, *owners = shard.run_script(PUSH, names, (write.head(TOKEN_MS), *write.payloads()))
+    return BatchReply(code, owners[0] if owners else ())
 
 
 class _RecordedJobs(NamedTuple):
@@ -90,7 +158,7 @@ class _RecordedJobs(NamedTuple):
 class BatchBlock:
     """The jobs of one block. Safe from any thread: awaited pushes come from several."""
 
-    def __init__(self, client: JobMaker, facts: BatchFacts, shard: str | None, autoflush: int) -> None:
+    def __init__(self, client: Client, facts: BatchFacts, shard: str | None, autoflush: int) -> None:
         self.facts = facts
         self.written = 0
         self._client = client
@@ -249,7 +317,7 @@ class BatchBlock:
         while True:
             tries += 1
             try:
-                return home.write_batch(write)
+                return write_batch(home, write)
             except ShardUnavailableError as error:
                 # Written or not: the token tells.
                 if not error.maybe_written or tries == _TRIES:

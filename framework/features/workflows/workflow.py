@@ -1,26 +1,209 @@
-"""Define ``Workflow``: steps that follow each other, each a batch of jobs that run in parallel."""
+"""Define ``Workflow``: steps that follow each other, each a batch of jobs that run in parallel.
+
+Functions that compute arguments are kept by their names: a stored workflow never imports anything.
+"""
 
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Self, TypeAlias, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, cast, get_origin
 
 from framework.async_twin import async_twin
 from framework.declare import port, registry
-from framework.declare.batch import EXPIRES_IN, check_expiry, check_text
 from framework.declare.declaration import Declaration
 from framework.declare.request import P, bind_all
 from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue
-from framework.declare.workflow_functions import path_of
-from framework.declare.workflow_port import WORKFLOWS, NewStep, NewStepJobs, NewWorkflow, StepResult, WorkflowStatus
 from framework.errors import ArgumentsError, WorkflowError
+from framework.feature import Late
+from framework.features.batches.batch import EXPIRES_IN, check_expiry, check_text
+from framework.features.workflows.definition import (
+    StepCondition,
+    is_step_name,
+    is_workflow_id,
+)
 from framework.messages import did_you_mean
 from framework.typeguards import is_class, short_repr
-from framework.wire.workflow_fields import StepCondition, is_step_name, is_workflow_id
+
+if TYPE_CHECKING:
+    from framework.features.workflows.push import Workflows
+
+_WORKFLOWS: "Late[type[Workflows]]" = Late("framework.features.workflows.push:Workflows")
+
+StepState: TypeAlias = Literal["waiting", "starting", "running", "succeeded", "failed", "cancelled", "skipped"]
+"""Starting: its jobs are being written. Skipped: the workflow has ended, and the step was not needed."""
+
+WorkflowState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "cancelled"]
+"""Waiting: its first step has not begun to start. Failed: it has ended, and a step of it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """The known facts of a step. Times are epoch seconds of Redis's clock; ``None`` means: not yet."""
+
+    name: str
+    state: StepState
+    after: str
+    """The step before; empty for the first one, and for the branch of all failures."""
+    on: StepCondition
+    workers: tuple[str, ...]
+    """The classes of its jobs, as their names on the wire."""
+    bid: str
+    """The id of its batch: ``Batch(bid)`` once the step has begun to start."""
+    jobs: int | None
+    """Its jobs; ``None`` until a function has computed them."""
+    pending: int
+    """Jobs that have not succeeded."""
+    failures: int
+    """Jobs that failed in their last run: they will be retried, or died."""
+    dead: int
+    removed: int
+    started_at: float | None
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowStatus:
+    """The known facts of a workflow. Times are as those of a step."""
+
+    id: str
+    name: str
+    description: str
+    shard: str
+    state: WorkflowState
+    parent: str
+    """The id of the batch around it; empty for none."""
+    steps: tuple[StepStatus, ...]
+    """In the order of their declaration."""
+    created_at: float
+    ended_at: float | None
+    cancelled_at: float | None
+    invalidated_at: float | None
+    expires_at: float | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has succeeded, failed or was cancelled."""
+        return self.ended_at is not None
+
+    def step(self, name: str) -> StepStatus:
+        """Return the status of a step. Raises KeyError."""
+        for one in self.steps:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """An argument that is known when a step starts: what the jobs of an earlier step have returned."""
+
+    step: str
+    all_jobs: bool
+
+    def __repr__(self) -> str:
+        return f"{'results_of' if self.all_jobs else 'result_of'}({self.step!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class NewStepJobs:
+    """Jobs of one class in a step that is not stored yet."""
+
+    declaration: Declaration
+    options: Mapping[str, Any]
+    """Those of ``Worker.set(...)``, normalised."""
+    args: Sequence[list[Any]]
+    """Of stored arguments: those of each job, bound to positions."""
+    function: str = ""
+    function_args: Sequence[Any] = ()
+    function_kwargs: Any = None
+    received: Sequence[Sequence[Any]] = ()
+    """Of arguments with results of earlier steps: those of each job."""
+
+    def results(self) -> list[StepResult]:
+        """Return the results that stand in the arguments."""
+        return [value for row in self.received for value in row if isinstance(value, StepResult)]
+
+
+@dataclass(frozen=True, slots=True)
+class NewStep:
+    """A step that is not stored yet."""
+
+    name: str
+    on: StepCondition
+    after: str
+    jobs: Sequence[NewStepJobs]
+    keeps_results: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorkflow:
+    """A workflow that is not stored yet."""
+
+    name: str
+    description: str
+    queue: str | None
+    expires_in_s: int
+    steps: Sequence[NewStep]
+
+
+F = TypeVar("F", bound=Callable[..., Iterable[Sequence[Any]]])
+
+# By ``module:name``. Written when modules are imported (decision 150).
+_functions: dict[str, Callable[..., Iterable[Sequence[Any]]]] = {}
+
+
+def computes_arguments(function: F, /) -> F:
+    """Let workflows call this function of a module: it returns or yields the arguments of each job of a step (``computed``).
+
+    Raises:
+        WorkflowError: it is a method, a local function, or async.
+    """
+    name, module = getattr(function, "__qualname__", ""), getattr(function, "__module__", "")
+    if not inspect.isfunction(function) or "." in name or "<" in name:
+        raise WorkflowError(
+            "",
+            f"@computes_arguments on {short_repr(function)}: decorate a function of a module, as it is called by its name",
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise WorkflowError(
+            "", f"@computes_arguments on {module}.{name}: it is async; return or yield the arguments in a def"
+        )
+    _functions[f"{module}:{name}"] = function
+    return cast("F", function)
+
+
+def path_of(function: object) -> str:
+    """Return the name of a decorated function. Raises WorkflowError for any other object."""
+    path = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    if _functions.get(path) is not function:
+        raise WorkflowError("", f"computed({short_repr(function)}): decorate the function with @computes_arguments")
+    if path.startswith("__main__:"):
+        raise WorkflowError(
+            "", f"computed({short_repr(function)}): move it to a module: worker processes do not have this program"
+        )
+    return path
+
+
+def function_of(workflow: str, path: str) -> Callable[..., Iterable[Sequence[Any]]]:
+    """Return a function by its name. Raises WorkflowError."""
+    found = _functions.get(path)
+    if found is None:
+        raise WorkflowError(
+            workflow,
+            f"no function {path} is decorated with @computes_arguments in this process{did_you_mean(path, _functions)}. Deploy it "
+            "again, or cancel the workflow",
+        )
+    return found
+
+
+def workflows() -> "Workflows":
+    """Return the workflows of the client in use."""
+    return port.current().service(_WORKFLOWS)
+
 
 StepWorker: TypeAlias = type[Any] | CoreSetter[...] | str
 """A worker class, ``Worker.set(...)``, or the name of a class on the wire."""
@@ -164,7 +347,7 @@ class Workflow:
         self._check_kept(made, kept)
         steps = [NewStep(one.name, one.on, one.after, jobs, one.name in kept) for one, jobs in made]
         new = NewWorkflow(self._name, self._description, self._queue, self._expires_in_s, steps)
-        return WorkflowRun(port.current().service(WORKFLOWS).start(new))
+        return WorkflowRun(workflows().start(new))
 
     astart = async_twin(start)
 
@@ -281,7 +464,7 @@ class WorkflowRun:
             UnknownWorkflowError: it was deleted, or has expired.
             ShardUnavailableError: Redis does not answer.
         """
-        return port.current().service(WORKFLOWS).status(self.id)
+        return workflows().status(self.id)
 
     async def astatus(self) -> WorkflowStatus:
         """Return ``status`` without blocking the event loop, with its errors."""
@@ -292,18 +475,18 @@ class WorkflowRun:
 
         Raises as ``status``.
         """
-        port.current().service(WORKFLOWS).change(self.id, "invalidate")
+        workflows().change(self.id, "invalidate")
 
     def cancel(self) -> None:
         """Cancel the jobs of the step that runs (``Batch.cancel``), and write no other step or branch. Raises as ``status``."""
-        port.current().service(WORKFLOWS).change(self.id, "cancel")
+        workflows().change(self.id, "cancel")
 
     def delete(self) -> None:
         """Forget the workflow and the batch of the step that runs: its jobs stay, and no step starts.
 
         Raises as ``status``.
         """
-        port.current().service(WORKFLOWS).change(self.id, "delete")
+        workflows().change(self.id, "delete")
 
     ainvalidate = async_twin(invalidate)
     acancel = async_twin(cancel)

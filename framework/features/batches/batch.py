@@ -3,22 +3,26 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from framework.async_twin import async_twin
-from framework.declare import batch_client, port
-from framework.declare.batch_port import BATCHES, BatchFacts, BatchStatus, JobCollector, kept_values
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter, setter_of
 from framework.declare.validators import InvalidValue, queue
 from framework.errors import BatchError
+from framework.features.batches.calls import BatchFacts, batches, collecting, current_block
+from framework.features.batches.payload import EVENTS, BatchEventName, kept_values, new_bid
 from framework.text import format_count
 from framework.typeguards import is_class, is_text, short_repr
 from framework.types import Jid
-from framework.wire.batch_fields import BATCH_EVENT, EVENTS, BatchEventName, bid_of, is_bid, new_bid
+from framework.wire.job import BATCH_EVENT, bid_of, is_bid
+
+if TYPE_CHECKING:
+    from framework.features.batches.push import BatchBlock
 
 AUTOFLUSH = 2_000
 """Jobs of a block that are written in one step."""
@@ -27,6 +31,57 @@ EXPIRES_IN = timedelta(days=30)
 """How long a batch is kept after its last change (Sidekiq Pro)."""
 
 _MOST_AUTOFLUSH = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """The known facts of a batch. Times are epoch seconds of Redis's clock; ``None`` means: not yet."""
+
+    bid: str
+    shard: str
+    description: str
+    parent: str
+    """The id of the batch around it; empty for none."""
+    total: int
+    """Jobs of the batch, callbacks of nested batches included."""
+    pending: int
+    """Jobs that have not succeeded."""
+    failures: int
+    """Jobs that failed in their last run: they will be retried, or died."""
+    dead: int
+    """Jobs that died."""
+    removed: int
+    """Jobs that an operator ended: cancelled, deleted, or dropped by a flag or as a retired class."""
+    children: int
+    """Nested batches."""
+    open: bool
+    """Whether a block ``jobs()`` has written a part of its jobs, and has not ended. Until then only a death is an event."""
+    callback_queue: str
+    created_at: float
+    expires_at: float | None
+    complete_at: float | None
+    success_at: float | None
+    death_at: float | None
+    finished_at: float | None
+    invalidated_at: float | None
+    cancelled_at: float | None
+    keeps_results: bool = False
+    """Whether the results of its jobs are kept."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every job has run (Sidekiq's ``complete?``)."""
+        return self.complete_at is not None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every job has succeeded."""
+        return self.success_at is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job has ended, successfully or not."""
+        return self.finished_at is not None
 
 
 class Batch:
@@ -60,7 +115,7 @@ class Batch:
                 raise TypeError("Batch(bid) is a batch that exists, and takes no other argument")
             self._facts = BatchFacts(_check_bid(bid), exists=True)
             return
-        block = batch_client.current_block.get()
+        block = current_block.get()
         self._facts = BatchFacts(
             new_bid(),
             check_text("description", description),
@@ -125,7 +180,7 @@ class Batch:
             UnknownBatchError: the batch has no jobs yet, was deleted, or has expired.
             ShardUnavailableError: Redis does not answer.
         """
-        return port.current().service(BATCHES).status(self.bid)
+        return batches().status(self.bid)
 
     async def astatus(self) -> BatchStatus:
         """Return ``status`` without blocking the event loop, with its errors."""
@@ -138,7 +193,7 @@ class Batch:
         A job asks at its start, and returns if it is false: it then counts as succeeded. A batch that is unknown is not valid. Each
         read is a round trip. Raises ShardUnavailableError.
         """
-        return port.current().service(BATCHES).is_valid(self.bid)
+        return batches().is_valid(self.bid)
 
     async def avalid(self) -> bool:
         """Return ``valid`` without blocking the event loop, with its errors."""
@@ -151,7 +206,7 @@ class Batch:
             UnknownBatchError: the batch has no jobs yet, was deleted, or has expired.
             ShardUnavailableError: Redis does not answer.
         """
-        port.current().service(BATCHES).change(self.bid, "invalidate")
+        batches().change(self.bid, "invalidate")
 
     def cancel(self) -> None:
         """Cancel every job of the batch and of the nested ones: none begins later than five seconds after this call.
@@ -161,14 +216,14 @@ class Batch:
         all have ended; ``success`` never happens. From this call on the batch takes no jobs (``BatchCancelledError``). If it is a
         step of a workflow, the workflow is cancelled. A batch that has succeeded stays as it is. Raises as ``invalidate``.
         """
-        port.current().service(BATCHES).change(self.bid, "cancel")
+        batches().change(self.bid, "cancel")
 
     def delete(self) -> None:
         """Delete the state of the batch: its jobs stay, and no event happens any more. Its parent does not wait for it any more.
 
         Raises as ``invalidate``.
         """
-        port.current().service(BATCHES).change(self.bid, "delete")
+        batches().change(self.bid, "delete")
 
     def results(self) -> list[Any]:
         """Return what the jobs that have succeeded have returned, in the order of their pushes.
@@ -181,20 +236,20 @@ class Batch:
             UnknownBatchError: the batch was deleted, or has expired: a day after its success.
             ShardUnavailableError: Redis does not answer.
         """
-        return kept_values(port.current().service(BATCHES).results(self.bid))
+        return kept_values(batches().results(self.bid))
 
     def failed_jids(self) -> Iterator[Jid]:
         """Yield the ids of its jobs that failed in their last run: those that will be retried, and the dead ones."""
-        yield from port.current().service(BATCHES).members(self.bid, "failed")
+        yield from batches().members(self.bid, "failed")
         yield from self.dead_jids()
 
     def dead_jids(self) -> Iterator[Jid]:
         """Yield the ids of its jobs that died."""
-        yield from port.current().service(BATCHES).members(self.bid, "dead")
+        yield from batches().members(self.bid, "dead")
 
     def children(self) -> "Iterator[Batch]":
         """Yield the batches that are nested in it."""
-        for bid in port.current().service(BATCHES).members(self.bid, "children"):
+        for bid in batches().members(self.bid, "children"):
             yield Batch(bid)
 
     aresults = async_twin(results)
@@ -210,13 +265,13 @@ class Batch:
         **kwargs: P.kwargs,
     ) -> None:
         setter = cast("CoreSetter[P]", _check_callback(event, callback))
-        batches, facts = port.current().service(BATCHES), self._facts
-        built = batches.build_callback(facts, event, setter.request(*args, **kwargs))
+        service, facts = batches(), self._facts
+        built = service.build_callback(facts, event, setter.request(*args, **kwargs))
         if built is None:
             return
         if not facts.exists:
             facts.callbacks.setdefault(event, []).append(built)
-        elif not batches.add_callback(facts, event, built):
+        elif not service.add_callback(facts, event, built):
             raise BatchError(
                 self.bid,
                 f"the event {event} has happened already, so on_{event} has no effect: add it before the jobs",
@@ -230,13 +285,13 @@ class JobsBlock(AbstractContextManager["JobsBlock"]):
         self._facts = facts
         self._autoflush = autoflush
         self._stack = ExitStack()
-        self._collector: JobCollector | None = None
+        self._block: BatchBlock | None = None
 
     def __enter__(self) -> Self:
-        if self._collector is not None:
+        if self._block is not None:
             raise BatchError(self._facts.bid, "this block was entered before; call jobs() again")
-        self._collector = port.current().service(BATCHES).block(self._facts, self._autoflush)
-        self._stack.enter_context(batch_client.collecting(self._collector))
+        self._block = batches().block(self._facts, self._autoflush)
+        self._stack.enter_context(collecting(self._block))
         return self
 
     def __exit__(
@@ -261,19 +316,19 @@ class JobsBlock(AbstractContextManager["JobsBlock"]):
             self._note(error)
 
     def _finish(self) -> None:
-        assert self._collector is not None, "the block was entered"  # noqa: S101
+        assert self._block is not None, "the block was entered"  # noqa: S101
         try:
-            self._collector.finish()
+            self._block.finish()
         except BaseException as error:
             self._note(error)
             raise
 
     def _note(self, error: BaseException) -> None:
-        assert self._collector is not None, "the block was entered"  # noqa: S101
-        self._collector.abandon()
+        assert self._block is not None, "the block was entered"  # noqa: S101
+        self._block.abandon()
         if self._facts.left_open:
             error.add_note(
-                f"(batch {self._facts.bid}: {format_count(self._collector.written, 'job', 'is')} written of the block, and the batch "
+                f"(batch {self._facts.bid}: {format_count(self._block.written, 'job', 'is')} written of the block, and the batch "
                 "stays open: its events do not happen. Cancel it, or write the other jobs in another block jobs() of this object.)"
             )
 

@@ -7,14 +7,18 @@ import pytest
 from framework.batches import Batch
 from framework.declare import registry
 from framework.errors import ArgumentsError, UnknownWorkflowError, WorkflowError
-from framework.features.workflows import step_parts
+from framework.features.batches import push as batches
+from framework.features.workflows import definition
+from framework.features.workflows import push as steps
 from framework.store.script import FINISH
 from framework.wire import keys
-from framework.wire.batch_fields import bid_of
+from framework.wire.job import bid_of
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
 from framework.workflows import Workflow, WorkflowRun, computed, computes_arguments
-from tests.push.conftest import worker
+from tests.push.conftest import closed_circuit, jobs, pusher, worker
+
+__all__ = ["closed_circuit", "jobs", "pusher"]
 
 ROWS = []
 
@@ -151,20 +155,23 @@ class DiedError(Exception):
 
 
 class Deaths:
-    """Let each call of a shard be the last one of a process, before it and after it, one by one."""
+    """Let each call to Redis be the last one of a process, before it and after it, one by one."""
 
-    def __init__(self, shard, monkeypatch):
-        self.shard, self.monkeypatch, self.count, self.left = shard, monkeypatch, 0, 0
-        words = ("workflow", "step_parts", "step_part", "write_batch")
-        self.calls = [name for name in dir(shard) if name.endswith(words)]
+    CALLS = (
+        *((steps, name) for name in ("read_fields", "add_parts", "step_part", "write_workflow", "advance_workflow")),
+        (batches, "write_batch"),
+    )
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch, self.count, self.left = monkeypatch, 0, 0
 
     def run(self, function):
         """Call a function until it has died at each of its calls."""
         for after in (False, True):
             for self.left in range(1, 100):
                 with self.monkeypatch.context() as patched:
-                    for name in self.calls:
-                        patched.setattr(self.shard, name, self.dying(name, after))
+                    for module, name in self.CALLS:
+                        patched.setattr(module, name, self.dying(getattr(module, name), after))
                     try:
                         function()
                     except DiedError:
@@ -172,9 +179,7 @@ class Deaths:
                     else:
                         break
 
-    def dying(self, name, after):
-        real = getattr(self.shard, name)
-
+    def dying(self, real, after):
         def call(*args, **named):
             self.left -= 1
             if self.left == 0 and not after:
@@ -188,10 +193,10 @@ class Deaths:
 
 
 def test_step_that_died_half_pushed_is_completed(row, ended, pusher, monkeypatch):
-    monkeypatch.setattr(step_parts, "_MOST_JOBS", 3)
+    monkeypatch.setattr(definition, "_MOST_JOBS", 3)
     ROWS[:] = [(number,) for number in range(8)]
     run = catalogue(row, count=7).start()
-    deaths, started = Deaths(pusher.shards["main"], monkeypatch), []
+    deaths, started = Deaths(monkeypatch), []
 
     def run_dying(payload):
         if payload["class"] == "Framework::WorkflowStep":
@@ -208,16 +213,15 @@ def test_step_that_died_half_pushed_is_completed(row, ended, pusher, monkeypatch
 
 
 def test_step_started_by_two_runs_is_written_once(row, pusher, jobs, monkeypatch):
-    run, shard = catalogue(row).start(), pusher.shards["main"]
-    read = shard.step_part
+    run, read = catalogue(row).start(), steps.step_part
 
     def read_late(*args):
         # Another run writes the step, after this one has read that no part is written.
-        monkeypatch.setattr(shard, "step_part", read)
+        monkeypatch.setattr(steps, "step_part", read)
         advance(run, "", "start")
         return read(*args)
 
-    monkeypatch.setattr(shard, "step_part", read_late)
+    monkeypatch.setattr(steps, "step_part", read_late)
     advance(run, "", "start")
     assert [job["args"] for job in jobs() if job["class"] == "Row"] == [[0], [1], ["other"]]
     assert run.status.step("import").jobs == Batch(f"aw-{run.id}.import").status.total == 3

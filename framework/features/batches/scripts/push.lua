@@ -1,7 +1,7 @@
 -- Write jobs of a batch and count them, in one step; create the batch first, where the call says so.
 -- KEYS    1 the batch (HASH; parts/batch.lua has its other keys)  2 batches by expiry (ZSET)  3 guard of this write
 --         4 set of queue names  5 schedule set  6.. per group its queue (any declared key for the schedule set)
--- ARGV    1 the write (JSON; wire/batch_fields.py: BatchWrite)  then the payloads of all groups, oldest first
+-- ARGV    1 the write (JSON; features/batches/push.py: BatchWrite)  then the payloads of all groups, oldest first
 -- RETURN  { 1, { { group, index (from 0), jid of the job that it duplicates }, ... } }: written, but for these duplicates
 --         { 2 } a part of a workflow's step that was written before: nothing was written now
 --         { 0 } no such batch, { -1 } it has succeeded, { -2 } it was cancelled, { -3 } its parent is unknown or has

@@ -7,6 +7,9 @@ import pytest
 from framework import admin
 from framework.errors import ShardUnavailableError
 from framework.wire import keys
+from tests.admin.conftest import both_shards, silent_second
+
+__all__ = ["both_shards", "silent_second"]
 
 
 def add(redis, number):

@@ -10,12 +10,15 @@ import pytest
 from framework.batches import Batch, BatchCancelledError, BatchError, UnknownBatchError
 from framework.declare.policy_options import Deduplicate
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
+from framework.features.batches import push
 from framework.store.script import FINISH
 from framework.wire import keys
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
 from tests.harness import opened
-from tests.push.conftest import Pusher, worker
+from tests.push.conftest import Pusher, closed_circuit, jobs, push_mode, pusher, worker
+
+__all__ = ["closed_circuit", "jobs", "push_mode", "pusher"]
 
 EVENTS = ("complete", "success", "death", "finished")
 
@@ -257,16 +260,15 @@ def test_error_after_a_step_says_what_is_written(pusher):
 
 @pytest.mark.proves("R45")
 def test_write_whose_reply_is_lost_is_done_once(pusher, redis, monkeypatch):
-    shard = pusher.shards["main"]
-    original, lost = shard.write_batch, [True, True]
+    original, lost = push.write_batch, [True, True]
 
-    def write(batch_write):
-        reply = original(batch_write)
+    def write(*args):
+        reply = original(*args)
         if lost and lost.pop():
             raise ShardUnavailableError("main", "lost", maybe_written=True)
         return reply
 
-    monkeypatch.setattr(shard, "write_batch", write)
+    monkeypatch.setattr(push, "write_batch", write)
     batch = Batch()
     filled(batch, 2)
     assert (batch.status.total, redis.llen("queue:default"), lost) == (2, 2, [])
