@@ -14,8 +14,8 @@ from redis.client import Pipeline
 
 from framework import timings
 from framework.admin.queue_reader import page_size, sub_queues
+from framework.process.heartbeat import QueueAside
 from framework.process.identity import operator_name
-from framework.process.set_aside import QueueAside
 from framework.store.connect import server_time
 from framework.store.script import DROP_QUEUED, RING
 from framework.telemetry.counters import SKIPPED_JOBS, series_name

@@ -16,11 +16,10 @@ from framework.cluster.runner import ClusterOptions, ClusterRunner, log_event
 from framework.declare import registry
 from framework.errors import FrameworkError, SelectorError
 from framework.messages import join_names
-from framework.process.descriptors import check_supervisor
-from framework.process.health_address import HealthAddress
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
+from framework.process.worker_options import HealthAddress, check_supervisor
 from framework.route.topology import open_queue_locations
 from framework.settings.model import MAX_CONCURRENCY
 from framework.supervised_threads import hold_reports

@@ -11,8 +11,8 @@ import click
 from framework.all_settings import Settings
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, nearest
-from framework.process.health_address import HealthAddress
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions, check_capsules
+from framework.process.worker_options import HealthAddress
 from framework.settings import validators
 from framework.settings.files import YamlError, parse_yaml, read_text
 from framework.settings.model import MAX_CONCURRENCY, MAX_PORT, MAX_QUEUE_LIMIT, MAX_TIMEOUT_S

@@ -22,12 +22,10 @@ from framework.cli.process_options import (
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process import own_queues
-from framework.process.health_address import HealthAddress
 from framework.process.own_queues import CapsuleOptions, OwnQueues, without_capsules
 from framework.process.reload import FileChanges, Reloader, WatchedFolder
-from framework.process.signals import SignalQueue
-from framework.process.supervisor_link import bind_to_supervisor
-from framework.process.worker_options import WorkerOptions
+from framework.process.signals import SignalQueue, bind_to_supervisor
+from framework.process.worker_options import HealthAddress, WorkerOptions
 from framework.route.router import MAIN, Router, load_workers
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import MAX_CONCURRENCY

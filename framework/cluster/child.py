@@ -13,8 +13,7 @@ from framework.command_line import child_environment
 from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.record import resident_bytes
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
-from framework.process.signals import TERMINAL_VARIABLE, at_terminal
-from framework.process.supervisor_link import SUPERVISOR_VARIABLE
+from framework.process.signals import SUPERVISOR_VARIABLE, TERMINAL_VARIABLE, at_terminal
 from framework.timings import STANDARD, Timings
 
 _FIRST_BACKOFF_S = 0.0

@@ -17,10 +17,10 @@ from framework.cluster.child import ChildEvent, ChildSpec, MemoryLimits, MemoryW
 from framework.cluster.rollout import DRAIN_TIMEOUT_S, Rollout
 from framework.cluster.supervisor import GroupHealth, Supervisor
 from framework.errors import FrameworkError
-from framework.process.health_address import HealthAddress
 from framework.process.health_server import HealthServer
 from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
+from framework.process.worker_options import HealthAddress
 from framework.telemetry import logs
 from framework.text import format_count
 

@@ -24,8 +24,7 @@ from framework.process.health_server import HealthAnswer, json_answer
 from framework.process.heartbeat import PeriodicTask
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, QUIET, STOP_NOW, SWEEP
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.reaper import mark_dead
+from framework.recover.reaper import FailureDetector, mark_dead
 from framework.store.script import RENEW_CHILDREN
 from framework.supervised_threads import SupervisedThread
 from framework.timings import STANDARD, Timings

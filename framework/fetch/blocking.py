@@ -18,8 +18,8 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from framework.fetch.state import WakeUp
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.fetch.wake_up import WakeUp
 from framework.store.channel import Channel
 from framework.timings import Timings
 from framework.wire import keys

@@ -14,8 +14,7 @@ from redis.exceptions import RedisError
 from framework.fetch.blocking import BlockingMoves
 from framework.fetch.leader import Leader
 from framework.fetch.pipeline import FetchEvents, FetchPipeline, clock
-from framework.fetch.queues import QueueOrder
-from framework.fetch.quotas import ProcessLimits
+from framework.fetch.queues import ProcessLimits, QueueOrder
 from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork

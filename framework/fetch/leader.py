@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, Re
 from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.pipeline import FetchPipeline, clock
-from framework.fetch.quotas import ProcessLimits
+from framework.fetch.queues import ProcessLimits
 from framework.fetch.requeue import Reconciler, requeue_unstarted
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork

@@ -9,8 +9,8 @@ import redis
 from framework.errors import PayloadError
 from framework.fetch.state import FetchState, ReplySnapshot
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.recover.quarantine import quarantine_counter
 from framework.recover.reaper import OnRecovered, RecoveredJob, read_queue
+from framework.recover.suspects import quarantine_counter
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import KILL, REQUEUE
 from framework.types import Payload

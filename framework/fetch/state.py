@@ -4,6 +4,8 @@ The fetcher owns the state. Its parts change it only by the methods of this modu
 (decision 215).
 """
 
+import contextlib
+import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -11,7 +13,6 @@ from threading import Lock, get_ident
 from typing import NamedTuple
 
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.fetch.wake_up import WakeUp
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
 
 MAX_GROUP = 32
@@ -397,3 +398,35 @@ class FetchState:
     def all_read_since(self, snapshot: ReplySnapshot) -> bool:
         """Return whether every call that was under way at that moment has been read or given up."""
         return self.fetches_read >= snapshot.fetches and self.polls_ended >= snapshot.polls
+
+
+class WakeUp:
+    """A socket pair that ends a wait in ``select``. ``wake`` is safe from any thread; one thread waits and drains."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after ``wake``."""
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        """End the current or next wait at once."""
+        # The socket is full of wake-ups.
+        with contextlib.suppress(BlockingIOError):
+            self._writer.send(b"\0")
+
+    def drain(self) -> None:
+        """Forget the wake-ups so far."""
+        try:
+            while self._reader.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._reader.close()
+        self._writer.close()

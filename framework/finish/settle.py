@@ -33,7 +33,7 @@ from framework.finish.outcome import (
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.finish.yielded_payload import yielded_payload
-from framework.recover.quarantine import quarantine_counter
+from framework.recover.suspects import quarantine_counter
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload

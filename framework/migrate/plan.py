@@ -84,7 +84,7 @@ class FixedTarget:
 class RoutedTarget:
     """Send every job of ``shard`` where the current routing rules send its class.
 
-    Unlike a due job (``schedule/destination.py``) a job also leaves a queue that no rule names any more: such a queue
+    Unlike a due job (``schedule/due_job_planner.py``) a job also leaves a queue that no rule names any more: such a queue
     is to be emptied. A job stays in a queue that was chosen for it (``set(queue=...)``, ``retry_queue``), and so does a
     job of another shard.
     """

@@ -1,6 +1,6 @@
 """Move jobs between live queues, while clients push to them and processes fetch from them.
 
-The whole queue is set aside (``process/set_aside.py``). From there jobs move on in pages, the oldest first, to their new queue
+The whole queue is set aside (``process/heartbeat.py``). From there jobs move on in pages, the oldest first, to their new queue
 or back to their own. Consumers receive the jobs in order, from the first page on. A job that is pushed meanwhile may overtake jobs
 that are still set aside; no other order changes.
 """
@@ -13,7 +13,7 @@ import redis
 from framework import timings
 from framework.errors import QueueReplacedError
 from framework.migrate.plan import KEEP, MigrationPlan, MigrationReport, MoveDecision, Quota
-from framework.process.set_aside import QueueAside
+from framework.process.heartbeat import QueueAside
 from framework.store.script import MIGRATE, REPLACE
 from framework.wire import keys
 from framework.wire.sub_queues import parent_of

@@ -1,20 +1,25 @@
 """Turn the events of a process's components into log lines, handler calls, and the end of the process."""
 
+import faulthandler
+import math
+import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, ResponseError
+
 from framework.command_line import command
 from framework.declare import registry
+from framework.execute.recording import ElsewhereState, JobRecorder, is_recorded_job
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
 from framework.finish.report import EXPECTED_ERRORS, JobReporter
-from framework.process.forced_end import force_end_after
-from framework.process.moved_jobs import MovedJobs
-from framework.process.redis_failures import MESSAGES, failure_kind
 from framework.process_clock import process_clock
 from framework.recover.reaper import RecoveredJob
 from framework.store.connect import tls_advice
@@ -23,6 +28,7 @@ from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.text import decode_escaped
+from framework.timings import STANDARD, Timings
 from framework.typeguards import has_type
 from framework.types import JobState, Payload
 from framework.wire import keys
@@ -414,3 +420,94 @@ class ProcessEvents:
 
 def _payload_excerpt(data: bytes) -> str:
     return decode_escaped(data[:_SHOWN_BYTES])
+
+
+_NO_ANSWER = "no answer"
+_LOGIN_REFUSED = "login refused"
+_CERTIFICATE_REFUSED = "certificate refused"
+MESSAGES = {
+    _NO_ANSWER: "Redis does not answer, and the process tries again; check the server and the network",
+    _LOGIN_REFUSED: "Redis refuses the user or the password, and the process tries again; correct the setting or the ACL",
+    _CERTIFICATE_REFUSED: "the process does not trust the certificate of Redis, and tries again",
+}
+"""The message of each kind that concerns all components."""
+
+
+def failure_kind(component: str, error: BaseException) -> str:
+    """Return the kind of a failure: one that concerns all components, or the name of the component that was refused.
+
+    A refusal (a full server, a key of a wrong type) concerns one component only.
+    """
+    if isinstance(error, AuthenticationError):
+        return _LOGIN_REFUSED
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        return _CERTIFICATE_REFUSED
+    refused = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError | ClusterDownError)
+    return component if refused else _NO_ANSWER
+
+
+class MovedJobs:
+    """Pass such jobs to the recorder of the process. ``guard`` calls a function and reports what it raises."""
+
+    def __init__(self, guard: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self.recorder: JobRecorder | None = None
+        self._guard = guard
+
+    def record(self, payload: Payload, state: ElsewhereState, reason: str) -> None:
+        """Record a job, if its jobs are recorded. Raises nothing."""
+        recorder = self.recorder
+        if recorder is None or not payload:
+            return
+        worker: Any = registry.find(str(payload.get("class")))
+        if is_recorded_job(payload, None if worker is None else worker.declaration()):
+            queue = str(payload.get("queue") or "default")
+            self._guard("task events", lambda: recorder.ended_elsewhere(payload, queue, state, reason))
+
+
+_STDERR = 2
+
+DEATH_LIMIT_S = 5.0
+"""The seconds from the death of a thread to the end of a worker process."""
+
+
+def force_end_after(seconds: float) -> None:
+    """End this process with status 1 in ``seconds``, unless it has ended by then. The stacks of its threads go to stderr.
+
+    A thread without Python does it, so it waits neither for the interpreter nor for a lock. Jobs in flight stay in the working
+    list, from where another process recovers them.
+    """
+    # Without memory, or without another thread: then the process has only its own way to end.
+    with suppress(RuntimeError, MemoryError):
+        # By number, because a job may have replaced `sys.stderr`.
+        faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
+
+
+SAFE = "noeviction"
+
+
+# Reported, not refused: a policy that is switched at night must not stop running processes, and a managed Redis may hide it.
+class EvictionCheck:
+    """Report each policy except ``noeviction`` once. Use it from one thread."""
+
+    def __init__(self, client: "redis.Redis", events: ProcessEvents, timings: Timings = STANDARD) -> None:
+        self._client = client
+        self._events = events
+        self._period_s = timings.eviction_check_period_s
+        self._checked_at = -math.inf
+        self._policy = SAFE
+
+    def check(self) -> None:
+        """Read the policy once per period. Raises redis errors, except when the user may not read it."""
+        now = time.monotonic()
+        if now - self._checked_at < self._period_s:
+            return
+        try:
+            found: Any = self._client.info("memory")
+        # An ACL that forbids INFO leaves the policy to the owner of the server.
+        except ResponseError:
+            found = {}
+        self._checked_at = now
+        policy = str(found.get("maxmemory_policy", SAFE))
+        if policy not in (SAFE, self._policy):
+            self._events.eviction_unsafe(policy)
+        self._policy = policy

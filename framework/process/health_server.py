@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any, NamedTuple, cast
 
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.process.health_address import HealthAddress
+from framework.process.worker_options import HealthAddress
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.wire.json import dumps

@@ -12,23 +12,27 @@ thread hangs.
 import contextlib
 import os
 import signal
+import sys
+import threading
 import time
+import traceback
+from collections.abc import Iterable, Mapping
 
 from redis.exceptions import RedisError
 
+from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
-from framework.process.capsules import FetchWatch
-from framework.process.components import ProcessComponents
+from framework.process.components import FetchWatch, ProcessComponents, ProcessTasks
 from framework.process.heartbeat import StuckError, Watchdog
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
-from framework.process.stacks import log_stacks, payload_field
-from framework.process.tasks import ProcessTasks
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import supervised_threads
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
+from framework.wire.job import base36, decode
 
 # Longer than the read in which the leader thread may be.
 _WIND_DOWN_S = COMMAND_TIMEOUT_S + 1.0
@@ -354,3 +358,32 @@ class Launcher:
 def _report_dead_threads() -> None:
     for thread in supervised_threads():
         thread.report_if_dead()
+
+
+def log_stacks(
+    running: Mapping[int, tuple[UnitOfWork, int]], async_stacks: Iterable[tuple[str | None, list[str]]]
+) -> None:
+    """Write a line for each thread, whose jobs are in ``running`` by thread id, and for each async job."""
+    log = logs.logger()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+        unit = running.get(ident)
+        log.warning(
+            "stack",
+            event_name="process.stack",
+            thread=names.get(ident, str(ident)),
+            tid=base36(ident),
+            jid=payload_field(unit[0], "jid") if unit else None,
+            stack=[line.rstrip() for line in traceback.format_stack(frame)],
+        )
+    for jid, lines in async_stacks:
+        log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
+
+
+def payload_field(unit: UnitOfWork, name: str) -> str | None:
+    """Return a field of the payload as text, ``None`` for a malformed payload."""
+    try:
+        payload = decode(unit.data) if unit.payload_without_args is None else unit.payload_without_args
+    except PayloadError:
+        return None
+    return str(payload.get(name))

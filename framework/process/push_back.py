@@ -23,8 +23,7 @@ from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import INTERRUPTED_TOO_OFTEN
 from framework.process.events import ProcessEvents
-from framework.recover.interruptions import InterruptionLimit
-from framework.recover.quarantine import quarantine_counter
+from framework.recover.suspects import InterruptionLimit, quarantine_counter
 from framework.store.script import INTERRUPT
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs

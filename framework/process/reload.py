@@ -17,8 +17,16 @@ from typing import NamedTuple, TypeAlias
 from framework.command_line import child_environment
 from framework.exit_codes import EXIT_OK
 from framework.messages import join_names
-from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, TERMINAL_VARIABLE, SignalQueue
-from framework.process.supervisor_link import SUPERVISOR_VARIABLE
+from framework.process.signals import (
+    DRAIN,
+    DUMP,
+    QUIET,
+    STOP,
+    STOP_NOW,
+    SUPERVISOR_VARIABLE,
+    TERMINAL_VARIABLE,
+    SignalQueue,
+)
 
 _PERIOD_S = 0.5
 # The share of the time that a look at all files may take.

@@ -16,9 +16,9 @@ from framework.process.events import ProcessEvents
 from framework.process.lifecycle import LifecycleEvents
 from framework.process.own_queues import CapsulePlan
 from framework.push.protection import PayloadProtection
-from framework.recover.interruptions import InterruptionLimit
+from framework.recover.suspects import InterruptionLimit
 from framework.route.router import Router
-from framework.schedule.poll_timing import PollTiming
+from framework.schedule.poller import PollTiming
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys

@@ -19,10 +19,13 @@ from typing import Any, Literal, TypeAlias
 import redis
 from redis.exceptions import RedisError
 
+from framework.declare import registry
 from framework.store.script import NOTE_START
+from framework.telemetry.counters import series_name
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.job import count_of
 from framework.wire.keys import capsule_field, capsules_of
 
 MAX_UNACKNOWLEDGED = 32
@@ -135,3 +138,41 @@ def _count(value: bytes) -> int | None:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+
+# There are two counts. ``interrupted_count`` (GitLab's field): the job still ran at the deadline of its process, which counts
+# the stop itself (``process/push_back.py``). ``aw_death_count``: the process died while the job ran, which the reaper finds
+# out. A retry resets neither, and each ends the job when it reaches the limit (decision 155).
+
+
+MAX_INTERRUPTIONS = 3
+"""Default limit of either count (GitLab's); the class or ``max_retries_after_interruption`` may set another."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptionLimit:
+    """The limit of either count: that of the class, else the setting. A negative limit means none."""
+
+    setting: int = MAX_INTERRUPTIONS
+
+    def for_payload(self, payload: Payload) -> int:
+        """Return the limit of a job; without its class, the setting."""
+        worker = registry.find(str(payload.get("class")))
+        own: int | None = None if worker is None else worker.declaration().max_retries_after_interruption
+        return self.setting if own is None else own
+
+    def reached(self, payload: Payload, count: str) -> bool:
+        """Return whether this field of the payload has reached the limit, so that the job ends."""
+        return 0 <= self.for_payload(payload) <= count_of(payload, count)
+
+
+# The script that moves a quarantined job counts it (``JobResources.counter``). A process would lose what it has counted since its
+# last heartbeat when it dies, and a quarantined job is often the one that kills it.
+
+QUARANTINED_JOBS = "sidekiq_jobs_quarantined_total"
+
+
+def quarantine_counter(worker: object, cause: str) -> str:
+    """Return the series of a class and a cause; a class that this process does not know, as a foreign program may write, is ""."""
+    name = str(worker)
+    return series_name(QUARANTINED_JOBS, {"worker": "" if registry.find(name) is None else name, "cause": cause})

@@ -45,8 +45,7 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import Poller
 from framework.store.script import FETCH
 from framework.tasks.access import LazyRecorder

@@ -16,8 +16,7 @@ from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.fetcher import Fetcher
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
-from framework.process.capsules import Capsule, Capsules
-from framework.process.components import Closeable
+from framework.process.components import Capsule, Capsules, Closeable
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsulePlan
 from framework.process.push_back import PushBack
 from framework.process.signals import at_terminal

@@ -6,8 +6,7 @@ from framework import timings
 from framework.all_settings import Settings
 from framework.cluster.child import ChildSpec, OnEvent
 from framework.cluster.supervisor import KILL_MARGIN_S, ChildLeases, GroupLeases, Supervisor
-from framework.process.events import ProcessEvents
-from framework.process.forced_end import DEATH_LIMIT_S
+from framework.process.events import DEATH_LIMIT_S, ProcessEvents
 from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S

@@ -13,11 +13,11 @@ from framework.errors import ConfigurationError, ConfigurationProblem, Framework
 from framework.execute.job_log import JobLog
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from framework.process import own_queues
+from framework.process.boot import check_rights, wait_for_redis
 from framework.process.components import ProcessComponents
 from framework.process.identity import draw_nonce, identity_of
 from framework.process.launcher import Launcher
 from framework.process.own_queues import checked_capsules, checked_queues, without_capsules
-from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
 from framework.process.worker_options import WorkerOptions, check_options

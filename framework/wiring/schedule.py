@@ -4,8 +4,7 @@ from framework import middleware
 from framework.all_settings import Settings
 from framework.process.worker_parts import ProcessContext
 from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import Poller
 from framework.shard.shards import Shards
 from framework.wiring.client import default_client, open_limiter

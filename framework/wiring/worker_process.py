@@ -10,8 +10,7 @@ from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
 from framework.execute.job_log import JobLog
 from framework.feature import Late
-from framework.process.banner import print_banner
-from framework.process.blocking_queues import BlockingQueues
+from framework.process.boot import check_rights, print_banner, wait_for_redis
 from framework.process.boot_warnings import (
     warn_readable_keys,
     warn_splits,
@@ -19,10 +18,8 @@ from framework.process.boot_warnings import (
     warn_unknown_queues,
     warn_unknown_variables,
 )
-from framework.process.components import ProcessComponents
-from framework.process.events import ProcessEvents
-from framework.process.forced_end import DEATH_LIMIT_S
-from framework.process.health_address import HealthAddress
+from framework.process.components import BlockingQueues, ProcessComponents
+from framework.process.events import DEATH_LIMIT_S, ProcessEvents
 from framework.process.heartbeat import ProcessLease
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
@@ -33,16 +30,14 @@ from framework.process.own_queues import (
     warn_own_queues,
 )
 from framework.process.record import ProcessRecord, default_tag
-from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.shared_state import SharedState
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.process.unserved import open_watch
-from framework.process.worker_options import WorkerOptions, check_options
+from framework.process.worker_options import HealthAddress, WorkerOptions, check_options
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
 from framework.push.protection import open_protection
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.reaper import Reaper
+from framework.recover.reaper import FailureDetector, Reaper
 from framework.route.router import Router, open_router
 from framework.route.topology import QueueLocation
 from framework.shard.shard import Shard

@@ -17,9 +17,9 @@ from framework.cluster.child import ChildSpec
 from framework.cluster.supervisor import GroupHealth, Supervisor
 from framework.errors import ConfigurationError
 from framework.process import health_server as module
-from framework.process.health_address import HealthAddress
 from framework.process.health_server import HealthServer
 from framework.process.shared_state import ProcessState
+from framework.process.worker_options import HealthAddress
 from framework.timings import STANDARD
 from tests.cluster.test_supervisor import LeaseRecorder
 from tests.harness import until

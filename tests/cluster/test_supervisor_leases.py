@@ -11,7 +11,7 @@ import pytest
 from framework.cluster.supervisor import ChildLeases, can_run
 from framework.process.heartbeat import ProcessLease
 from framework.process.signals import SWEEP
-from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import FailureDetector
 from framework.store.connect import Endpoint, open_client
 from framework.timings import STANDARD
 from framework.wire import keys

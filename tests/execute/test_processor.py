@@ -21,8 +21,7 @@ from framework.errors import Discard, RetryLater, Shutdown
 from framework.finish.outcome import Deferred, Discarded, Held
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
-from framework.recover.interruptions import InterruptionLimit
-from framework.recover.suspects import MAX_UNACKNOWLEDGED
+from framework.recover.suspects import MAX_UNACKNOWLEDGED, InterruptionLimit
 from framework.telemetry import context
 from framework.timings import STANDARD
 from framework.wire import keys

@@ -8,7 +8,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.blocking import BlockingMoves
-from framework.fetch.wake_up import WakeUp
+from framework.fetch.state import WakeUp
 from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, full_memory, opened, until

@@ -25,9 +25,8 @@ from framework.finish.endings import ENDINGS
 from framework.finish.outcome import Discarded, RunOutcome, UnknownClass
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.interruptions import InterruptionLimit
-from framework.recover.reaper import Reaper
+from framework.recover.reaper import FailureDetector, Reaper
+from framework.recover.suspects import InterruptionLimit
 from framework.store.channel import ChannelPool
 from framework.store.script import Script
 from framework.tasks.job_ends import EVENT_ENDS

@@ -22,7 +22,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
-from framework.recover.quarantine import quarantine_counter
+from framework.recover.suspects import quarantine_counter
 from framework.wire import keys
 from framework.wire.job import decode
 from framework.wire.json import dumps

@@ -13,8 +13,7 @@ from framework.errors import QueueReplacedError
 from framework.migrate import queues as module
 from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota
 from framework.migrate.queues import QueueMigrator
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.reaper import Reaper
+from framework.recover.reaper import FailureDetector, Reaper
 from framework.store.connect import Endpoint, open_client
 from framework.timings import STANDARD
 from framework.wire import keys

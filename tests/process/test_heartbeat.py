@@ -12,8 +12,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
 from framework.process.heartbeat import PeriodicTask, ProcessLease, Watchdog
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.reaper import Reaper
+from framework.recover.reaper import FailureDetector, Reaper
 from framework.store.script import RENEW_CHILDREN
 from framework.timings import STANDARD
 from framework.wire import keys

@@ -14,7 +14,7 @@ from framework.declare import registry
 from framework.execute.job_log import JobLog
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
-from framework.process import tasks as tasks_module
+from framework.process import components
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
@@ -115,7 +115,7 @@ def idle(redis, redis_url, short_path, monkeypatch):
     with monkeypatch.context() as patch, registry.isolated():
         patch.setattr(time, "monotonic", clock)
         patch.setattr(process_clock, "monotonic", clock)
-        patch.setattr(tasks_module, "jittered", lambda period_s: period_s * process.jitter)
+        patch.setattr(components, "jittered", lambda period_s: period_s * process.jitter)
         process = IdleProcess(settings, clock)
         process.run(30)
         yield process

@@ -3,8 +3,7 @@
 import pytest
 
 from framework.process.heartbeat import ProcessLease
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.reaper import Reaper
+from framework.recover.reaper import FailureDetector, Reaper
 from framework.wire import keys
 from framework.wire.keys import SetLimits
 

@@ -15,9 +15,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework import supervised_threads
 from framework.call_threads import CallThreads
 from framework.features.consistency.servers import DatabaseServer
+from framework.process.boot import wait_for_redis
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Watchdog
-from framework.process.redis_at_boot import wait_for_redis
 from framework.process.signals import SignalQueue
 from framework.store.connect import Endpoint
 from framework.supervised_threads import SupervisedThread, ThreadStartError, report_to

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pytest
 
-from framework.process.forced_end import DEATH_LIMIT_S
+from framework.process.events import DEATH_LIMIT_S
 from tests.cluster.conftest import children, cluster, has_ended
 from tests.harness import DIED, enqueue, until
 

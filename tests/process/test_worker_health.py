@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from framework.execute.stats import RunningJobs
-from framework.process.metrics_text import metrics_text
 from framework.process.shared_state import ProcessState, SharedState
-from framework.process.worker_health import WorkerHealth
+from framework.process.worker_health import WorkerHealth, metrics_text
 from framework.timings import STANDARD
 from tests.harness import enqueue, until
 from tests.tables import each_row

@@ -12,17 +12,14 @@ from framework.errors import PayloadError
 from framework.features.deduplication.push import Deduplicator
 from framework.features.flags.flag import decode_flag
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process import push_back, record, tasks
+from framework.process import components, push_back, record
 from framework.process.signals import accepted_signals
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.recover import reaper
-from framework.recover.interruptions import InterruptionLimit
-from framework.recover.suspects import RunEvidence
+from framework.recover.suspects import InterruptionLimit, RunEvidence
 from framework.route.router import Router
-from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_action import DueAction
-from framework.schedule.due_job_planner import DueJobPlanner
+from framework.schedule.cross_shard import CrossShardTransfer, DueAction
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.settings.model import RoutingRule
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
@@ -166,9 +163,9 @@ def check_frames(frames: list[bytes]) -> str:
         absent=AbsentKeys(),
     )
     process: Any = SimpleNamespace(_components=parts)
-    process._read_paused = partial(tasks.ProcessTasks._read_paused, process)
+    process._read_paused = partial(components.ProcessTasks._read_paused, process)
     process._paused, process._blocked, process._log = [], [], SimpleNamespace(info=lambda *_, **__: None)
-    tasks.ProcessTasks.read_pauses(process)
+    components.ProcessTasks.read_pauses(process)
     expect(all(isinstance(name, str) for names in paused for name in names), "names are text")
     return "signals" if signals else "nothing"
 

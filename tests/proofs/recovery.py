@@ -12,18 +12,15 @@ from redis import Redis
 
 from framework.features.deduplication.push import Deduplicator
 from framework.features.pause.resumer import resume
-from framework.fetch.call import FetchCall
+from framework.fetch.pipeline import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter
 from framework.push.size_limiter import SizeLimiter, SizeLimits
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.reaper import Reaper, mark_dead
+from framework.recover.reaper import FailureDetector, Reaper, mark_dead
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_job_planner import DueJobPlanner
-from framework.schedule.poll_timing import PollTiming
-from framework.schedule.poller import Poller
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
+from framework.schedule.poller import Poller, PollTiming
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
 from framework.store.script import HEARTBEAT, RELEASE_WAITING

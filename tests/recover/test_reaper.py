@@ -9,10 +9,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
-from framework.recover.failure_detector import FailureDetector
-from framework.recover.interruptions import InterruptionLimit
-from framework.recover.reaper import Reaper, mark_dead
-from framework.recover.suspects import MAX_UNACKNOWLEDGED, SuspectRunner
+from framework.recover.reaper import FailureDetector, Reaper, mark_dead
+from framework.recover.suspects import MAX_UNACKNOWLEDGED, InterruptionLimit, SuspectRunner
 from framework.store.script import HEARTBEAT, RECLAIM
 from framework.timings import STANDARD
 from framework.wire import keys

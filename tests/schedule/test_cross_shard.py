@@ -15,10 +15,8 @@ from framework.finish.status_writer import StatusWriter
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
 from framework.schedule.cross_shard import TRANSFER_WITHIN_S, TRANSFERRED_GUARD_S, UNAVAILABLE_S, CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_job_planner import DueJobPlanner
-from framework.schedule.poll_timing import PollTiming
-from framework.schedule.poller import PAGE_SIZE, Poller
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
+from framework.schedule.poller import PAGE_SIZE, Poller, PollTiming
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards

@@ -13,10 +13,8 @@ from framework.finish.status_writer import StatusWriter
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_job_planner import DueJobPlanner
-from framework.schedule.poll_timing import PollTiming
-from framework.schedule.poller import Poller
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
+from framework.schedule.poller import Poller, PollTiming
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint

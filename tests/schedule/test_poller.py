@@ -16,10 +16,8 @@ from framework.process_clock import process_clock
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
-from framework.schedule.destination import DestinationResolver
-from framework.schedule.due_job_planner import DueJobPlanner
-from framework.schedule.poll_timing import PollTiming
-from framework.schedule.poller import PAGE_SIZE, Poller
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
+from framework.schedule.poller import PAGE_SIZE, Poller, PollTiming
 from framework.wire import keys
 from framework.wire.footprint import MemoryBudget
 from framework.wire.json import dumps

@@ -13,8 +13,7 @@ from framework.features.health.settings import HealthSection
 from framework.features.isolation.server_process import MARK_VARIABLE
 from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
-from framework.process.signals import TERMINAL_VARIABLE
-from framework.process.supervisor_link import SUPERVISOR_VARIABLE
+from framework.process.signals import SUPERVISOR_VARIABLE, TERMINAL_VARIABLE
 from framework.settings.base import SettingsSchema
 from framework.settings.environment import INTERNAL_VARIABLES
 from tests.tables import each_row

@@ -9,10 +9,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.errors import ShardUnavailableError
-from framework.fetch.call import FetchCall
+from framework.fetch.pipeline import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.heartbeat import ProcessLease
-from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import FailureDetector
 from framework.shard.shard import Shard
 from framework.store import deadline as deadline_module
 from framework.store.channel import Channel

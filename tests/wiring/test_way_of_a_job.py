@@ -119,10 +119,10 @@ import threading
 
 import tracer
 
-from framework.fetch import quotas
+from framework.fetch import queues
 
 # A traced job is slow; jobs of a burst count as quick at more than 10,000 a second.
-quotas.QUICK_PER_S = 0.0
+queues.QUICK_PER_S = 0.0
 files, found = [], []
 
 

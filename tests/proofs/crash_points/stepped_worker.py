@@ -14,7 +14,7 @@ from framework.cluster.supervisor import ChildLeases
 from framework.execute.job_log import JobLog
 from framework.fetch import fetcher, leader, pipeline
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process import redis_at_boot
+from framework.process import boot
 from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
@@ -73,7 +73,7 @@ class SteppedWorker:
             self._step(self._loops["lease"])
             return
         self._started = True
-        if redis_at_boot.wait_for_redis(self._shard, self.parts, SignalQueue(), _check_nothing) is not None:
+        if boot.wait_for_redis(self._shard, self.parts, SignalQueue(), _check_nothing) is not None:
             self._environment.notes.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:

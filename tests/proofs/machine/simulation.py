@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.execute import execution, processor, threads
 from framework.fetch import blocking, fetcher, leader, pipeline
 from framework.process import heartbeat, launcher, record
-from framework.recover import failure_detector, suspects
+from framework.recover import reaper, suspects
 from framework.store import channel, script
 from framework.store.channel import Channel
 from tests.lua import SCRIPTS
@@ -30,7 +30,7 @@ _TICK_S = 0.001  # every step takes a moment: so rates can be measured, and no t
 
 _THREADED = (suspects, threads, pipeline, heartbeat, leader, processor)
 _STARTING = (threads, heartbeat)
-_TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
+_TIMED = (suspects, execution, reaper, heartbeat, launcher, blocking, record)
 _CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel, "clock"))
 
 _failing: WeakSet[Channel] = WeakSet()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from framework.errors import BusinessError
 from framework.execute.execution import Execution
-from framework.fetch.quotas import AHEAD_JOBS
+from framework.fetch.queues import AHEAD_JOBS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Malformed, Snoozed, UnknownClass
 from framework.recover.suspects import MAX_UNACKNOWLEDGED

@@ -14,7 +14,7 @@ from framework.errors import BusinessError, Discard, RetryLater
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process import redis_at_boot
+from framework.process import boot
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import WorkerOptions
@@ -169,7 +169,7 @@ class Worker(Owner):
             part._monotonic = clock.monotonic
 
     def _main(self) -> None:
-        if redis_at_boot.wait_for_redis(self._shard, self.parts, self.signals, _check_nothing) is None:
+        if boot.wait_for_redis(self._shard, self.parts, self.signals, _check_nothing) is None:
             Launcher(self.parts, self.signals).run()
         self.gone = True
 

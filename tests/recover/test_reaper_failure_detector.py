@@ -1,6 +1,6 @@
 import pytest
 
-from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import FailureDetector
 
 
 def detector_after(*beats, held=True):

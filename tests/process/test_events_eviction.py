@@ -1,6 +1,6 @@
 import pytest
 
-from framework.process.eviction_check import EvictionCheck
+from framework.process.events import EvictionCheck
 from framework.timings import STANDARD
 from tests.harness import opened
 from tests.servers.guarded import narrowed

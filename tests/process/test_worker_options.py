@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from framework.errors import ConfigurationError
-from framework.process import descriptors
+from framework.process import worker_options
 
 
 @pytest.mark.parametrize("command", [("worker", "-q", "default"), ("cluster", "default")], ids=["worker", "cluster"])
@@ -35,10 +35,10 @@ def test_boot_with_16_descriptors_ends_with_78_and_the_need(cold_site, command):
 
 @pytest.mark.parametrize(("limit", "refused"), [(55, True), (56, False), (-1, False)])
 def test_descriptor_need_is_the_sum_of_its_parts(monkeypatch, limit, refused):
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(worker_options.resource, "getrlimit", lambda _: (limit, limit))
     if not refused:
-        descriptors.check_worker(slots=10, queues=[8], shards=2)
+        worker_options.check_worker(slots=10, queues=[8], shards=2)
         return
     with pytest.raises(ConfigurationError, match="32 of its own, 10 for 10 slots, 8 for 8 queues") as caught:
-        descriptors.check_worker(slots=10, queues=[8], shards=2)
+        worker_options.check_worker(slots=10, queues=[8], shards=2)
     assert f"the hard limit is {limit}" in str(caught.value)

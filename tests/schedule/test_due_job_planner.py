@@ -4,7 +4,7 @@ from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.errors import ConfigurationError, PayloadError
 from framework.route.router import Router
-from framework.schedule.destination import DestinationResolver
+from framework.schedule.due_job_planner import DestinationResolver
 from framework.settings.model import RoutingRule
 from tests.harness import payload
 

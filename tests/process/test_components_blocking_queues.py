@@ -3,7 +3,7 @@
 import pytest
 
 from framework.fetch.queues import QueueOrder
-from framework.process.blocking_queues import BlockingQueues
+from framework.process.components import BlockingQueues
 from framework.wire import keys
 from tests.harness import enqueue, until
 from tests.tables import each_row

@@ -1,5 +1,7 @@
-"""Wait for Redis at the boot of a worker process, and check the rights of its user."""
+"""Wait for Redis at the boot of a worker process, check the rights of its user, and print the banner of a terminal."""
 
+import os
+import platform
 import time
 from collections.abc import Callable
 
@@ -17,6 +19,9 @@ from framework.shard.shard import Shard
 from framework.store.connect import UnsupportedServerError, tls_advice
 from framework.store.rights import MissingRights, missing_worker_rights
 from framework.telemetry import logs
+from framework.telemetry.logs import ServerLog
+from framework.text import format_count, visible
+from framework.version import VERSION
 
 _NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"
 
@@ -150,3 +155,25 @@ def _missing_rights(settings: CoreSettings, shard: Shard, refused: MissingRights
         f"the ACL of {shard.endpoint.shown} refuses {' and '.join(missing)} to the user {user!r}. Grant what is missing with `ACL "
         f"SETUSER {user} {refused.rules}`, or all that a worker needs: `{command(f'acl worker --user {user}')}` prints it",
     )
+
+
+def banner_text(shard: Shard, slots: int, timeout_s: float) -> str:
+    """Return the text that describes the process and the way to stop it."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    lines = [
+        "",
+        f"  application-worker {VERSION}",
+        f"  {python}, process {os.getpid()}, {format_count(slots, 'job')} at a time",
+        f"  shard {shard.name}: {shard.endpoint.shown}",
+        "",
+        f"  Ctrl-C stops: running jobs get {timeout_s:g} s to end, the others go back to their queues.",
+        "  A second Ctrl-C stops at once: running jobs go back, too, and run again from their beginning.",
+        "  Ctrl-Z fetches no more jobs.",
+        "",
+    ]
+    return "".join(f"{visible(line)}\n" for line in lines)
+
+
+def print_banner(log: ServerLog, shard: Shard, slots: int, timeout_s: float) -> None:
+    """Print the banner if ``log`` writes text to a terminal."""
+    log.show(banner_text(shard, slots, timeout_s))
