@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from framework.admin import port as admin_port
 from framework.declare import port
+from framework.features.tasks import access as task_access
 from framework.lazy_names import load_name, public_names
-from framework.tasks import access as task_access
 
 if TYPE_CHECKING:
     from framework.application_worker import ApplicationWorker

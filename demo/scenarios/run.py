@@ -22,8 +22,8 @@ from demo.scenarios.view import TaskView, task_view
 from demo.stop import StopSignal
 from demo.summary import heading, shown_path
 from framework.errors import FrameworkError
+from framework.features.tasks.database import TaskDatabase
 from framework.tasks import JobEvent, Task, TaskProgress
-from framework.tasks.database import TaskDatabase
 
 SCENARIOS: Mapping[str, type[Scenario]] = {"enrol": Enrol, "import": ProductImport, "export": Export}
 WORKER_PROCESSES = 2

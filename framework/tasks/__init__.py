@@ -12,21 +12,21 @@ names the database. Needs the extra ``tasks``. Each name is loaded at its first 
 
 from typing import TYPE_CHECKING, Any
 
+from framework.features.tasks.access import missing_library
 from framework.lazy_names import load_name, public_names
-from framework.tasks.access import missing_library
 
 if TYPE_CHECKING:
-    from framework.tasks.progress import EventMessage, JobEvent, TaskProgress
-    from framework.tasks.task import Task, story
+    from framework.features.tasks.progress import EventMessage, JobEvent, TaskProgress
+    from framework.features.tasks.task import Task, story
 
 __all__ = ["EventMessage", "JobEvent", "Task", "TaskProgress", "story"]
 
-_MODULES = {"Task": "framework.tasks.task", "story": "framework.tasks.task"}
+_MODULES = {"Task": "framework.features.tasks.task", "story": "framework.features.tasks.task"}
 
 
 def __getattr__(name: str) -> Any:
     try:
-        return load_name(globals(), name, _MODULES.get(name, "framework.tasks.progress"))
+        return load_name(globals(), name, _MODULES.get(name, "framework.features.tasks.progress"))
     except ModuleNotFoundError as error:
         raise missing_library(error) from error
 

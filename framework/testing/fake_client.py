@@ -21,6 +21,7 @@ from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
 from framework.features.limiters.store import LimiterStore
 from framework.features.results.calls import RESULTS
 from framework.features.results.store import JobResults
+from framework.features.tasks.access import IN_MEMORY, LazyRecorder
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
@@ -28,7 +29,6 @@ from framework.push.protection import PayloadProtection
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.router import open_router
 from framework.shard.shards import Shards
-from framework.tasks.access import IN_MEMORY, LazyRecorder
 from framework.testing.fake_redis import FakeShard
 from framework.testing.fake_worker import FakeTools
 from framework.testing.stubs import StubFlags, Stubs

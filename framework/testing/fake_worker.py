@@ -30,6 +30,7 @@ from framework.features.health.indicator import registered as indicators
 from framework.features.health.settings import POSTGRES_INDICATORS
 from framework.features.health.worker import HEALTH_POLICY
 from framework.features.iteration.store import Iterations, RedisIteration
+from framework.features.tasks.access import LazyRecorder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, Interrupted, Succeeded
@@ -48,7 +49,6 @@ from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import Poller
 from framework.store.script import FETCH
-from framework.tasks.access import LazyRecorder
 from framework.telemetry.logs import ServerLog
 from framework.telemetry.sentry import NoTracker
 from framework.testing.fake_redis import FakeShard

@@ -1,7 +1,7 @@
 """Give ``framework.admin`` and ``framework.tasks`` the shards and the settings of the process."""
 
 from framework.admin.port import Access
-from framework.tasks.access import TaskAccess
+from framework.features.tasks.access import TaskAccess
 from framework.wiring.client import process_client
 
 

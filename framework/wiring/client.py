@@ -9,6 +9,7 @@ from framework.all_settings import Settings, load
 from framework.declare import port
 from framework.declare.request import BulkRequest, PushRequest, bind_all
 from framework.execute.inline import run_inline
+from framework.features.tasks.access import LazyRecorder
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
@@ -21,7 +22,6 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
 from framework.route.router import Router, checked_router, open_router
 from framework.shard.shards import open_shards
-from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
 from framework.types import Jid, JobState

@@ -10,6 +10,7 @@ from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
 from framework.execute.job_log import JobLog
 from framework.feature import Late
+from framework.features.tasks.upkeep import TaskUpkeep
 from framework.process.boot import check_rights, print_banner, wait_for_redis
 from framework.process.boot_warnings import (
     warn_readable_keys,
@@ -45,7 +46,6 @@ from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import hold_reports, report_to
-from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
 from framework.version import VERSION

@@ -83,7 +83,14 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     pauses = "framework/admin/queue_actions.py: LTRIM"
     # A fake frees the slots that a test has taken.
     slots = "framework/testing/stubs.py: ZREM"
-    known = [pauses, batches, *results, "framework/process/record.py: RPOP", "framework/tasks/spool.py: ZREM", slots]
+    known = [
+        pauses,
+        batches,
+        *results,
+        "framework/features/tasks/spool.py: ZREM",
+        "framework/process/record.py: RPOP",
+        slots,
+    ]
     assert taking == known
 
 

@@ -28,9 +28,9 @@ from framework.wire import keys
 from framework.wire.footprint import MemoryBudget
 from framework.wire.json import dumps
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
+from tests.features.tasks.task_bench import TaskBench, change
 from tests.harness import IDENTITY, compressed, encoded, enqueue, until, unwrapped
 from tests.servers.guarded import narrowed
-from tests.tasks.task_bench import TaskBench, change
 
 LABEL = contextvars.ContextVar("label", default="none")
 

@@ -19,6 +19,7 @@ FRONT_DOORS = {
     "batches": ("batches",),
     "concurrency": ("throttling",),
     "consistency": ("databases",),
+    "cron": ("leader",),
     "flags": ("flags",),
     "health": ("health",),
     "leases": ("lease",),

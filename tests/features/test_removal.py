@@ -49,7 +49,6 @@ with EmbeddedWorker(["default"], concurrency=1) as worker:
 
 IN_CORE = {
     "batches": "store/script.py names the part batches/batch",
-    "cron": "framework/cron is not in its room",
     "iteration": "wiring/capsule_parts.py reads its setting",
     "tasks": "framework/tasks is not in its room",
 }

@@ -19,6 +19,7 @@ from framework.features.flags.redis_flags import RedisFlags, set_flag
 from framework.features.pause.admission import PausePolicy
 from framework.features.pause.state import PauseState
 from framework.features.pause.strategies import PauseStrategies
+from framework.features.tasks.job_ends import EVENT_ENDS
 from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
@@ -29,15 +30,14 @@ from framework.recover.reaper import FailureDetector, Reaper
 from framework.recover.suspects import InterruptionLimit
 from framework.store.channel import ChannelPool
 from framework.store.script import Script
-from framework.tasks.job_ends import EVENT_ENDS
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
 from framework.wire.keys import SetLimits
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.features.iteration.iterable_jobs import iterable
+from tests.features.tasks.task_bench import TaskBench
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
-from tests.tasks.task_bench import TaskBench
 
 JID = "ab" * 12
 BID = "aw-batch"

@@ -15,16 +15,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework import supervised_threads
 from framework.call_threads import CallThreads
 from framework.features.consistency.servers import DatabaseServer
+from framework.features.tasks.writer import EventWriter
 from framework.process.boot import wait_for_redis
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Watchdog
 from framework.process.signals import SignalQueue
 from framework.store.connect import Endpoint
 from framework.supervised_threads import SupervisedThread, ThreadStartError, report_to
-from framework.tasks.writer import EventWriter
 from framework.wire import keys
+from tests.features.tasks.task_bench import TaskBench, change
 from tests.harness import DIED, RecordingTracker, enqueue, until
-from tests.tasks.task_bench import TaskBench, change
 
 JOBS = """
 import time

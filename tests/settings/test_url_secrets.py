@@ -5,9 +5,9 @@ from pydantic import BaseModel
 
 from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError
+from framework.features.tasks.database import TaskDatabase
 from framework.settings.urls import shown_url
 from framework.store.embedded import endpoint_of
-from framework.tasks.database import TaskDatabase
 
 CANARY = "hunter2"
 TASKS = f"postgresql://u:{CANARY}@h/d?password={CANARY}&sslpassword={CANARY}"

@@ -22,13 +22,13 @@ from framework.features.cron.store import CronStates
 from framework.features.cron.worker import open_cron
 from framework.features.results.calls import RESULTS
 from framework.features.results.keys import result_facts
+from framework.features.tasks.change import EventChange
+from framework.features.tasks.spool import drain
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext
 from framework.push.protection import open_protection
 from framework.route.router import open_router
 from framework.tasks import Task
-from framework.tasks.change import EventChange
-from framework.tasks.spool import drain
 from framework.testing import real
 from framework.testing.fake_worker import silent_log
 from framework.wire import keys

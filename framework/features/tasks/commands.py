@@ -4,15 +4,13 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from framework import tasks as api
+from framework.features.tasks.access import current, load_part
 from framework.features.tasks.settings import TaskSettings
-from framework.tasks.access import current
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import confirm, json_option, modules_option, yes_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
@@ -20,14 +18,15 @@ from framework.terminal.project import load_project
 from framework.text import format_age, format_count, visible
 
 if TYPE_CHECKING:
-    from framework.tasks import JobEvent
-    from framework.tasks.retention import Pruned
+    from framework.features.tasks.progress import JobEvent
+    from framework.features.tasks.retention import Pruned
+    from framework.features.tasks.task import Task
 
 _HEADINGS = ("TASK", "TITLE", "OWNER", "AGE", "JOBS", "ENDED", "FAILED", "STATE")
 _EVENT_HEADINGS = ("EVENT", "JID", "CLASS", "STATUS", "STATE", "RUNS", "REASON")
 _LONGEST_REASON = 100
 _MAX_COUNTED = 10_000
-"""As ``framework.tasks.retention`` counts."""
+"""As ``framework.features.tasks.retention`` counts."""
 
 
 @click.group("tasks", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,10 +47,8 @@ def tasks() -> None:
 @reports_errors
 def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
     """List tasks, the newest first."""
-    # First, because it raises the error for a missing extra.
     name = current().recorder.store.database.name
-    read: Any = import_module("framework.tasks.task")
-    found: list[dict[str, Any]] = read.page_as_json(owner=owner, tenant=tenant, limit=limit)
+    found: list[dict[str, Any]] = load_part("task").page_as_json(owner=owner, tenant=tenant, limit=limit)
     if as_json:
         echo_json({"tasks": found})
     elif found:
@@ -66,7 +63,7 @@ def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bo
 @reports_errors
 def show_task(*, task_id: str, as_json: bool) -> None:
     """Show a task: its progress, and the number of its jobs by status."""
-    facts = api.Task.get(task_id).as_json()
+    facts = _task(task_id).as_json()
     if as_json:
         echo_json(facts)
         return
@@ -88,7 +85,7 @@ def show_task(*, task_id: str, as_json: bool) -> None:
 @reports_errors
 def list_failures(*, task_id: str, after: int, limit: int, as_json: bool) -> None:
     """List the failed jobs of a task with their reasons."""
-    page = api.Task.get(task_id).failures(after=after, limit=limit)
+    page = _task(task_id).failures(after=after, limit=limit)
     if as_json:
         echo_json({"failures": [one.as_json() for one in page]})
     elif page:
@@ -105,7 +102,7 @@ def list_failures(*, task_id: str, after: int, limit: int, as_json: bool) -> Non
 @reports_errors
 def cancel_task(*, task_id: str, yes: bool) -> None:
     """Cancel the jobs of a task that have not ended. Jobs that wait end when their turn comes, without running."""
-    task = api.Task.get(task_id)
+    task = _task(task_id)
     confirm(f"Cancel {format_count(task.progress().open, 'job')} of task {task_id}?", yes=yes)
     echo(f"{format_count(task.cancel(), 'job', 'is')} cancelled: a waiting job ends when its turn comes.")
 
@@ -121,7 +118,7 @@ def retry_task(*, task_id: str, modules: Sequence[str], yes: bool) -> None:
     Status 1: the arguments of some are not stored, or their class is not loaded; nothing was pushed.
     """
     load_project(modules)
-    task = api.Task.get(task_id)
+    task = _task(task_id)
     confirm(f"Push {format_count(task.progress().failed, 'failed job')} of task {task_id} again?", yes=yes)
     echo(f"{format_count(task.retry_failed(), 'job', 'is')} pushed again.")
 
@@ -170,7 +167,7 @@ def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool)
         raise click.UsageError("Give --older-than, or set tasks.keep: without one of them, all tasks are kept.")
     database = access.recorder.store.database
     # Loads SQLAlchemy, which the line before has found.
-    retention: Any = import_module("framework.tasks.retention")
+    retention = load_part("retention")
     with archive.open("a", encoding="utf-8") if archive else nullcontext() as lines:
         opened = retention.Retention(database, days, lines)
         confirm(f"Remove {_counted(opened.count_tasks())}, and events without a task, for good?", yes=yes)
@@ -201,7 +198,7 @@ def story(*, jid: str, after: int, limit: int, as_json: bool) -> None:
 
     Status 1: the job is not recorded.
     """
-    event, messages = api.story(jid, after=after, limit=limit)
+    event, messages = load_part("task").story(jid, after=after, limit=limit)
     if as_json:
         echo_json({**event.as_json(), "messages": [one.as_json() for one in messages]})
         return
@@ -215,6 +212,11 @@ def story(*, jid: str, after: int, limit: int, as_json: bool) -> None:
 
 def _counted(count: int) -> str:
     return f"{'' if count < _MAX_COUNTED else 'at least '}{format_count(count, 'task')}"
+
+
+def _task(task_id: str) -> "Task":
+    found: Task = load_part("task").Task.get(task_id)
+    return found
 
 
 def _event_lines(event: "JobEvent") -> list[str]:

@@ -4,22 +4,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
 from redis.exceptions import RedisError
 
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
-from framework.tasks.access import current, missing_library
+from framework.features.tasks.access import current, load_part
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import confirm, json_option, yes_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
 from framework.text import format_age, format_count, visible
 
 if TYPE_CHECKING:
-    from framework.tasks.ledger import Ledger, LostJob
+    from framework.features.tasks.ledger import Ledger, LostJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -133,11 +132,7 @@ def heal(*, grace_s: float, since_h: float, yes: bool, as_json: bool) -> None:
 
 def _open(grace_s: float) -> "Ledger":
     access = current()
-    try:
-        made: Any = import_module("framework.tasks.ledger")
-    except ModuleNotFoundError as error:
-        raise missing_library(error) from error
-    opened: Ledger = made.Ledger(
+    opened: Ledger = load_part("ledger").Ledger(
         access.shards, access.recorder.store.database, access.settings.size_limit, grace_s=grace_s
     )
     return opened

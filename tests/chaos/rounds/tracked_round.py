@@ -16,8 +16,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from framework.features.tasks.database import TaskDatabase
 from framework.recover.reaper import mark_dead
-from framework.tasks.database import TaskDatabase
 from framework.wire import keys
 from tests.harness import Process, Site, until
 from tests.postgres import Postgres, running
