@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pydantic_settings import SettingsConfigDict
 
+from framework.declare.own_features import load_features
+from framework.feature import use_own_features
 from framework.features.concurrency.settings import ConcurrencySettings
 from framework.features.cron.settings import CronSettings
 from framework.features.encryption.settings import EncryptionSettings
@@ -35,9 +37,11 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride] - see Hea
 
 
 def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """Return the settings of this process. See ``load_as``.
+    """Return the settings of this process (see ``load_as``), and load the features that they name.
 
     Raises:
         ConfigurationError: with every problem, its file and its key.
     """
-    return load_as(Settings, env, cwd)
+    settings = load_as(Settings, env, cwd)
+    use_own_features(load_features(settings.features, settings.config_file_label("application.yml")))
+    return settings

@@ -5,7 +5,7 @@ script, per process; never per job. This file stands below all others, so it nam
 part stands in the comment of its field, and is written where the part is defined.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -123,6 +123,23 @@ class Feature:
 
 
 _ALL: "Late[tuple[Feature, ...]]" = Late("framework.features.order:FEATURES")
+
+
+_own: tuple[Feature, ...] = ()
+
+
+def own_features() -> tuple[Feature, ...]:
+    """Return the records of the application's features, which stand behind those of the framework where the core reads them.
+
+    They have no part in scripts, rights and protection, and nothing is decided by them for each job of another feature.
+    """
+    return _own
+
+
+def use_own_features(records: Iterable[Feature]) -> None:
+    """Let the core read the records of the application, instead of those before. Whoever loads the settings calls it."""
+    global _own  # noqa: PLW0603 - a fact of the process, as its settings are
+    _own = tuple(records)
 
 
 @cache

@@ -103,7 +103,7 @@ def load(modules: Sequence[str]) -> None:
     Installed packages come first on the import path and the working directory last; only the modules named here are
     looked for in the working directory first. Raises ConfigurationError naming every module that could not be imported.
     """
-    _add_working_directory()
+    add_working_directory()
     problems: list[ConfigurationProblem] = []
     for name in modules:
         taken = _name_conflict_message(name.partition(".")[0])
@@ -118,7 +118,7 @@ def load(modules: Sequence[str]) -> None:
 
 def check_importable(modules: Sequence[str]) -> None:
     """Check that every module can be found, without importing it. Raises ConfigurationError otherwise."""
-    _add_working_directory()
+    add_working_directory()
     problems = [
         ConfigurationProblem(name, "", _missing_module_message(name))
         for name in modules
@@ -149,7 +149,7 @@ def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
             _registry.by_name.update(saved)
 
 
-def _add_working_directory() -> None:
+def add_working_directory() -> None:
     """Let modules of the working directory be imported. It goes to the end of the path, so no installed module is replaced."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:

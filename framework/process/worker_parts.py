@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeVar, cast
 
-from framework.execute.admission import AdmissionChain, StagedPolicy
+from framework.declare.declaration import Declaration
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest, StagedPolicy
 from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
 from framework.execute.job_log import JobLog
 from framework.execute.run_parts import AroundRun, CursorStore, DetachedRuns
 from framework.execute.stats import RunningJobs
-from framework.feature import Late, features
+from framework.feature import Feature, Late, features, own_features
+from framework.finish.outcome import Deferred, Discarded, NotAdmitted
 from framework.finish.status_writer import StatusWriter
 from framework.process.events import ProcessEvents
 from framework.process.lifecycle import LifecycleEvents
@@ -23,12 +26,18 @@ from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.telemetry.logs import LogRateLimit
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.footprint import MemoryBudget
 from framework.wire.keys import SetLimits, capsule_owner
 
 T = TypeVar("T")
+
+_OWN_FIELDS = ("policies", "refresh", "periodic")
+_OWN_STAGES = ("end", "hold", "check")
+"""The stages of policies that acquire nothing: an application may have those."""
+_LOG_INTERVAL_S = 60.0
 
 
 class ProcessContext:
@@ -149,11 +158,15 @@ class WorkerPart(NamedTuple):
 
 
 class WorkerParts:
-    """The parts of one worker process: the ``first`` one of the core, those of all features in their order, then added ones."""
+    """The parts of one worker process: the ``first`` one of the core, those of all features in their order, then added ones.
+
+    Behind those of the framework stand those of the application.
+    """
 
     def __init__(self, process: ProcessContext, first: WorkerPart) -> None:
         self._process = process
         self._parts = [first, *(one.worker.load()(process) for one in features() if one.worker is not None)]
+        self._parts += [own_part(one, one.worker.load()(process)) for one in own_features() if one.worker is not None]
 
     def add(self, part: WorkerPart) -> None:
         """Add a part, whose periodic work is the last. Call it before the process runs."""
@@ -219,3 +232,77 @@ class WorkerParts:
 
 def _no_policies(_owner: str) -> Sequence[StagedPolicy]:
     return ()
+
+
+# --- features of the application: their errors end no job and no process --------------------------------------------
+
+
+class OwnPolicy:
+    """A policy of the application. A job runs if it fails, or gives an outcome that only the framework may."""
+
+    def __init__(self, feature: str, policy: AdmissionPolicy) -> None:
+        self._feature = feature
+        self._policy = policy
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        try:
+            return self._policy.applies_to(declaration)
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._log(declaration, error)
+            return False
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        try:
+            found = self._policy.admit(request)
+            if found is None or isinstance(found, Deferred | Discarded):
+                return found
+            raise TypeError(f"admit returned {found!r}: it may return None, Deferred or Discarded")
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._log(request.declaration, error)
+            return None
+
+    def _log(self, declaration: Declaration, error: Exception) -> None:
+        self._log_limit.error(
+            declaration.wire_name,
+            f"the policy of the feature {self._feature} has failed for {declaration.wire_name}, so its jobs run. Look at the error",
+            "feature.failed",
+            error=error,
+            **{"class": declaration.wire_name},
+        )
+
+
+def own_part(feature: Feature, part: WorkerPart) -> WorkerPart:
+    """Return the part of a feature of the application, whose errors are logged.
+
+    Raises:
+        ConfigurationError: it has what only features of the framework may have.
+    """
+    refused = [name for name, value in part._asdict().items() if value and name not in _OWN_FIELDS]
+    refused += [f"a policy of the stage {one.stage}" for one in part.policies if one.stage not in _OWN_STAGES]
+    if refused:
+        allowed = f"refresh, periodic, and policies of the stages {', '.join(_OWN_STAGES)}"
+        message = f"the worker part of {feature.name} has {refused[0]}. Allowed: {allowed}"
+        raise ConfigurationError([ConfigurationProblem("features", feature.name, message)])
+    return WorkerPart(
+        policies=[StagedPolicy(one.stage, OwnPolicy(feature.name, one.policy)) for one in part.policies],
+        refresh=None if part.refresh is None else _guarded(feature.name, part.refresh),
+        periodic=[_guarded(feature.name, step) for step in part.periodic],
+    )
+
+
+def _guarded(feature: str, step: Callable[[], None]) -> Callable[[], None]:
+    log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def run() -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            log_limit.error(
+                feature,
+                f"the periodic work of the feature {feature} has failed; it is tried again. Look at the error",
+                "feature.failed",
+                error=error,
+            )
+
+    return run

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
-from framework.feature import Late, features
+from framework.feature import Late, features, own_features
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
 from framework.push.bulk import BulkPush
@@ -82,7 +82,7 @@ class Client:
 
     def join_features(self) -> None:
         """Let all features take part in the pushes of this client."""
-        self._steps = [one.push.load() for one in features() if one.push is not None]
+        self._steps = [one.push.load() for one in (*features(), *own_features()) if one.push is not None]
         deciding = next((one.locks for one in features() if one.locks is not None), None)
         self.locks = None if deciding is None else deciding.load()(self)
 

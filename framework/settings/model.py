@@ -288,6 +288,13 @@ class CoreSettings(HealthPortSettings):
         FileKey(expected="must be the name of a module, or a list of names"),
     ] = ("workers",)
     """Modules or packages that hold the workers."""
+    features: Annotated[
+        tuple[Annotated[str, AfterValidator(validators.object_name)], ...],
+        NoDecode,
+        BeforeValidator(validators.split_list),
+        FileKey(expected="must be a list of names, for example [shop.features:TENANT]"),
+    ] = ()
+    """Features of the application: the records (``framework.extending``) by module and name."""
     generated_files: Annotated[Path, BeforeValidator(validators.folder_path)] = Path("workers")
     """The folder of all_queues.yml and released.yml; a relative path begins at ``root``."""
     namespace_weights: Annotated[

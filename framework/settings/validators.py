@@ -215,6 +215,15 @@ def process_label(text: str) -> str:
     return text.strip()
 
 
+def object_name(name: str) -> str:
+    """Validate the name of an object in a module: ``shop.features:TENANT``."""
+    module, _, attribute = name.partition(":")
+    if not attribute.isidentifier():
+        raise ValueError("must be a module and a name in it, for example shop.features:TENANT")
+    module_name(module)
+    return name
+
+
 def module_name(name: str) -> str:
     """Validate the name of a module or package, as an import statement has it."""
     if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):

@@ -1,0 +1,56 @@
+"""The names for features of an application's own: records that the setting ``features`` names. See docs/guides/extending.md.
+
+TENANT = Feature(name="tenant", worker=Late("shop.features:tenant_part"))
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from framework.feature import Feature, Late, LateCommand
+from framework.lazy_names import load_name, public_names
+
+if TYPE_CHECKING:
+    from framework.admin.explain_reader import Blocker, ExplainReader
+    from framework.declare.declaration import Declaration
+    from framework.execute.admission import AdmissionPolicy, AdmissionRequest, StagedPolicy
+    from framework.finish.outcome import Deferred, Discarded
+    from framework.process.worker_parts import ProcessContext, WorkerPart
+    from framework.push.push_plan import PushPlan
+
+__all__ = [
+    "AdmissionPolicy",
+    "AdmissionRequest",
+    "Blocker",
+    "Declaration",
+    "Deferred",
+    "Discarded",
+    "ExplainReader",
+    "Feature",
+    "Late",
+    "LateCommand",
+    "ProcessContext",
+    "PushPlan",
+    "StagedPolicy",
+    "WorkerPart",
+]
+
+_MODULES = {
+    "AdmissionPolicy": "framework.execute.admission",
+    "AdmissionRequest": "framework.execute.admission",
+    "Blocker": "framework.admin.explain_reader",
+    "Declaration": "framework.declare.declaration",
+    "Deferred": "framework.finish.outcome",
+    "Discarded": "framework.finish.outcome",
+    "ExplainReader": "framework.admin.explain_reader",
+    "ProcessContext": "framework.process.worker_parts",
+    "PushPlan": "framework.push.push_plan",
+    "StagedPolicy": "framework.execute.admission",
+    "WorkerPart": "framework.process.worker_parts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return load_name(globals(), name, _MODULES.get(name, "framework.feature"))
+
+
+def __dir__() -> list[str]:
+    return public_names(globals())
