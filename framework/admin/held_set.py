@@ -28,7 +28,7 @@ from framework.admin.search import JobStore, list_held_stores, payload_of_member
 from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import ShardUnavailableError
-from framework.execute.slots import assign_free_slots
+from framework.execute.admission import assign_free_slots
 from framework.settings.model import SizeLimitSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard

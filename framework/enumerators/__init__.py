@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any
 from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
-    from framework.enumerators.enumerator import Enumerator
     from framework.enumerators.keyset import sql_batches, sql_rows
-    from framework.enumerators.redis_members import redis_hash, redis_set
-    from framework.enumerators.row_files import csv_rows, xlsx_rows
-    from framework.enumerators.sequences import batches, items
+    from framework.enumerators.plain import Enumerator, batches, csv_rows, items, redis_hash, redis_set, xlsx_rows
 
 __all__ = [
     "Enumerator",
@@ -31,15 +28,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Enumerator": "enumerator",
-    "batches": "sequences",
-    "csv_rows": "row_files",
-    "items": "sequences",
-    "redis_hash": "redis_members",
-    "redis_set": "redis_members",
+    "Enumerator": "plain",
+    "batches": "plain",
+    "csv_rows": "plain",
+    "items": "plain",
+    "redis_hash": "plain",
+    "redis_set": "plain",
     "sql_batches": "keyset",
     "sql_rows": "keyset",
-    "xlsx_rows": "row_files",
+    "xlsx_rows": "plain",
 }
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Row, Select, and_, or_
 from sqlalchemy.exc import NoSuchColumnError
 
-from framework.enumerators.enumerator import Enumerator
+from framework.enumerators.plain import Enumerator
 from framework.typeguards import short_repr
 from framework.wire.iteration_state import CursorError
 

@@ -12,17 +12,29 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError, Shutdown
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
-from framework.execute.early_end import cancelled_jid, early_end, outcome_of_stop, task_cancelled
-from framework.execute.forked_child import exit_with_outcome
 from framework.execute.job_log import JobLog, StartLine
-from framework.execute.perform import JobCaller, admitted, new_instance
+from framework.execute.outcomes import (
+    UnknownClassDelays,
+    cancelled_jid,
+    early_end,
+    malformed_outcome,
+    outcome_of_stop,
+    requested_outcome,
+    task_cancelled,
+)
+from framework.execute.perform import (
+    AroundRun,
+    CursorStore,
+    DetachedRuns,
+    JobCaller,
+    admitted,
+    exit_with_outcome,
+    new_instance,
+)
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.recording import JobRecorder, RunRecord, is_recorded_job
-from framework.execute.requested_outcome import malformed_outcome, requested_outcome
-from framework.execute.run_parts import AroundRun, CursorStore, DetachedRuns
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
-from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.answers import note_answer
 from framework.finish.outcome import SUCCEEDED, Cancelled, Discarded, Failed, Interrupted, Lost, Retired, RunOutcome

@@ -1,21 +1,76 @@
-"""Make the instance of one job, and call the method that runs its version."""
+"""Make the instance of one job, and call the method that runs its version, within what features do in the runs of jobs."""
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
-from contextlib import contextmanager
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any, ClassVar, NoReturn, TypeAlias, cast
 
 from framework.declare.declaration import Declaration
 from framework.declare.job_limiter import JobPermit
 from framework.errors import ArgumentsError, ArgumentsMismatchError
-from framework.execute.run_parts import AroundRun, RunCall
 from framework.execute.timeouts import Timeouts, await_within, timeout_of
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Failed, RunOutcome
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.telemetry import logs
 from framework.telemetry.context import META_PREFIX
+from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.job import TIMEOUT, version_of
+
+RunCall: TypeAlias = Callable[[], Coroutine[Any, Any, Any] | None]
+"""Calls ``perform``; returns the coroutine of an async method, which has not started."""
+
+
+class AroundRun(ABC):
+    """Runs jobs with a payload field within something. Safe from any thread."""
+
+    field: ClassVar[str]
+    """The payload field of these jobs, whose value is true. Other jobs pay nothing."""
+
+    @abstractmethod
+    def run(self, instance: Any, call: RunCall) -> Coroutine[Any, Any, Any] | None:
+        """Make the call, or return a coroutine that awaits the one of the call. Raises what the job raises."""
+
+
+class CursorStore(ABC):
+    """Stores how far the iterable jobs of one capsule are. Safe from any thread."""
+
+    @abstractmethod
+    def prepare(self, instance: Any, unit: UnitOfWork, payload: Payload) -> None:
+        """Let the instance of an iterable job store its cursor. Sends nothing."""
+
+
+class DetachedRuns(ABC):
+    """Runs the jobs of a worker process that run neither in its threads nor on its event loop. Safe from any thread."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do what the first run needs, before the turn of a suspect. Raises nothing."""
+
+    @abstractmethod
+    def run(self, payload: Payload, queue: str, instance: Any, capsule: str) -> bool:
+        """Run ``perform``; return whether every server middleware, of the capsule if it has one, yielded.
+
+        Raises what the job raises. The processor time of the run is in ``instance._aw_extra``.
+        """
+
+    @abstractmethod
+    def kill_all(self, timeout_s: float) -> None:
+        """End every run, and wait at most ``timeout_s`` for their ends. No run begins from now on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the runs have used, after the last one."""
+
+    @abstractmethod
+    def after_fork_in_child(self) -> None:
+        """Leave the runs to their process, in a child that a job has forked."""
 
 
 class JobCaller:
@@ -130,3 +185,23 @@ def new_instance(worker: Any, payload: Payload) -> Any:
         instance.job_version = version_of(payload)
     instance._aw_job = payload
     return instance
+
+
+def exit_forked_child(error: BaseException | None) -> NoReturn:
+    """Exit with the status of a plain program that ended so."""
+    status = 0
+    with suppress(BaseException):
+        if error is not None:
+            status = 1
+            if has_type(error, SystemExit):
+                status = error.code if type(error.code) is int else int(error.code is not None)
+            else:
+                traceback.print_exception(error)
+    logs.flush_output()
+    # Not `sys.exit`: the parent's exit handlers, threads and connections must not end here.
+    os._exit(status)
+
+
+def exit_with_outcome(outcome: RunOutcome | None) -> NoReturn:
+    """Exit as the run of a job has ended. Nothing is settled."""
+    exit_forked_child(outcome.error if isinstance(outcome, Failed) else None)

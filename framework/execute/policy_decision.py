@@ -1,24 +1,58 @@
-"""Ask the policies of a class about a job that is about to start, until Redis answers."""
+"""Ask the policies of a class about a job that is about to start, until Redis answers: alone, or with the jobs that start next.
+
+A thread that is about to start a job takes the next buffered jobs with it, asks for all of them by one script, and puts the others
+back with their answers. So several jobs share one round trip. In an idle process a job still needs only one round trip.
+
+At a crash: ``admit.lua`` leaves each job in the working list, with its slot, or moves it to the waiting jobs. Jobs that were
+taken along stay in flight. If the call fails, they go back to the buffer without an answer, and each is asked for alone: a slot
+that a call with a lost reply has taken is found again.
+"""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeAlias, cast
+from time import monotonic as clock
+from typing import Any, Protocol, TypeAlias, cast
 
+import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.backoff import backoff_s
-from framework.execute.admission import AdmissionPolicy, AdmissionRequest, ClassPolicies
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import PayloadError
+from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest, ClassPolicies, ClassTerms
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
-from framework.fetch.unit_of_work import FENCED
+from framework.fetch.fetcher import Fetcher
+from framework.fetch.unit_of_work import ADMITTED, FENCED, Admission, Preparation, UnitOfWork
 from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
 from framework.finish.outcome import Deferred, Held, Interrupted, Lost, NotAdmitted
+from framework.finish.status_writer import StatusWriter
 from framework.recover.suspects import is_suspect
+from framework.store.channel import ChannelPool
+from framework.store.script import ADMIT
 from framework.telemetry.logs import error_fields
+from framework.text import decode_escaped
+from framework.types import JobState, Payload
+from framework.wire import keys
 from framework.wire.compress import COMPRESSED
-from framework.wire.status_key import TrackedJob
+from framework.wire.job import BUFFERED_AT, EXPIRES_IN, timestamp
+from framework.wire.json import dumps
+from framework.wire.resources import (
+    HELD_LOCK_S,
+    JobResources,
+    Lock,
+    Slot,
+    make_slot,
+    milliseconds,
+    resource_fields,
+    resources_of,
+    slot_id,
+)
+from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
+from framework.wire.sub_queues import start_queue
 
 # Seconds between two tries of a policy while Redis does not answer.
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0
@@ -121,3 +155,245 @@ class PolicyDecision:
                 self._log.policy_unavailable(request.unit, error)
                 failures += 1
                 time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
+
+
+_RUNNING: JobState = "running"
+# States of a job: it waits for a slot; the script could not ask for it.
+_WAITS, _ERROR = 0, 3
+_MOVED = (_WAITS, FENCED)
+# If a job starts, no policy reads the counts.
+_ADMISSION = Admission(ADMITTED, 0, 0, 0)
+_MAX_ENCODED = 100
+
+# The request for one job: its unit, its id, the terms of its class, these as JSON, its slot and its lock, if it has them, and
+# its status. The last two are since when it has waited for a slot (epoch seconds, empty if it has not), and its scope (mostly None).
+# No named tuple, which takes three times as long to make.
+_Question: TypeAlias = tuple[
+    UnitOfWork, str, ClassTerms, str, Slot | None, Lock | None, TrackedJob | None, tuple[str, str] | None
+]
+_KnownClass: TypeAlias = tuple[Declaration, ClassPolicies]
+
+
+class GroupAdmission:
+    """Ask ``admit.lua`` for the jobs of one process. Safe from any thread."""
+
+    def __init__(
+        self,
+        channels: ChannelPool,
+        identity: str,
+        fetcher: Fetcher,
+        decoding: PayloadDecoder,
+        admission: AdmissionChain,
+        status_writer: StatusWriter,
+    ) -> None:
+        self._channels = channels
+        self._working = keys.working(identity)
+        self._fetcher = fetcher
+        self._decoding = decoding
+        self._admission = admission
+        self._status_writer = status_writer
+        self._resource_fields = resource_fields()
+
+    def admit(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> None:
+        """Ask for a job that is about to start, which every local policy admits, and for buffered jobs that start next.
+
+        The answers are in ``UnitOfWork.admission``; a job without one is to be asked for alone. Raises redis errors.
+        """
+        unit, payload = request.unit, request.payload
+        terms = policies.terms_of(request.declaration, unit.queue)
+        first = None if terms.alone else _question(unit, payload, terms, tracked)
+        if first is None:
+            return
+        unit.prepared = Preparation(payload)
+        taken = self._fetcher.take_next()
+        asked_at = clock()
+        try:
+            questions, classes = [first], dict[str, _KnownClass | None]()
+            for other in taken:
+                question = self._join(other, request.declaration, classes)
+                if question is not None:
+                    questions.append(question)
+            asked_at = clock()
+            self._ask(questions)
+        finally:
+            self._fetcher.put_back(taken, clock() - asked_at)
+
+    def _join(self, unit: UnitOfWork, first: Declaration, classes: dict[str, _KnownClass | None]) -> _Question | None:
+        """Return the question about a buffered job; ``None`` if it is to be asked for alone, or needs no question.
+
+        ``classes`` are those of this call by name, ``None`` for one whose jobs are each asked for alone.
+        """
+        if unit.prepared is not None:
+            return None
+        try:
+            payload = self._decoding.decode_small(unit)
+        except PayloadError:
+            return None
+        if payload is None:
+            return None
+        unit.prepared = Preparation(payload)
+        # A version may be unknown here; a suspect starts in its turn; compressed arguments may need memory: each alone.
+        # A job that may be too old takes no slot before that is known.
+        if "version" in payload or EXPIRES_IN in payload or payload.get(COMPRESSED) or is_suspect(payload):
+            return None
+        name = payload["class"]
+        known = classes[name] if name in classes else classes.setdefault(name, self._known_class(name, first))
+        if known is None:
+            return None
+        declaration, policies = known
+        tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
+        if tracked is None and not policies.remote:
+            return None
+        if not payload.keys().isdisjoint(self._resource_fields):
+            unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
+        if policies.local and not _admitted_locally(unit, payload, declaration, policies):
+            return None
+        terms = policies.terms_of(declaration, unit.queue)
+        return None if terms.alone else _question(unit, payload, terms, tracked)
+
+    def _known_class(self, name: str, first: Declaration) -> _KnownClass | None:
+        """Return a class whose jobs may be asked for with others; ``None`` for any other."""
+        worker = registry.find(name)
+        if worker is None:
+            return None
+        declaration: Declaration = worker.declaration()
+        policies = self._admission.policies_for(declaration)
+        # Code of the application may be slow: only that of the job which is about to start anyway.
+        alone = not policies.can_group or (policies.may_wait and declaration is not first)
+        return None if alone else (declaration, policies)
+
+    def _ask(self, questions: Sequence[_Question]) -> None:
+        # In one function: each job with a limit, a lock or a state pays for these lines.
+        classes: dict[str, int] = {}
+        names, job_keys, numbers, values = [self._working], list[str](), list[int](), list[str | bytes]()
+        for unit, jid, _, encoded, slot, lock, tracked, waited in questions:
+            number = classes.get(encoded)
+            if number is None:
+                number = classes[encoded] = len(classes) + 1
+                if slot is not None:
+                    names.append(slot.base)
+            numbers.append(number)
+            if lock is not None:
+                job_keys.append(lock.key)
+            if tracked is not None:
+                job_keys.append(keys.status(tracked.jid))
+            if waited is None:
+                values += (unit.data, jid)
+            else:
+                values += (unit.data, jid, *waited)
+        # A list of whole numbers is JSON.
+        shared = f"[[{','.join(classes)}],{numbers}]"
+        self._note_answers(questions, self._channels.run_script(ADMIT, names + job_keys, [shared, *values]))
+
+    def _note_answers(self, questions: Sequence[_Question], reply: Any) -> None:
+        if reply == ADMITTED:
+            for question in questions:
+                self._note_admitted(question)
+            return
+        for question, answer in zip(questions, reply, strict=True):
+            if answer == ADMITTED:
+                self._note_admitted(question)
+            else:
+                self._note_answer(question, answer)
+
+    def _note_admitted(self, question: _Question) -> None:
+        """Record that a job may start, before the unit is in the buffer: a job that returns to its queue releases what it has."""
+        unit, jid, terms, _, slot, lock, tracked, waited = question
+        prepared = unit.prepared
+        if prepared is None:
+            return
+        # Only a job that has waited may have a reservation: for most admitted jobs there is nothing to remove.
+        has_waited = waited is not None and bool(waited[0])
+        if has_waited and slot is not None and unit.resources is not None:
+            unit.resources.note_answer(slot, jid, taken=True)
+        if lock is not None and not terms.keeps_lock:
+            unit.release_lock(lock)
+        prepared.tracked = tracked
+        prepared.admission = _ADMISSION
+        # The hook of a job that has waited is still to be called.
+        prepared.starts = not (terms.acts_after or has_waited)
+
+    def _note_answer(self, question: _Question, answer: list[Any]) -> None:
+        """Record an answer with details: the job does not start, or its state was not written."""
+        unit, jid, _, _, slot, _, tracked, _ = question
+        state, prepared = int(answer[0]), unit.prepared
+        if state == _ERROR or prepared is None:
+            return
+        if state == ADMITTED:
+            self._note_admitted(question)
+            if tracked is not None:
+                error = redis.ResponseError(decode_escaped(answer[4]))
+                self._status_writer.on_write_failed(tracked, _RUNNING, error)
+            return
+        if slot is not None and unit.resources is not None:
+            unit.resources.note_answer(slot, jid, taken=False)
+        # A job that was refused is still in the working list.
+        prepared.moved = state in _MOVED
+        prepared.admission = Admission(state, *answer[1:4])
+
+
+def _admitted_locally(unit: UnitOfWork, payload: Payload, declaration: Declaration, policies: ClassPolicies) -> bool:
+    """Return whether each local policy admits the job; if one does not, its outcome is noted."""
+    prepared = unit.prepared
+    if policies.local_admit_all(declaration) or prepared is None:
+        return True
+    request = AdmissionRequest(unit, payload, declaration, registry.find(payload["class"]))
+    for policy in policies.local:
+        # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
+        prepared.local_outcome = policy.admit(request)
+        if prepared.local_outcome is not None:
+            prepared.moved = isinstance(prepared.local_outcome, Held | Lost)
+            return False
+    return True
+
+
+def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: TrackedJob | None) -> _Question | None:
+    """Return the question about a job, whose slot is noted; ``None`` if no policy asks anything of the script."""
+    resources = unit.resources
+    lock = resources.lock if terms.has_lock and resources is not None else None
+    base = terms.base
+    if not base and lock is None and tracked is None:
+        return None
+    jid, slot, waited, queue = slot_id(payload, unit.data), None, None, unit.queue
+    if base:
+        queue = start_queue(queue, payload)
+        slot = make_slot((base, f"{terms.owner} {jid}"))
+        # So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
+        if resources is None:
+            unit.resources = JobResources(None, [slot])
+        elif slot not in resources.slots:
+            resources.slots.append(slot)
+        if BUFFERED_AT in payload or terms.scope_of is not None:
+            since = timestamp(payload.get(BUFFERED_AT))
+            scope = "" if terms.scope_of is None else terms.scope_of(payload)
+            waited = ("" if since is None else f"{since:.6f}", scope)
+    key = (0 if lock is None else lock.ttl_s, 0 if tracked is None else tracked.ttl_s, waited is not None, queue)
+    encoded = terms.encoded.get(key)
+    if encoded is None:
+        encoded = _encoded(terms, queue, *key[:2], waited=key[2])
+        # Another writer's jobs may each keep their states for another time, and sub-queues are many.
+        if len(terms.encoded) < _MAX_ENCODED:
+            terms.encoded[key] = encoded
+    return (unit, jid, terms, encoded, slot, lock, tracked, waited)
+
+
+def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *, waited: bool) -> str:
+    """Return as JSON what jobs of one class share (``admit.lua``); ``lock_ttl_s`` and ``status_s`` are 0 for none.
+
+    Jobs that are held go to ``queue`` later.
+    """
+    found: dict[str, Any] = {"class": terms.declaration.wire_name, "queue": queue}
+    if terms.base:
+        found |= {"limit": str(terms.limit), "share": str(terms.share), "ttl_s": str(terms.slot_ttl_s)}
+        found |= {"owner": terms.owner, "refuses": not terms.may_wait}
+    if lock_ttl_s:
+        ttl_ms = milliseconds(lock_ttl_s)
+        found |= {"keep_ms": str(ttl_ms) if terms.keeps_lock else "0", "after_ms": ttl_ms}
+        found["hold_ms"] = milliseconds(HELD_LOCK_S + lock_ttl_s)
+        if terms.keeps_period:
+            found["period"] = True
+    if status_s:
+        found["status_s"] = str(status_s)
+    if waited:
+        found["waited"] = True
+    return dumps(found).decode()

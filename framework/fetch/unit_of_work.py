@@ -27,7 +27,7 @@ class Admission(NamedTuple):
 
 @dataclass(slots=True)
 class Preparation:
-    """The decisions about a buffered job before it starts, made for several jobs at once (``execute/group_admission.py``)."""
+    """The decisions about a buffered job before it starts, made for several jobs at once (``execute/policy_decision.py``)."""
 
     payload: Payload
     admission: Admission | None = None

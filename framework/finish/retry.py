@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from framework.errors import BusinessError
-from framework.finish.backoff import jitter_s, retry_delay_s
 from framework.process_clock import process_clock
 from framework.telemetry.traceback_lines import traceback_lines
 from framework.text import error_class, error_message
@@ -215,3 +214,25 @@ def _field(payload: Payload, worker: Any | None, name: str) -> Any:
     if value is None and worker is not None:
         return getattr(worker.declaration(), name)
     return value
+
+
+JITTER_S = 10
+_MAX_COUNT = 900
+"""A delay of twenty thousand years. A payload may hold any number, and its fourth power must stay a float."""
+
+
+def retry_delay_s(count: int, draw: Callable[[], float]) -> float:
+    """Return the seconds until the next attempt after failure number ``count`` (0 = the first). Sidekiq 8's formula.
+
+    The result is in [count**4 + 15, count**4 + 15 + 10 * (count + 1)); ``draw`` returns a number in [0, 1).
+    """
+    return float(_bounded(count) ** 4 + 15) + jitter_s(count, draw)
+
+
+def jitter_s(count: int, draw: Callable[[], float]) -> float:
+    """Return the jitter alone, for a delay that a class chooses."""
+    return float(int(draw() * JITTER_S * (_bounded(count) + 1)))
+
+
+def _bounded(count: int) -> int:
+    return min(max(count, 0), _MAX_COUNT)

@@ -10,9 +10,7 @@ from redis import exceptions
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.answers import note_end, sign_answer
-from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
-from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
     Cancelled,
     Deferred,
@@ -30,15 +28,36 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
-from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
+from framework.finish.report import Handlers
+from framework.finish.retry import MAX_MESSAGE, Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
-from framework.finish.yielded_payload import yielded_payload
-from framework.recover.suspects import quarantine_counter
+from framework.process_clock import process_clock
+from framework.recover.suspects import SUSPECT_FIELD, quarantine_counter
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
+from framework.text import error_class, error_message
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.job import UNKNOWN_COUNT, decode, rewrite
+from framework.wire.job import (
+    BUFFERED_AT,
+    DEATH_COUNT,
+    DEFERRED,
+    DEFERRED_BY,
+    DEFERRED_COUNT,
+    EXPIRES_IN,
+    EXPIRY,
+    INTERRUPTED_COUNT,
+    TRANSFER,
+    UNKNOWN_COUNT,
+    UNKNOWN_SINCE,
+    clear_error,
+    clear_unknown_class,
+    decode,
+    deferral_count,
+    fix_expiry,
+    rewrite,
+    wire_timestamp,
+)
 from framework.wire.json import loads_object
 from framework.wire.keys import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.protected import UNSIGNED_STATE, StateSignatures
@@ -48,6 +67,9 @@ from framework.wire.sub_queues import return_queue
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.
 _RUNS_AGAIN = 2
+
+DelayedOutcome: TypeAlias = Snoozed | Deferred | ForeignClass | UnknownClass
+"""The outcomes of jobs that run later, or in another process."""
 
 MovedTo: TypeAlias = Literal[
     "acknowledged", "retry", "dead", "deleted", "scheduled", "queued", "held", "interrupted", "lost"
@@ -425,3 +447,56 @@ def _last_status(tracked: TrackedJob | None, state: JobState | None) -> LastStat
 def _resources_on_end(unit: UnitOfWork, status: LastStatus | None = None) -> str:
     """Return the script argument that releases the resources of a job that does not run again; empty for none."""
     return unit.resources.end_argument(status) if unit.resources is not None else ""
+
+
+def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
+    """Return the payload for the schedule set, with the fields that say why the job waits."""
+    payload = payload_leaving_queue(unit)
+    # Sidekiq's form of a job outside of queues.
+    payload.pop("enqueued_at", None)
+    match outcome:
+        case Snoozed():
+            pass
+        # GitLab's fields.
+        case Deferred(reason=reason):
+            payload.update({DEFERRED: True, DEFERRED_COUNT: deferral_count(payload, reason) + 1, DEFERRED_BY: reason})
+        case ForeignClass(count=count):
+            payload[UNKNOWN_COUNT] = count
+        case UnknownClass(error, count=count, since=since):
+            # An old backtrace would belong to another error.
+            clear_error(payload)
+            payload.update({"error_class": error_class(error), "error_message": error_message(error, MAX_MESSAGE)})
+            payload.update({UNKNOWN_COUNT: count, UNKNOWN_SINCE: wire_timestamp(since)})
+    return rewrite(unit.data, payload)
+
+
+def payload_leaving_queue(unit: UnitOfWork) -> Payload:
+    """Return the payload with its queue, without the fields that say how it came there or why it waited."""
+    payload = decode(unit.data, None)
+    clear_unknown_class(payload)
+    # Before the time of its enqueue is gone.
+    fix_expiry(payload)
+    # Some producers omit it, and a retry from the set needs it.
+    payload["queue"] = unit.queue
+    # A Ruby poller may have enqueued the job during a transfer between shards.
+    payload.pop(TRANSFER, None)
+    # The job has had its slot.
+    payload.pop(BUFFERED_AT, None)
+    payload.update(unit.extra_fields or {})
+    return payload
+
+
+def yielded_payload(unit: UnitOfWork, outcome: Yielded) -> bytes:
+    """Return the payload of an iterating job that goes back to its queue.
+
+    The job has begun in time, so it no longer expires. Finished items show that it does not kill its process: earlier stops and
+    deaths are no longer counted.
+    """
+    payload = payload_leaving_queue(unit)
+    for name in (EXPIRES_IN, EXPIRY):
+        payload.pop(name, None)
+    if outcome.made_progress:
+        for name in (INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD):
+            payload.pop(name, None)
+    payload["enqueued_at"] = wire_timestamp(process_clock.now())
+    return rewrite(unit.data, payload)

@@ -10,8 +10,8 @@ from typing import Any, Protocol, cast
 import redis
 from redis.exceptions import RedisError
 
+from framework.execute.admission import renew_slots
 from framework.execute.processor import Processor
-from framework.execute.slots import renew_slots
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork

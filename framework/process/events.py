@@ -17,9 +17,8 @@ from framework.command_line import command
 from framework.declare import registry
 from framework.execute.recording import ElsewhereState, JobRecorder, is_recorded_job
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
-from framework.finish.report import EXPECTED_ERRORS, JobReporter
+from framework.finish.report import EXPECTED_ERRORS, Handlers, JobReporter
 from framework.process_clock import process_clock
 from framework.recover.reaper import RecoveredJob
 from framework.store.connect import tls_advice

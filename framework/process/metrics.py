@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from framework.execute.class_metrics import ClassMetrics
+from framework.execute.stats import ClassMetrics
 from framework.process_clock import process_clock
 from framework.timings import STANDARD, Timings
 from framework.wire import keys

@@ -10,7 +10,7 @@ from framework.execute.admission import AdmissionChain, AdmissionPolicy, Admissi
 from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
 from framework.execute.job_log import JobLog
-from framework.execute.run_parts import AroundRun, CursorStore, DetachedRuns
+from framework.execute.perform import AroundRun, CursorStore, DetachedRuns
 from framework.execute.stats import RunningJobs
 from framework.feature import Feature, Late, features, own_features
 from framework.finish.outcome import Deferred, Discarded, NotAdmitted

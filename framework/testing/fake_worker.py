@@ -14,12 +14,12 @@ from framework.all_settings import Settings
 from framework.declare.progress import JobProgress, StopReason
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.execute.decoding import open_decoder
+from framework.execute.end_report import report_outcome
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
-from framework.execute.outcome_report import report_outcome
+from framework.execute.outcomes import UnknownClassDelays
 from framework.execute.stats import RunningJobs
-from framework.execute.unknown import UnknownClassDelays
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.concurrency.worker import LIMITS
 from framework.features.consistency.admission import ConsistencyPolicy

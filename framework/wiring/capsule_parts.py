@@ -9,10 +9,10 @@ from framework import middleware
 from framework.all_settings import Settings
 from framework.execute.decoding import open_decoder
 from framework.execute.execution import Executor
-from framework.execute.group_admission import GroupAdmission
+from framework.execute.outcomes import UnknownClassDelays
+from framework.execute.policy_decision import GroupAdmission
 from framework.execute.processor import Processor
 from framework.execute.threads import WorkerThreads
-from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.fetcher import Fetcher
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler

@@ -10,8 +10,8 @@ from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
-from framework.execute.group_admission import GroupAdmission
 from framework.execute.job_log import JobLog
+from framework.execute.policy_decision import GroupAdmission
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
@@ -19,7 +19,7 @@ from framework.features.isolation.runs import IsolatedRuns
 from framework.features.iteration.store import Iterations
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.finish.handlers import Handlers
+from framework.finish.report import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter

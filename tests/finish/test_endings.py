@@ -8,8 +8,8 @@ from redis.exceptions import NoPermissionError
 
 from framework.declare import registry
 from framework.errors import Discard, OverLimit, RetryLater
-from framework.execute.slots import LimitSlots
-from framework.execute.unknown import UnknownClassDelays
+from framework.execute.admission import LimitSlots
+from framework.execute.outcomes import UnknownClassDelays
 from framework.features.concurrency.admission import DEFERRED_JOBS, ClassLimit
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.deferral.admission import DeferFlag, DropFlag

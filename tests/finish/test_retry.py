@@ -4,11 +4,13 @@ import zlib
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.errors import BusinessError
-from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry, RetryPolicy
+from framework.finish.retry import MAX_DELAY_S, MAX_MESSAGE, Delete, Kill, Retry, RetryPolicy, jitter_s, retry_delay_s
 from framework.process_clock import process_clock
 from framework.text import error_class, error_message
 from framework.wire.json import dumps
@@ -394,3 +396,29 @@ def test_misbehaving_error_has_class_and_message(error, name, message):
     assert error_class(error).rpartition(".")[2] == name
     assert error_message(error, 100) == message
     dumps(judge(payload(backtrace=True), error).payload)
+
+
+DRAWS = st.floats(0, 1, exclude_max=True)
+
+
+@given(st.integers(0, 500), DRAWS)
+def test_retry_delay_is_within_sidekiqs_bounds(count, draw):
+    delay = retry_delay_s(count, lambda: draw)
+    assert count**4 + 15 <= delay < count**4 + 15 + 10 * (count + 1)
+    assert delay == count**4 + 15 + jitter_s(count, lambda: draw)
+    assert delay.is_integer()
+
+
+@each_row(("count", "draw", "delay"), [(0, 0.0, 15), (0, 0.99, 24), (1, 0.5, 26), (3, 0.0, 96), (24, 0.999, 332_040)])
+def test_retry_delays_have_known_values(count, draw, delay):
+    assert retry_delay_s(count, lambda: draw) == delay
+
+
+def test_jitter_reaches_both_ends():
+    assert (jitter_s(4, lambda: 0.0), jitter_s(4, lambda: 0.9999)) == (0, 49)
+
+
+@pytest.mark.proves("R53")
+@given(st.integers(0, 10**400), DRAWS)
+def test_any_retry_count_gives_a_delay_redis_can_store(count, draw):
+    assert 15 <= retry_delay_s(count, lambda: draw) < 1e12

@@ -8,7 +8,6 @@ from redis.exceptions import ResponseError
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.errors import BusinessError, NewerVersionError, PayloadError, UnknownWorkerError
-from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
     Deferred,
     Discarded,
@@ -20,6 +19,7 @@ from framework.finish.outcome import (
     Succeeded,
     UnknownClass,
 )
+from framework.finish.report import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.recover.suspects import quarantine_counter

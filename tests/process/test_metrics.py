@@ -5,8 +5,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from framework.execute.class_metrics import BUCKETS_MS, ClassMetrics
-from framework.execute.stats import RunningJobs
+from framework.execute.stats import BUCKETS_MS, ClassMetrics, RunningJobs
 from framework.process import metrics
 from framework.process.metrics import SidekiqMetrics
 from tests.harness import full_memory

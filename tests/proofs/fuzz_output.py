@@ -14,8 +14,8 @@ from framework.errors import PayloadError
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
+from framework.execute.outcomes import UnknownClassDelays
 from framework.execute.processor import Processor
-from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, ForeignClass, RunOutcome, UnknownClass

@@ -7,8 +7,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
-from framework.execute.admission import AdmissionRequest, ClassTerms
-from framework.execute.slots import LimitSlots, SlotResult, release_reservation
+from framework.execute.admission import AdmissionRequest, ClassTerms, LimitSlots, SlotResult, release_reservation
 from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
 from framework.store.script import is_wrong_type

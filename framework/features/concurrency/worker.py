@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from framework.execute.admission import StagedPolicy
-from framework.execute.slots import LimitSlots
+from framework.execute.admission import LimitSlots, StagedPolicy
 from framework.feature import Late
 from framework.features.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.features.concurrency.limits import FleetSlots, Limits

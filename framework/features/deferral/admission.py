@@ -5,7 +5,7 @@ from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
-from framework.execute.early_end import forget_cursor
+from framework.execute.outcomes import forget_cursor
 from framework.features.deferral.skip_tracker import REASON, SkipTracker
 from framework.features.flags.flag import Flags, drop_flag, run_flag
 from framework.finish.outcome import Deferred, Discarded

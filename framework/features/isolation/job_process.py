@@ -21,9 +21,8 @@ from typing import Any, NoReturn, cast
 from framework.declare import registry
 from framework.declare.job_context import ExtraFields, JobContext, JobLogger
 from framework.errors import JobMemoryError, JobProcessError, OverLimit
-from framework.execute.forked_child import exit_forked_child
-from framework.execute.over_limit import call_backoff
-from framework.execute.perform import JobCaller, new_instance
+from framework.execute.outcomes import call_backoff
+from framework.execute.perform import JobCaller, exit_forked_child, new_instance
 from framework.execute.timeouts import Timeouts
 from framework.features.isolation.channel import MessageReader, encoded_object
 from framework.features.isolation.remote_error import described

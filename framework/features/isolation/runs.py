@@ -20,9 +20,9 @@ from typing import Any, Literal, TypeAlias
 from framework.declare.declaration import Declaration
 from framework.declare.job_context import ExtraFields
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
-from framework.execute.early_end import cancelled_jid
 from framework.execute.job_log import JobLog
-from framework.execute.run_parts import DetachedRuns
+from framework.execute.outcomes import cancelled_jid
+from framework.execute.perform import DetachedRuns
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import timeout_of
 from framework.features.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object

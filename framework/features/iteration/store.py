@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from framework.backoff import backoff_s
 from framework.declare.job_context import ExtraFields
 from framework.declare.progress import JobProgress, StopReason
-from framework.execute.run_parts import CursorStore
+from framework.execute.perform import CursorStore
 from framework.execute.stats import RunningJobs
 from framework.features.iteration.run import IterationRun
 from framework.fetch.unit_of_work import UnitOfWork

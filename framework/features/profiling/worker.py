@@ -16,7 +16,7 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.declare.job_context import ExtraFields
-from framework.execute.run_parts import AroundRun, RunCall
+from framework.execute.perform import AroundRun, RunCall
 from framework.feature import Late
 from framework.features.profiling.store import MAX_PROFILE_BYTES, JobProfile, keep_profile
 from framework.process.worker_parts import ProcessContext, WorkerPart

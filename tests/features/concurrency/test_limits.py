@@ -6,8 +6,7 @@ import time
 import pytest
 
 from framework import ApplicationWorker, ConcurrencyScope
-from framework.execute.admission import AdmissionRequest
-from framework.execute.slots import LimitSlots, renew_slots
+from framework.execute.admission import AdmissionRequest, LimitSlots, renew_slots
 from framework.features.concurrency import limits as limits_module
 from framework.features.concurrency import throttle as throttle_module
 from framework.features.concurrency.admission import ClassLimit, QueueLimit

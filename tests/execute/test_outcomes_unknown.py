@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from framework.declare import registry
 from framework.errors import NewerVersionError
-from framework.execute.unknown import UnknownClassDelays
+from framework.execute.outcomes import UnknownClassDelays
 from framework.finish.outcome import ForeignClass, UnknownClass
 from framework.process_clock import process_clock
 from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE

@@ -1,7 +1,7 @@
 import pytest
 
 from framework import handlers as public
-from framework.finish.handlers import Handlers
+from framework.finish.report import Handlers
 from framework.wire.job import Job
 
 

@@ -8,7 +8,7 @@ import pytest
 from framework import limiter
 from framework.declare import port, registry
 from framework.errors import DeclarationError, OverLimit
-from framework.execute.over_limit import over_limit_outcome
+from framework.execute.outcomes import over_limit_outcome
 from framework.features.limiters import keys as limiter_keys
 from framework.features.limiters.store import LimiterStore
 from framework.fetch.unit_of_work import UnitOfWork

@@ -8,8 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
-from framework.execute.admission import AdmissionChain
-from framework.execute.slots import LimitSlots
+from framework.execute.admission import AdmissionChain, LimitSlots
 from framework.features.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
 from framework.features.concurrency.limits import FleetSlots, Limits

@@ -9,7 +9,7 @@ import pytest
 
 from framework.declare import registry
 from framework.errors import RetryLater
-from framework.execute.slots import LimitSlots
+from framework.execute.admission import LimitSlots
 from framework.features.concurrency.admission import ClassLimit
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.finish.endings import CANCELLED_JOBS, EXPIRED_JOBS
