@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from redis.exceptions import RedisError
 
@@ -14,13 +15,60 @@ from framework.exit_codes import EXIT_FAILED
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import ANSWER_WITHIN_S, answering, open_shards
-from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.terminal.options import check_shard
+from framework.store.connect import COMMAND_TIMEOUT_S, server_time
+from framework.terminal.options import check_shard, confirm
 from framework.terminal.output import columns, echo, echo_json, echo_lines
 
 _PROGRESS_INTERVAL_S = 1.0
 
 T = TypeVar("T")
+
+
+class ShardFinding(NamedTuple, Generic[T]):
+    """One thing that a command has read from a shard; ``now`` is the time of its Redis before the reading."""
+
+    shard: str
+    now: float
+    one: T
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """Things that a command shows: as rows of a table, or as a list in a field of the JSON."""
+
+    field: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    facts: Sequence[Mapping[str, Any]]
+    empty_message: str
+
+
+@dataclass(frozen=True)
+class ShardTable(Generic[T]):
+    """How commands show things of one kind. The shard of each is added in front."""
+
+    field: str
+    """The field of their list in JSON."""
+    headings: Sequence[str]
+    row: Callable[[T, float], Sequence[str]]
+    """Return the cells of a thing, at the time of its Redis."""
+    facts: Callable[[T], Mapping[str, Any]] | None = None
+    """Return its JSON, if that is not all of its fields."""
+
+    def of(self, found: Iterable[ShardFinding[T]], empty_message: str = "", *, most: int | None = None) -> ShownTable:
+        """Return the table of these things; it shows ``most`` of them, while the JSON has all."""
+        listed, facts = list(found), self.facts or _all_fields
+        return ShownTable(
+            self.field,
+            ("SHARD", *self.headings),
+            [(shard, *self.row(one, now)) for shard, now, one in listed[:most]],
+            [{"shard": shard, **facts(one)} for shard, _, one in listed],
+            empty_message,
+        )
+
+
+def _all_fields(one: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", one._asdict() if hasattr(one, "_asdict") else asdict(one))
 
 
 class ShardCommand:
@@ -46,6 +94,18 @@ class ShardCommand:
                 yield shard.name, step(shard)
             except (RedisError, OSError) as error:
                 self.note_unanswered(shard.name, unavailable_error(shard.name, shard.endpoint, error))
+
+    def read(self, step: Callable[[Shard], Iterable[T]]) -> list[ShardFinding[T]]:
+        """Return the things that the step yields on each shard that answers."""
+        read = self.each(lambda shard: (server_time(shard.client), list(step(shard))))
+        return [ShardFinding(shard, now, one) for shard, (now, found) in read for one in found]
+
+    def tell(self, step: Callable[[Shard], str | None]) -> None:
+        """Print the text that the step returns on each shard that answers; end with status 1 if one does not."""
+        for shard, text in self.each(step):
+            if text is not None:
+                echo(f"{shard}: {text}")
+        self.exit_if_unanswered()
 
     def _answering(self) -> Iterator[Shard]:
         if self._all_answer:
@@ -74,6 +134,17 @@ class ShardCommand:
         elif len(self.unanswered) < len(self.shards):
             echo(f"{empty_message}{' on the shards that answered' if self.unanswered else ''}.")
 
+    def show(self, *tables: ShownTable, as_json: bool) -> None:
+        """Print the tables, or their JSON. Each table but the first is printed only with rows, after an empty line."""
+        if as_json:
+            self.print_json({table.field: table.facts for table in tables})
+            return
+        for number, table in enumerate(tables):
+            if number and table.rows:
+                echo()
+            if not number or table.rows:
+                self.print_table(table.headings, table.rows, table.empty_message)
+
     @property
     def answered(self) -> list[str]:
         """The shards on which every step succeeded."""
@@ -87,6 +158,45 @@ class ShardCommand:
             failed = " and ".join(self.unanswered)
             echo(f"{done} on {failed}: run the command again with {options} when Redis answers.", err=True)
             sys.exit(EXIT_FAILED)
+
+
+class EndWords(NamedTuple):
+    """The words of a command that ends what a job or a process holds, such as ``("lock", "Delete", "deleted", ...)``."""
+
+    noun: str
+    verb: str
+    done: str
+    not_done: str
+    """Why it was not done: its holder has changed since it was shown."""
+
+
+def end_held(
+    on: ShardCommand,
+    name: str,
+    find: Callable[[Shard], T | None],
+    describe: Callable[[Shard, T], Sequence[str]],
+    end: Callable[[Shard, T], bool],
+    words: EndWords,
+    *,
+    yes: bool,
+) -> None:
+    """Show the lines about a held thing on each shard, ask, and end it; end the command with status 1 if none was ended.
+
+    ``end`` ends it only for the holder that was shown, and returns whether it did.
+    """
+    ended = 0
+    for shard, held in on.each(find):
+        if held is None:
+            continue
+        echo_lines(describe(on.shards[shard], held))
+        confirm(f"{words.verb} the {words.noun} on {shard}?", yes=yes)
+        done = end(on.shards[shard], held)
+        ended += done
+        echo(f"{shard}: {words.done}" if done else f"{shard}: not {words.done}, because {words.not_done}")
+    on.exit_if_unanswered()
+    if not ended:
+        echo(f"No {words.noun} was {words.done}: {name}", err=True)
+        sys.exit(EXIT_FAILED)
 
 
 def unserved_queue_message(shard: str, queue: str, hint: str = "") -> str:

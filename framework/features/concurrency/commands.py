@@ -31,11 +31,8 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.project import load_project, print_load_error
-from framework.terminal.shards import ShardCommand
-from framework.text import decode_escaped, format_age, format_duration
-
-_HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")
-_HOLDERS = ("SHARD", "PROCESS", "JID", "SLOT ENDS IN")
+from framework.terminal.shards import ShardCommand, ShardTable
+from framework.text import decode_escaped, format_age, format_count, format_duration
 
 
 @click.group("limits", cls=DefaultShowGroup)
@@ -58,26 +55,12 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
     Limits at which jobs wait come first.
     """
     on = ShardCommand(names)
-    found = [(shard, now, limit) for shard, (now, read) in on.each(_read) for limit in read]
-    if name is not None:
-        found = [row for row in found if row[2].name == name]
-        if not found:
-            _check_known(on, name, modules)
-    slots = [(shard, one) for shard, read in on.each(lambda one: _holders(one, name)) for one in read]
-    if as_json:
-        on.print_json(
-            {
-                "limits": [{"shard": shard, **_limit_json(limit)} for shard, _, limit in found],
-                "slots": [{"shard": shard, **asdict(one)} for shard, one in slots],
-            }
-        )
-    else:
-        rows = [_row(shard, now, limit) for shard, now, limit in found]
-        of = "" if name is None else f" of {name}"
-        on.print_table(_HEADINGS, rows, f"No limit{of} is known: no job with a limit has run")
-        if slots:
-            echo()
-            on.print_table(_HOLDERS, [_slot_row(shard, one) for shard, one in slots], "")
+    found = on.read(lambda shard: _read(shard, name))
+    if name is not None and not found:
+        _check_known(on, name, modules)
+    slots = on.read(lambda shard: _holders(shard, name))
+    none = f"No limit{'' if name is None else f' of {name}'} is known: no job with a limit has run"
+    on.show(_LIMITS.of(found, none), _SLOTS.of(slots), as_json=as_json)
     on.exit_if_unanswered()
 
 
@@ -147,8 +130,7 @@ def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_
         _check_known(on, name, modules)
 
     def act(shard: Shard) -> list[_LimitChange]:
-        read = read_limits(shard.client, server_time(shard.client))
-        return [_assign_free_slots(shard, limit.name) for limit in read if name in (None, limit.name)]
+        return [_assign_free_slots(shard, limit.name) for limit in _read(shard, name)]
 
     _apply_to_shards(on, act, as_json=as_json)
 
@@ -167,22 +149,21 @@ def _assign_free_slots(shard: Shard, name: str, message: str = "") -> _LimitChan
 
 
 def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]], *, as_json: bool) -> None:
-    found = [(shard, one) for shard, done in on.each(act) for one in done]
+    found = on.read(act)
     if as_json:
-        done = [{"shard": shard, **one._asdict()} for shard, one in found]
-        on.print_json({"limits": [{name: value for name, value in one.items() if name != "message"} for one in done]})
-    else:
-        for shard, one in found:
-            jobs, slots = ("job" if one.handed_over == 1 else "jobs"), ("slot" if one.freed == 1 else "slots")
-            were = "was" if one.freed == 1 else "were"
-            handed = f"{one.handed_over:,} waiting {jobs} handed over"
-            echo(f"{shard}: {one.name}: {one.message}{handed}, {one.freed:,} {slots} freed that {were} not renewed")
+        on.show(_CHANGES.of(found), as_json=True)
+    for shard, _, one in [] if as_json else found:
+        handed = f"{format_count(one.handed_over, 'waiting job')} handed over"
+        were = "was" if one.freed == 1 else "were"
+        echo(
+            f"{shard}: {one.name}: {one.message}{handed}, {format_count(one.freed, 'slot')} freed that {were} not renewed"
+        )
     on.exit_if_unanswered()
 
 
-def _read(shard: Shard) -> tuple[float, list[LimitReport]]:
-    now = server_time(shard.client)
-    return now, read_limits(shard.client, now)
+def _read(shard: Shard, name: str | None = None) -> list[LimitReport]:
+    read = read_limits(shard.client, server_time(shard.client))
+    return [limit for limit in read if name in (None, limit.name)]
 
 
 def _holders(shard: Shard, name: str | None) -> list[SlotHolder]:
@@ -191,8 +172,8 @@ def _holders(shard: Shard, name: str | None) -> list[SlotHolder]:
 
 def _check_known(on: ShardCommand, name: str, modules: Sequence[str] = ()) -> None:
     """Refuse a name that is no known limit, no worker class and no ``queue/NAME`` of a known queue."""
-    known = {limit.name for _, (_, read) in on.each(_read) for limit in read}
-    known |= {f"queue/{queue}" for _, queues in on.each(_queues) for queue in queues}
+    known = {found.one.name for found in on.read(_read)}
+    known |= {f"queue/{found.one}" for found in on.read(_queues)}
     if name not in known:
         known |= _workers(on, modules)
         if name not in known:
@@ -217,10 +198,9 @@ def _unknown_limit_message(name: str, hint: str) -> str:
     return f"no limit, worker class or queue (queue/NAME) is named {name!r}{hint}"
 
 
-def _row(shard: str, now: float, limit: LimitReport) -> Sequence[str]:
+def _row(limit: LimitReport, now: float) -> Sequence[str]:
     waiting = limit.waiting
     return (
-        shard,
         limit.name,
         limit.usage,
         "; ".join(_source_text(now, limit)),
@@ -238,9 +218,9 @@ def _source_text(now: float, limit: LimitReport) -> Iterator[str]:
         yield f"the application sets {limit.application}"
 
 
-def _slot_row(shard: str, holder: SlotHolder) -> Sequence[str]:
+def _slot_row(holder: SlotHolder, _now: float) -> Sequence[str]:
     ends = format_duration(holder.left_s) if holder.left_s > 0 else "expired: free after the next heartbeats"
-    return shard, holder.identity or "(handed over, not started)", holder.jid, ends
+    return holder.identity or "(handed over, not started)", holder.jid, ends
 
 
 def _limit_json(limit: LimitReport) -> dict[str, object]:
@@ -258,3 +238,10 @@ def _limit_json(limit: LimitReport) -> dict[str, object]:
         "waiting_scopes": waiting.scopes if waiting else 0,
         "oldest_since": waiting.since if waiting else None,
     }
+
+
+_LIMITS = ShardTable[LimitReport]("limits", ("LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST"), _row, _limit_json)
+_SLOTS = ShardTable[SlotHolder]("slots", ("PROCESS", "JID", "SLOT ENDS IN"), _slot_row)
+_CHANGES = ShardTable[_LimitChange](
+    "limits", (), lambda _, __: (), lambda one: {"name": one.name, "handed_over": one.handed_over, "freed": one.freed}
+)

@@ -1,8 +1,6 @@
 """``jobs locks``: show the locks of deduplicated jobs, and delete one."""
 
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -10,25 +8,39 @@ import click
 from framework.command_line import remedy_command
 from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
-from framework.features.deduplication.admin import HeldLock, count_locks, delete_lock, find_lock, scan_locks
+from framework.features.deduplication.admin import HeldLock, LockCount, count_locks, delete_lock, find_lock, scan_locks
 from framework.features.deduplication.push import Deduplicator
 from framework.push.protection import open_protection
 from framework.shard.shard import Shard
-from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
-from framework.terminal.options import confirm, json_option, modules_option, shard_option, yes_option
+from framework.terminal.options import json_option, modules_option, shard_option, yes_option
 from framework.terminal.output import echo, refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.project import load_project, refuse_unknown_class
-from framework.terminal.shards import ShardCommand, progress_reporter
+from framework.terminal.shards import EndWords, ShardCommand, ShardTable, end_held, progress_reporter
 from framework.text import format_age, format_count, format_duration
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.resources import IDEMPOTENCY_KEY
 
-_CLASSES = ("SHARD", "CLASS", "LOCKS", "OLDEST", "DUPLICATES")
-_LOCKS = ("SHARD", "LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
+_CLASSES = ShardTable[LockCount](
+    "classes",
+    ("CLASS", "LOCKS", "OLDEST", "DUPLICATES"),
+    lambda one, now: (one.worker or "?", f"{one.locks:,}", format_age(now, one.oldest), f"{one.duplicates:,}"),
+)
+_LOCKS = ShardTable[HeldLock](
+    "locks",
+    ("LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES"),
+    lambda one, now: (
+        *(one.key, one.jid, format_age(now, one.since)),
+        "never" if one.left_s is None else format_duration(one.left_s),
+        f"{one.duplicates:,}",
+    ),
+)
 _DEFAULT_MAX_LOCKS = 100
+
+
+_END = EndWords("lock", "Delete", "deleted", "another job holds it now")
 
 
 @click.group("locks", cls=DefaultShowGroup)
@@ -79,28 +91,16 @@ def show(
 
 
 def _show_counts(on: ShardCommand, *, as_json: bool) -> None:
-    counted = on.each(
-        lambda shard: (server_time(shard.client), count_locks(shard.client, progress_reporter(shard.name)))
-    )
-    found = [(shard, now, one) for shard, (now, read) in counted for one in read]
-    rows = [
-        (shard, one.worker or "?", f"{one.locks:,}", format_age(now, one.oldest), f"{one.duplicates:,}")
-        for shard, now, one in found
-    ]
-    if as_json:
-        on.print_json({"classes": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
-    else:
-        on.print_table(_CLASSES, rows, "No lock is held")
+    found = on.read(lambda shard: count_locks(shard.client, progress_reporter(shard.name)))
+    on.show(_CLASSES.of(found, "No lock is held"), as_json=as_json)
 
 
 def _show_locks(on: ShardCommand, what: str, most: int, modules: Sequence[str], *, as_json: bool) -> None:
-    found = [(shard, now, one) for shard, (now, read) in on.each(lambda shard: _read(shard, what)) for one in read]
-    found.sort(key=lambda row: row[2].since or 0.0)
-    if as_json:
-        on.print_json({"locks": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
-        return
+    found = sorted(on.read(lambda shard: _read(shard, what)), key=lambda row: row.one.since or 0.0)
     none = f"No job holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
-    on.print_table(_LOCKS, [_row(*row) for row in found[:most]], none)
+    on.show(_LOCKS.of(found, none, most=most), as_json=as_json)
+    if as_json:
+        return
     if not found and not _is_key(what) and not on.unanswered:
         refuse_unknown_class(what, modules)
     if len(found) > most:
@@ -133,17 +133,11 @@ def _is_key(what: str) -> bool:
     return what.startswith(keys.LOCKS)
 
 
-def _read(shard: Shard, what: str) -> tuple[float, list[HeldLock]]:
+def _read(shard: Shard, what: str) -> list[HeldLock]:
     if _is_key(what):
         found = find_lock(shard.client, what)
-        return server_time(shard.client), [] if found is None else [found]
-    held = scan_locks(shard.client, progress_reporter(shard.name))
-    return server_time(shard.client), [one for one in held if one.worker == what]
-
-
-def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
-    left = "never" if one.left_s is None else format_duration(one.left_s)
-    return shard, one.key, one.jid, format_age(now, one.since), left, f"{one.duplicates:,}"
+        return [] if found is None else [found]
+    return [one for one in scan_locks(shard.client, progress_reporter(shard.name)) if one.worker == what]
 
 
 @locks.command("delete")
@@ -162,19 +156,20 @@ def delete(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[st
     job holds it now.
     """
     key = what if _is_key(what) else _key_of(what, arguments, modules)
-    on = ShardCommand(names)
-    deleted = 0
-    for shard, held in on.each(lambda shard: find_lock(shard.client, key)):
-        if held is None:
-            continue
+
+    def describe(shard: Shard, held: HeldLock) -> Sequence[str]:
         left = "without end" if held.left_s is None else f"for {format_duration(held.left_s)} more"
-        echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
-        echo(f"  to find that job: {remedy_command('jobs', 'explain', held.jid, '--shard', shard)}")
-        confirm(f"Delete the lock on {shard}?", yes=yes)
-        done = delete_lock(on.shards[shard].client, held)
-        deleted += done
-        echo(f"{shard}: deleted" if done else f"{shard}: not deleted, because another job holds it now")
-    on.exit_if_unanswered()
-    if not deleted:
-        echo(f"No lock was deleted: {key}", err=True)
-        sys.exit(EXIT_FAILED)
+        return [
+            f"{shard.name}: {held.key} is held {left} by the job {held.jid} of {held.worker}",
+            f"  to find that job: {remedy_command('jobs', 'explain', held.jid, '--shard', shard.name)}",
+        ]
+
+    end_held(
+        ShardCommand(names),
+        key,
+        lambda shard: find_lock(shard.client, key),
+        describe,
+        lambda shard, held: delete_lock(shard.client, held),
+        _END,
+        yes=yes,
+    )

@@ -1,21 +1,18 @@
 """``jobs deferred``: show the jobs that a policy deferred, and make them due."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
 from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
 from framework.shard.shard import Shard
-from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, modules_option, shard_option
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class
-from framework.terminal.shards import ShardCommand, progress_reporter
+from framework.terminal.shards import ShardCommand, ShardTable, progress_reporter
 from framework.text import format_age, format_count, format_duration, format_times
 
-_HEADINGS = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
 _DEFAULT_RATE = 100.0
 
 
@@ -36,15 +33,14 @@ def deferred() -> None:
 def show_deferred(worker: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Count the deferred jobs of each class, or of CLASS, by the policy that deferred them. The oldest come first."""
     on = ShardCommand(names)
-    read = on.each(
-        lambda shard: (server_time(shard.client), summarize_deferrals(shard.client, progress_reporter(shard.name)))
-    )
-    found = [(shard, now, one) for shard, (now, some) in read for one in some if worker in (None, one.worker)]
-    if as_json:
-        on.print_json({"deferred": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
-    else:
-        rows = [_deferred_row(shard, now, one) for shard, now, one in found]
-        on.print_table(_HEADINGS, rows, f"No job{'' if worker is None else f' of {worker}'} is deferred")
+
+    def read(shard: Shard) -> list[Deferral]:
+        found = summarize_deferrals(shard.client, progress_reporter(shard.name))
+        return [one for one in found if worker in (None, one.worker)]
+
+    found = on.read(read)
+    none = f"No job{'' if worker is None else f' of {worker}'} is deferred"
+    on.show(_DEFERRED.of(found, none), as_json=as_json)
     on.exit_if_unanswered()
     if worker is not None and not found:
         refuse_unknown_class(worker, modules)
@@ -102,6 +98,9 @@ def run_deferred_now(
         refuse_unknown_class(worker, modules)
 
 
-def _deferred_row(shard: str, now: float, one: Deferral) -> Sequence[str]:
+def _row(one: Deferral, now: float) -> Sequence[str]:
     due = format_duration(one.next_due - now) if one.next_due > now else "due"
-    return shard, one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), format_times(one.max_deferrals), due
+    return one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), format_times(one.max_deferrals), due
+
+
+_DEFERRED = ShardTable[Deferral]("deferred", ("CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN"), _row)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -14,10 +14,8 @@ from framework.shard.shard import Shard
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
 from framework.terminal.output import echo, refuse_unknown, reports_errors
-from framework.terminal.shards import ShardCommand
+from framework.terminal.shards import ShardCommand, ShardTable
 from framework.text import format_duration
-
-_HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
 
 
 @click.group("flags", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,12 +57,12 @@ def set_one(
 ) -> None:
     """Set the flag NAME; it replaces a flag of the name."""
     on, flag = ShardCommand(names, "flags"), Flag(_check_name(name), percentage, reason.strip(), operator_name())
-    written = list(on.each(lambda shard: set_flag(shard.client, flag, lasts_s)))
+    written = on.read(lambda shard: [(name, cast("Flag | None", set_flag(shard.client, flag, lasts_s)))])
     if as_json:
-        on.print_json({"flags": [{"shard": shard, **asdict(one)} for shard, one in written]})
+        on.show(_FLAGS.of(written), as_json=True)
     else:
         lasting = "" if lasts_s is None else f", for {format_duration(lasts_s)}"
-        for shard, _ in written:
+        for shard, *_ in written:
             echo(f"{shard}: {name} is on for {percentage:g} %{lasting}")
         if written:
             echo(f"Every process knows within {MAX_AGE_S:g} s.")
@@ -104,17 +102,12 @@ def clear_one(name: str, *, names: Sequence[str], as_json: bool) -> None:
 def print_flags(names: Sequence[str], wanted: Callable[[str], bool], *, as_json: bool) -> None:
     """Print the flags of the shards whose names are wanted, and end with status 1 when a shard did not answer."""
     on = ShardCommand(names, "flags")
-    rows: list[Sequence[str]] = []
-    facts: list[dict[str, Any]] = []
-    for shard, (now, found) in on.each(lambda one: read_flags_in_force(one.client)):
-        for name, flag in sorted(found.items()):
-            if wanted(name):
-                rows.append(_row(shard, now, name, flag))
-                facts.append({"shard": shard, **_facts(name, flag)})
-    if as_json:
-        on.print_json({"flags": facts})
-    else:
-        on.print_table(_HEADINGS, rows, "No flag is set")
+
+    def read(shard: Shard) -> list[tuple[str, Flag | None]]:
+        _, found = read_flags_in_force(shard.client)
+        return [(name, flag) for name, flag in sorted(found.items()) if wanted(name)]
+
+    on.show(_FLAGS.of(on.read(read), "No flag is set"), as_json=as_json)
     on.exit_if_unanswered()
 
 
@@ -125,12 +118,17 @@ def _check_name(name: str) -> str:
         raise click.UsageError(f"{error}.") from None
 
 
-def _facts(name: str, flag: Flag | None) -> dict[str, Any]:
+def _facts(one: tuple[str, Flag | None]) -> dict[str, Any]:
+    name, flag = one
     return {"name": name, "unreadable": True} if flag is None else asdict(flag)
 
 
-def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
+def _row(one: tuple[str, Flag | None], now: float) -> Sequence[str]:
+    name, flag = one
     if flag is None:
-        return shard, name, "-", "-", "-", "cannot be read and counts as not set: set it again, or clear it"
+        return name, "-", "-", "-", "cannot be read and counts as not set: set it again, or clear it"
     ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
-    return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
+    return flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
+
+
+_FLAGS = ShardTable[tuple[str, Flag | None]]("flags", ("FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON"), _row, _facts)

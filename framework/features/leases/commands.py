@@ -1,20 +1,27 @@
 """``jobs leases``: show the exclusive leases that the application holds, and end one."""
 
-import sys
 from collections.abc import Sequence
 
 import click
 
-from framework.exit_codes import EXIT_FAILED
 from framework.features.leases.store import LeaseState, end_lease, read_lease, read_leases
-from framework.store.connect import server_time
+from framework.shard.shard import Shard
 from framework.terminal.groups import DefaultShowGroup
-from framework.terminal.options import confirm, json_option, shard_option, yes_option
-from framework.terminal.output import echo, reports_errors
-from framework.terminal.shards import ShardCommand
+from framework.terminal.options import json_option, shard_option, yes_option
+from framework.terminal.output import reports_errors
+from framework.terminal.shards import EndWords, ShardCommand, ShardTable, end_held
 from framework.text import format_age, format_duration
 
-_HEADINGS = ("SHARD", "LEASE", "HOLDER", "SINCE", "ENDS IN")
+_LEASES = ShardTable[LeaseState](
+    "leases",
+    ("LEASE", "HOLDER", "SINCE", "ENDS IN"),
+    lambda one, now: (one.name, one.holder, format_age(now, one.since), format_duration(one.left_s)),
+    # The token makes a program the holder.
+    lambda one: {name: value for name, value in one._asdict().items() if name != "token"},
+)
+
+
+_END = EndWords("lease", "End", "ended", "it has ended, or has another holder now")
 
 
 @click.group("leases", cls=DefaultShowGroup)
@@ -36,16 +43,8 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
     A holder is a job with its class, or a process.
     """
     on = ShardCommand(names)
-    read = on.each(lambda shard: (server_time(shard.client), read_leases(shard.client)))
-    found = [(shard, now, one) for shard, (now, held) in read for one in held if name in (None, one.name)]
-    if as_json:
-        on.print_json({"leases": [{"shard": shard, **_facts(one)} for shard, _, one in found]})
-    else:
-        rows = [
-            (shard, one.name, one.holder, format_age(now, one.since), format_duration(one.left_s))
-            for shard, now, one in found
-        ]
-        on.print_table(_HEADINGS, rows, "No lease is held" if name is None else f"The lease {name} is free")
+    found = on.read(lambda shard: [one for one in read_leases(shard.client) if name in (None, one.name)])
+    on.show(_LEASES.of(found, "No lease is held" if name is None else f"The lease {name} is free"), as_json=as_json)
     on.exit_if_unanswered()
 
 
@@ -61,21 +60,16 @@ def delete(name: str, *, yes: bool, names: Sequence[str]) -> None:
     renewal.
     Status 1: the lease is free, or has another holder now.
     """
-    on = ShardCommand(names)
-    ended = 0
-    for shard, held in on.each(lambda shard: read_lease(shard.client, name)):
-        if held is None:
-            continue
-        echo(f"{shard}: {name} is held by {held.holder}, for {format_duration(held.left_s)} more")
-        confirm(f"End the lease on {shard}?", yes=yes)
-        done = end_lease(on.shards[shard].client, held)
-        ended += done
-        echo(f"{shard}: ended" if done else f"{shard}: not ended, because it has ended, or has another holder now")
-    on.exit_if_unanswered()
-    if not ended:
-        echo(f"No lease was ended: {name}", err=True)
-        sys.exit(EXIT_FAILED)
 
+    def describe(shard: Shard, held: LeaseState) -> Sequence[str]:
+        return [f"{shard.name}: {name} is held by {held.holder}, for {format_duration(held.left_s)} more"]
 
-def _facts(one: LeaseState) -> dict[str, object]:
-    return {"name": one.name, "holder": one.holder, "since": one.since, "left_s": one.left_s}
+    end_held(
+        ShardCommand(names),
+        name,
+        lambda shard: read_lease(shard.client, name),
+        describe,
+        lambda shard, held: end_lease(shard.client, held),
+        _END,
+        yes=yes,
+    )

@@ -1,8 +1,6 @@
 """``application-worker limiters``: list and show rate limiters; resize and reset them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -13,12 +11,9 @@ from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import check_reason, json_option, reason_and_duration_options, shard_option
-from framework.terminal.output import echo, refuse_unknown, reports_errors
-from framework.terminal.shards import ShardCommand
-from framework.text import format_duration
-
-_HEADINGS = ("SHARD", "LIMITER", "KIND", "LIMIT", "USED", "TAKEN", "WAITED", "REFUSED", "RECLAIMED", "SET BY")
-_KEYS = ("SHARD", "KEY", "USED")
+from framework.terminal.output import refuse_unknown, reports_errors
+from framework.terminal.shards import ShardCommand, ShardFinding, ShardTable
+from framework.text import format_count, format_duration
 
 
 @click.group("limiters", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,8 +34,9 @@ def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
     USED counts calls without a key; REFUSED counts calls that were not admitted at once.
     """
     on = ShardCommand(names, "limiters")
-    found = [(shard, one) for shard, read in on.each(lambda shard: read_limiters(shard.client)) for one in read]
-    _print(on, found, as_json=as_json)
+    found = on.read(lambda shard: read_limiters(shard.client))
+    on.show(_LIMITERS.of(found, "No limiter is in use"), as_json=as_json)
+    on.exit_if_unanswered()
 
 
 @limiters.command("show")
@@ -56,17 +52,8 @@ def show(name: str, *, most: int, names: Sequence[str], as_json: bool) -> None:
     """
     on = ShardCommand(names, "limiters")
     found = _find(on, name)
-    keys: list[tuple[str, str, float]] = []
-    for shard, read in on.each(lambda one: list(used_keys(one.client, name))):
-        keys += [(shard, key, used) for key, used in sorted(read, key=lambda row: (-row[1], row[0]))[:most]]
-    if as_json:
-        facts = [{"shard": shard, "key": key, "used": used} for shard, key, used in keys]
-        on.print_json({"limiters": [_facts(*row) for row in found], "keys": facts})
-    else:
-        on.print_table(_HEADINGS, [_row(*row) for row in found], "")
-        if keys:
-            echo()
-            on.print_table(_KEYS, [(shard, key, _number(used)) for shard, key, used in keys], "")
+    keys = on.read(lambda shard: sorted(used_keys(shard.client, name), key=lambda row: (-row[1], row[0]))[:most])
+    on.show(_LIMITERS.of(found), _KEYS.of(keys), as_json=as_json)
     on.exit_if_unanswered()
 
 
@@ -83,17 +70,15 @@ def resize(name: str, limit: int, *, reason: str, lasts_s: float, names: Sequenc
     """
     reason = check_reason(reason)
     on = ShardCommand(names, "limiters")
-    known = {shard for shard, _ in _find(on, name)}
+    known = {one.shard for one in _find(on, name)}
 
-    def act(shard: Shard) -> bool:
-        if shard.name in known:
-            resize_limiter(shard.client, name, limit, lasts_s, operator_name(), reason)
-        return shard.name in known
+    def act(shard: Shard) -> str | None:
+        if shard.name not in known:
+            return None
+        resize_limiter(shard.client, name, limit, lasts_s, operator_name(), reason)
+        return f"{name} has the limit {limit:,}, for {format_duration(lasts_s)}"
 
-    for shard, done in on.each(act):
-        if done:
-            echo(f"{shard}: {name} has the limit {limit:,}, for {format_duration(lasts_s)}")
-    on.exit_if_unanswered()
+    on.tell(act)
 
 
 @limiters.command("unresize")
@@ -104,9 +89,12 @@ def unresize(name: str, *, names: Sequence[str]) -> None:
     """Let the limit of the code hold again for NAME, before the time of `limiters resize` is over."""
     on = ShardCommand(names, "limiters")
     _find(on, name)
-    for shard, was_set in on.each(lambda one: resize_limiter(one.client, name, None, None)):
-        echo(f"{shard}: {name} {'has the limit of the code' if was_set else 'was not resized'}")
-    on.exit_if_unanswered()
+
+    def act(shard: Shard) -> str:
+        was_set = resize_limiter(shard.client, name, None, None)
+        return f"{name} {'has the limit of the code' if was_set else 'was not resized'}"
+
+    on.tell(act)
 
 
 @limiters.command("reset")
@@ -121,42 +109,40 @@ def reset(name: str, *, key: str | None, names: Sequence[str]) -> None:
     """
     on = ShardCommand(names, "limiters")
     _find(on, name)
-    for shard, count in on.each(lambda one: reset_limiter(one.client, name, key)):
-        echo(f"{shard}: {name}: {count:,} {'key' if count == 1 else 'keys'} reset")
-    on.exit_if_unanswered()
+    on.tell(lambda shard: f"{name}: {format_count(reset_limiter(shard.client, name, key), 'key')} reset")
 
 
-def _find(on: ShardCommand, name: str) -> list[tuple[str, LimiterState]]:
+def _find(on: ShardCommand, name: str) -> list[ShardFinding[LimiterState]]:
     """Return the limiter on each shard that has it; end with status 1 when none has."""
-    found = [(shard, one) for shard, one in on.each(lambda shard: read_limiter(shard.client, name)) if one is not None]
+    found = on.read(lambda shard: filter(None, [read_limiter(shard.client, name)]))
     if not found:
         # A shard that did not answer may have it.
         on.exit_if_unanswered()
-        known = {one.name for _, read in on.each(lambda shard: read_limiters(shard.client)) for one in read}
+        known = {found.one.name for found in on.read(lambda shard: read_limiters(shard.client))}
         refuse_unknown([name], known, lambda one, near: f"no limiter in use is named {one!r}{near}", status=EXIT_FAILED)
     return found
 
 
-def _print(on: ShardCommand, found: Sequence[tuple[str, LimiterState]], *, as_json: bool) -> None:
-    if as_json:
-        on.print_json({"limiters": [_facts(*row) for row in found]})
-    else:
-        on.print_table(_HEADINGS, [_row(*row) for row in found], "No limiter is in use")
-    on.exit_if_unanswered()
-
-
-def _facts(shard: str, one: LimiterState) -> dict[str, Any]:
-    return {"shard": shard, **asdict(one)}
-
-
-def _row(shard: str, one: LimiterState) -> Sequence[str]:
+def _row(one: LimiterState, now: float) -> Sequence[str]:
+    del now
     of = "" if one.interval_s is None else f" per {format_duration(one.interval_s)}"
     limit = f"{_number(one.limit)}{of}"
     counts = (f"{count:,}" for count in (one.taken, one.waited, one.refused, one.reclaimed))
     resized = one.limit != one.declared
     by = f"{one.resized_by or 'code'}: {one.resized_reason or 'resize()'}; declared: {_number(one.declared)}"
-    return shard, one.name, one.kind, limit, _number(one.used), *counts, by if resized else "the code"
+    return one.name, one.kind, limit, _number(one.used), *counts, by if resized else "the code"
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+_LIMITERS = ShardTable[LimiterState](
+    "limiters", ("LIMITER", "KIND", "LIMIT", "USED", "TAKEN", "WAITED", "REFUSED", "RECLAIMED", "SET BY"), _row
+)
+_KEYS = ShardTable[tuple[str, float]](
+    "keys",
+    ("KEY", "USED"),
+    lambda one, _: (one[0], _number(one[1])),
+    lambda one: {"key": one[0], "used": one[1]},
+)

@@ -1,18 +1,16 @@
 """``jobs pause``, ``resume`` and ``paused``: hold the jobs of a class, return them to their queues, show what is paused."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
 
-from framework.admin.queue_actions import note_pause, read_pause_log
+from framework.admin.queue_actions import PauseRecord, note_pause, read_pause_log
 from framework.features.flags.class_commands import set_flag_on_shards
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import unset_flag
 from framework.features.pause.admin import PauseSummary, read_pauses
 from framework.features.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
-from framework.store.connect import server_time
 from framework.terminal.options import (
     REASON_HELP,
     json_option,
@@ -22,11 +20,8 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class, resolve_class
-from framework.terminal.shards import ShardCommand
+from framework.terminal.shards import ShardCommand, ShardTable
 from framework.text import format_age, format_count, format_duration, format_time
-
-_HEADINGS = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
-_HISTORY = ("SHARD", "TIME", "ACTION", "NAME", "BY", "REASON")
 
 
 @click.command("pause")
@@ -107,36 +102,21 @@ def paused(*, history: bool, names: Sequence[str], as_json: bool) -> None:
     if history:
         _show_history(on, as_json=as_json)
         return
-    found = [(shard, now, one) for shard, (now, read) in on.each(_read_pauses) for one in read]
-    if as_json:
-        on.print_json({"paused": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
-    else:
-        rows = [_pause_row(shard, now, one) for shard, now, one in found]
-        on.print_table(_HEADINGS, rows, "Nothing is paused")
+    on.show(_PAUSES.of(on.read(lambda shard: read_pauses(shard.client)), "Nothing is paused"), as_json=as_json)
     on.exit_if_unanswered()
 
 
 def _show_history(on: ShardCommand, *, as_json: bool) -> None:
-    found = [(shard, one) for shard, read in on.each(lambda one: read_pause_log(one.client)) for one in read]
-    if as_json:
-        on.print_json({"history": [{"shard": shard, **asdict(one)} for shard, one in found]})
-    else:
-        rows = [
-            (shard, format_time(one.at), one.action, one.name, one.by, one.reason or "-")
-            for shard, one in sorted(found, key=lambda row: -row[1].at)
-        ]
-        on.print_table(_HISTORY, rows, "No operator has paused anything")
+    found = on.read(lambda shard: read_pause_log(shard.client))
+    # As a table: the last one first.
+    shown = found if as_json else sorted(found, key=lambda row: -row.one.at)
+    on.show(_HISTORY.of(shown, "No operator has paused anything"), as_json=as_json)
     on.exit_if_unanswered()
 
 
-def _read_pauses(shard: Shard) -> tuple[float, list[PauseSummary]]:
-    return server_time(shard.client), read_pauses(shard.client)
-
-
-def _pause_row(shard: str, now: float, one: PauseSummary) -> Sequence[str]:
+def _row(one: PauseSummary, now: float) -> Sequence[str]:
     ends = "-" if one.until is None else format_duration(one.until - now)
     return (
-        shard,
         one.kind,
         one.name,
         one.by or "-",
@@ -145,3 +125,11 @@ def _pause_row(shard: str, now: float, one: PauseSummary) -> Sequence[str]:
         format_age(now, one.since),
         one.reason or "-",
     )
+
+
+_PAUSES = ShardTable[PauseSummary]("paused", ("WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON"), _row)
+_HISTORY = ShardTable[PauseRecord](
+    "history",
+    ("TIME", "ACTION", "NAME", "BY", "REASON"),
+    lambda one, _: (format_time(one.at), one.action, one.name, one.by, one.reason or "-"),
+)
