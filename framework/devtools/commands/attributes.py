@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -144,8 +144,6 @@ _MARKER = re.compile(
     r"^<!-- ((?P<word>attributes|commands|lint|names): *(?P<name>[^>]*?)|/(?P<end>attributes|commands|lint|names)) *-->$",
     re.MULTILINE,
 )
-_SHARED_BY = 3
-"""An option of so many commands with the same text is explained once."""
 
 
 class PageError(Exception):
@@ -172,7 +170,7 @@ def generated_parts() -> Mapping[str, Mapping[str, str]]:
     rules = "\n".join(f"- `{rule}`: {rule.reason}. {rule.remedy}" for rule in CONSTRAINTS)
     return {
         "attributes": {**{name: _attribute_section(name) for name in ATTRIBUTES}, "rules": rules},
-        "commands": {**_command_texts(), "shared": _shared_table()},
+        "commands": _command_texts(),
         "lint": {"codes": _code_lists(), "explained": _code_sections()},
         "names": {system.lower(): _name_list(system) for system in SYSTEMS},
     }
@@ -244,27 +242,12 @@ def _options(command: click.Command) -> list[click.Option]:
     return [one for one in command.params if isinstance(one, click.Option) and one.opts[-1] != "--help"]
 
 
-def _words(option: click.Option) -> str:
-    return ", ".join(f"`{word}`" for word in option.opts)
-
-
-@cache
-def _shared() -> Mapping[tuple[str, str], int]:
-    counts = Counter((_words(one), one.help or "") for _, command in all_commands() for one in _options(command))
-    return {option: count for option, count in counts.items() if count >= _SHARED_BY}
-
-
-def _shared_table() -> str:
-    rows = [f"| {words} | {text} |" for words, text in sorted(_shared())]
-    return "\n".join(["| Option | Meaning |", "|---|---|", *rows])
-
-
 def _command_text(name: str, command: click.Command) -> str:
-    """Return the purpose of a command and the names of its options, which ``--help`` explains."""
+    """Return the purpose of a command and its required options; ``--help`` explains all of them."""
     pieces = [one for one in command.collect_usage_pieces(click.Context(command)) if one != command.options_metavar]
-    words = [f"`{one.opts[0]}`{' (required)' if one.required else ''}" for one in _options(command)]
+    words = [f"`{one.opts[0]}`" for one in _options(command) if one.required]
     line = f"- **`{' '.join([name, *pieces])}`**: {command.get_short_help_str(10_000)}"
-    return f"{line} Options: {', '.join(words)}." if words else line
+    return f"{line} It needs {', '.join(words)}." if words else line
 
 
 def _name_list(system: str) -> str:
