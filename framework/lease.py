@@ -16,7 +16,6 @@ The state of a lease is on one shard, ``main`` unless ``shard`` names another.
 """
 
 from framework.errors import LeaseLostError, LeaseTakenError
-from framework.features.leases.holder import LeaseHolder
-from framework.features.leases.lease import HeldLease, Lease
+from framework.features.leases.lease import HeldLease, Lease, LeaseHolder
 
 __all__ = ["HeldLease", "Lease", "LeaseHolder", "LeaseLostError", "LeaseTakenError"]

@@ -31,8 +31,16 @@ from typing import Any, Literal, TypeAlias
 from framework.declare import validators
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import OverLimit
-from framework.features.limiters.limiter import CallLimiter, Limiter, Permit, PointsLimiter, PointsPermit
-from framework.features.limiters.rule import LimiterKind, LimiterRule, OverLimitPolicy
+from framework.features.limiters.limiter import (
+    CallLimiter,
+    Limiter,
+    LimiterKind,
+    LimiterRule,
+    OverLimitPolicy,
+    Permit,
+    PointsLimiter,
+    PointsPermit,
+)
 from framework.types import MAIN
 
 __all__ = [
@@ -166,7 +174,7 @@ def _options(
 ) -> dict[str, Any]:
     title = _title(name)
     return {
-        "wait_s": validate_value(title, "wait_timeout", wait_timeout, _WAIT),
+        "wait_s": validate_value(title, "wait_timeout", wait_timeout, validators.wait),
         "policy": validate_value(title, "policy", policy, validators.one_of("reschedule", "raise", "skip")),
         "reschedules": validate_value(title, "reschedules", reschedules, validators.integer(0)),
         "backoff": validate_value(title, "backoff", backoff, _BACKOFF),
@@ -200,16 +208,6 @@ def _check_interval(value: Any) -> float:
     raise InvalidValue(_INTERVAL.allowed)
 
 
-def _check_wait(value: Any) -> float:
-    if type(value) in (int, float) and value == 0:
-        return 0.0
-    try:
-        span: timedelta = validators.duration(value)
-    except InvalidValue:
-        raise InvalidValue(_WAIT.allowed) from None
-    return span.total_seconds()
-
-
 def _check_name(value: Any) -> str:
     if type(value) is str and _NAME.fullmatch(value):
         return value
@@ -237,7 +235,6 @@ def _check_backoff(value: Any) -> Any:
 _INTERVAL = Validator(
     "'second', 'minute', 'hour', 'day', or a timedelta or a number of seconds, from 10 ms to 366 days", _check_interval
 )
-_WAIT = Validator("0, a positive timedelta, or a positive number of seconds", _check_wait)
 _NAMED = Validator("a name of at most 100 letters, digits, _ and -, without a - in front", _check_name)
 _LIMIT = Validator(f"a whole number from 1 to {_MAX_LIMIT:,}", _check_limit)
 _REFILL = Validator(f"a number of points per second from 0.000001 to {_MAX_LIMIT:,}", _check_refill)

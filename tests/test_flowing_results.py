@@ -9,10 +9,10 @@ from framework import admin, errors
 from framework.all_settings import load
 from framework.batches import Batch
 from framework.declare import registry
+from framework.features.batches import keys as batch_keys
 from framework.features.workflows.definition import step_bid
 from framework.store.script import FINISH
 from framework.testing import fake, inline
-from framework.wire import keys
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
 from framework.wiring.client import ProcessClient, override
@@ -61,7 +61,7 @@ def test_results_of_steps_flow_on_real_processes(process, site):
     # In the order of the arguments; the discarded one has none.
     assert (site.folder / "joined-1").read_text() == "1-3,1-1,1-2,isolated-7"
     assert (site.folder / "report").read_text() == "4 parts"
-    assert process.exists(*(f"{keys.batch(bid)}:results" for bid in bids)) == 0, "nobody receives them any more"
+    assert process.exists(*(f"{batch_keys.batch(bid)}:results" for bid in bids)) == 0, "nobody receives them any more"
 
     # The results of a step whose jobs are repaired by an operator are complete.
     run = (
@@ -100,9 +100,9 @@ def test_callback_reads_the_results_of_its_group(process, site):
     until(lambda: (site.folder / "group").exists() and (site.folder / "group").read_text(), "the callback")
     assert (site.folder / "group").read_text() == repr(["1-2", "1-1"])
     assert batch.results() == ["1-2", "1-1"]
-    assert process.ttl(f"{keys.batch(batch.bid)}:results") <= 86_400
+    assert process.ttl(f"{batch_keys.batch(batch.bid)}:results") <= 86_400
     batch.delete()
-    assert process.exists(f"{keys.batch(batch.bid)}:results") == 0
+    assert process.exists(f"{batch_keys.batch(batch.bid)}:results") == 0
     plain = Batch()
     with plain.jobs():
         jobs.PartWorker.perform_async(1, 1)
@@ -123,7 +123,7 @@ def test_results_are_bounded_and_those_that_miss_are_said(process):
         FINISH(process, ["working"], [jid, held.on_end()])
     with pytest.raises(errors.BatchError, match="more than 16 MiB"):
         batch.results()
-    assert process.hlen(f"{keys.batch(batch.bid)}:results") == 2 + 16 * 1_024 * 1_024 // len(answer)
+    assert process.hlen(f"{batch_keys.batch(batch.bid)}:results") == 2 + 16 * 1_024 * 1_024 // len(answer)
 
 
 @pytest.mark.parametrize("mode", [fake, inline])

@@ -138,6 +138,20 @@ duration = Validator("a positive timedelta, or a positive number of seconds", _d
 """Allows spans of time, normalised to a timedelta."""
 
 
+def _wait(value: Any) -> float:
+    if type(value) in (int, float) and value == 0:
+        return 0.0
+    try:
+        span: timedelta = duration(value)
+    except InvalidValue as error:
+        raise InvalidValue(f"0, or {error}") from None
+    return span.total_seconds()
+
+
+wait = Validator(f"0, or {duration.allowed}", _wait)
+"""Allows spans of time and 0, normalised to seconds."""
+
+
 def _delays(value: Any) -> tuple[timedelta, ...]:
     members: tuple[Any, ...] = value if is_tuple(value) else (value,)
     try:

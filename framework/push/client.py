@@ -182,8 +182,8 @@ class Client:
         self.protection.sign(fields)
         return dumps(fields)
 
-    def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
-        """Note the jobs that the block of a batch has written. A test may run them."""
+    def collected_jobs_written(self, jids: Sequence[Jid]) -> None:
+        """Note jobs that ``collect`` has handed over, and that are written now. A test may run them."""
 
     def _push_bulk(
         self, plan: PushPlan, request: BulkRequest, locks: Deduplication | None, write: WriteBatch

@@ -126,7 +126,7 @@ class FakeClient(ProcessClient):
         self._note(jids)
         return jids
 
-    def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
+    def collected_jobs_written(self, jids: Sequence[Jid]) -> None:
         self._note(jids)
         if self.on_written is not None:
             self.on_written()

@@ -20,8 +20,7 @@ from framework.features.health.checks import HealthChecker
 from framework.features.health.indicator import Normal, Signal, Stop
 from framework.features.leases.keys import EXCLUSIVE_LEASES, exclusive_lease
 from framework.features.leases.store import OBTAIN
-from framework.features.limiters.limiter import Limiter
-from framework.features.limiters.rule import LimiterRule, Take
+from framework.features.limiters.limiter import Limiter, LimiterRule, Take
 from framework.features.limiters.store import LimiterStore
 from framework.messages import did_you_mean, join_names
 from framework.settings.model import DatabaseSettings

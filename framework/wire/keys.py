@@ -68,33 +68,6 @@ CANCELLED = "aw:cancelled"
 CANCELLED_TTL_S = 30 * 86_400
 """How long a cancellation is kept, in case the job is found nowhere: as long as Sidekiq keeps its own."""
 
-BATCHES = "aw:batches"
-"""ZSET of the ids of batches; score: about when they expire, in seconds of Redis's clock."""
-
-BATCH_EVENTS = "aw:batch_events"
-"""LIST of the events of batches that no process has logged yet, as JSON; the last 1,000."""
-
-
-def batch(bid: str) -> str:
-    """HASH with a TTL: the counts, events and callbacks of a batch, and prefix of its sets ``:failed``, ``:dead``, ``:children``,
-    and of the HASH ``:results``."""
-    return f"aw:batch:{bid}"
-
-
-WORKFLOWS = "aw:workflows"
-"""ZSET of the ids of workflows; score: about when they expire, in seconds of Redis's clock."""
-
-
-def workflow(workflow_id: str) -> str:
-    """HASH with a TTL: the definition of a workflow and the states of its steps, and prefix of its lists ``:jobs:STEP``."""
-    return f"aw:workflow:{workflow_id}"
-
-
-def step_jobs(workflow_id: str, step: str) -> str:
-    """LIST with a TTL: the arguments of a step's jobs, in parts that are written by one call each."""
-    return f"{workflow(workflow_id)}:jobs:{step}"
-
-
 LOCKS = "aw:lock:"
 
 

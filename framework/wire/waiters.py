@@ -52,8 +52,12 @@ class AwaitedJob(NamedTuple):
 
     def told(self, end: JobEnd) -> dict[str, list[str]]:
         """Return the messages to the waiters by their names, a part of the holds of the job (``parts/release.lua``)."""
-        found = ((name, waiter.told(value, self.jid, end, self.answer)) for name, waiter, value in self.waiters)
-        return {name: words for name, words in found if words is not None}
+        found: dict[str, list[str]] = {}
+        for name, waiter, value in self.waiters:
+            words = waiter.told(value, self.jid, end, self.answer)
+            if words is not None:
+                found[name] = words
+        return found
 
     def named_answer(self) -> str:
         """Return the answer as it is signed."""
@@ -83,9 +87,11 @@ def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
     jid = payload.get("jid")
     if not isinstance(jid, str) or not jid:
         return None
-    read = ((name, waiter, waiter.read(payload)) for field, name, waiter, _ in _holds() if field in payload)
-    found = tuple(one for one in read if one[2] is not None)
-    return AwaitedJob(jid, found) if found else None
+    found: list[tuple[str, Waiter[Any], Any]] = []
+    for field, name, waiter, _ in _holds():
+        if field in payload and (value := waiter.read(payload)) is not None:
+            found.append((name, waiter, value))
+    return AwaitedJob(jid, tuple(found)) if found else None
 
 
 def kept_state_s(payload: Payload) -> int:

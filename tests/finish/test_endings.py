@@ -10,6 +10,7 @@ from framework.declare import registry
 from framework.errors import Discard, OverLimit, RetryLater
 from framework.execute.admission import LimitSlots
 from framework.execute.outcomes import UnknownClassDelays
+from framework.features.batches import keys as batch_keys
 from framework.features.concurrency.admission import DEFERRED_JOBS, ClassLimit
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.deferral.admission import DeferFlag, DropFlag
@@ -153,7 +154,7 @@ def bench(redis, redis_url, granted, monkeypatch):
     monkeypatch.setattr(counters, "_counts", {})
     with registry.isolated():
         one = EndingBench(redis, redis_url, granted, monkeypatch)
-        redis.hset(keys.batch(BID), mapping={"total": 2, "pending": 2, "ttl_s": 60})
+        redis.hset(batch_keys.batch(BID), mapping={"total": 2, "pending": 2, "ttl_s": 60})
         yield one
         if one.processor is not None:
             one.processor.stop()
@@ -341,7 +342,7 @@ def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
 
 
 def batch_counts(redis):
-    key = keys.batch(BID)
+    key = batch_keys.batch(BID)
     pending, removed = redis.hmget(key, "pending", "removed")
     return int(pending), int(removed or 0), redis.scard(f"{key}:failed"), redis.scard(f"{key}:dead")
 

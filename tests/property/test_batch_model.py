@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.payload import EVENTS, Callback
 from framework.features.batches.push import PUSH as WRITING
 from framework.features.batches.push import BatchGroup, BatchWrite, NewBatch
@@ -56,8 +57,8 @@ class Both:
             bid, f"t{self.number} {len(self.waiting[bid])} {mode}", 60, new, mode == "opens", mode == "closes", groups
         )
         places = [
-            keys.batch(bid),
-            keys.BATCHES,
+            batch_keys.batch(bid),
+            batch_keys.BATCHES,
             "token",
             keys.QUEUES,
             keys.SCHEDULE,
@@ -72,7 +73,7 @@ class Both:
             self.open = (self.open | {bid} if mode == "opens" else self.open - {bid}) if mode else self.open
 
     def change(self, bid, action):
-        done = CHANGING(self.redis, [keys.batch(bid), keys.BATCHES, keys.CANCELLED], [bid, action, "", ""])
+        done = CHANGING(self.redis, [batch_keys.batch(bid), batch_keys.BATCHES, keys.CANCELLED], [bid, action, "", ""])
         assert done == self.model.change(bid, action, "", b"")
         self.open.discard(bid) if action != "invalidate" else None
         if action == "delete":

@@ -16,6 +16,7 @@ from framework.batches import Batch
 from framework.declare.request import PushRequest
 from framework.errors import JobRemovedError, ResultRefusedError, TaskRetryError
 from framework.execute.job_log import JobLog
+from framework.features.batches import keys as batch_keys
 from framework.features.cron import keys as cron_keys
 from framework.features.cron.scheduler import CronScheduler
 from framework.features.cron.store import CronStates
@@ -24,6 +25,7 @@ from framework.features.results.calls import RESULTS
 from framework.features.results.keys import result_facts
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.spool import drain
+from framework.features.workflows import keys as workflow_keys
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext
 from framework.push.protection import open_protection
@@ -167,23 +169,23 @@ def started_workflow(app):
 
 
 def change_definition(app, run):
-    definition = app.redis.hget(keys.workflow(run.id), "definition")
+    definition = app.redis.hget(workflow_keys.workflow(run.id), "definition")
     changed = definition.replace(b'"args":[2]', b'"args":[%d]' % FORGED)
     assert changed != definition
-    app.redis.hset(keys.workflow(run.id), "definition", changed)
+    app.redis.hset(workflow_keys.workflow(run.id), "definition", changed)
 
 
 def replace_workflow(app, run):
     app.redis.delete(keys.queue("default"))
     other, _ = started_workflow(app)
-    fields = app.redis.hgetall(keys.workflow(other.id))
-    app.redis.delete(keys.workflow(run.id))
-    app.redis.hset(keys.workflow(run.id), mapping=fields)
-    app.redis.lset(keys.step_jobs(run.id, "first"), 0, json.dumps([[0, [[FORGED]]]]))
+    fields = app.redis.hgetall(workflow_keys.workflow(other.id))
+    app.redis.delete(workflow_keys.workflow(run.id))
+    app.redis.hset(workflow_keys.workflow(run.id), mapping=fields)
+    app.redis.lset(workflow_keys.step_jobs(run.id, "first"), 0, json.dumps([[0, [[FORGED]]]]))
 
 
 def change_part(app, run):
-    place = keys.step_jobs(run.id, "first")
+    place = workflow_keys.step_jobs(run.id, "first")
     changed = app.redis.lindex(place, 0).replace(b"[[1]]", b"[[%d]]" % FORGED)
     app.redis.lset(place, 0, changed)
 
@@ -204,7 +206,7 @@ def test_part_of_another_place_starts_no_step(app):
     many = [(number,) for number in range(1_001)]
     run = Workflow("w").step("first", app.row, many).start()
     (start,) = app.redis.lrange(keys.queue("default"), 0, -1)
-    app.redis.hset(keys.workflow(run.id), "first:parts", 1)
+    app.redis.hset(workflow_keys.workflow(run.id), "first:parts", 1)
     assert app.run() == []
     assert app.dead() == [start]
 
@@ -226,7 +228,7 @@ def test_callback_before_its_time_starts_no_step(app):
     later = app.row.set(queue="later")
     run = Workflow("w", queue="default").step("first", later, [(1,)]).then("second", app.row, [(2,)]).start()
     app.jobs.drain(app.row, raise_errors=False)
-    ((_, callback),) = json.loads(app.redis.hget(keys.batch(f"aw-{run.id}.first"), "on_success"))
+    ((_, callback),) = json.loads(app.redis.hget(batch_keys.batch(f"aw-{run.id}.first"), "on_success"))
     # The job that follows the step is signed when the step begins.
     app.redis.lpush(keys.queue("default"), callback)
     app.jobs.drain(app.row, raise_errors=False)
@@ -303,8 +305,8 @@ def test_forged_callback_of_a_batch_is_refused(app):
     with batch.jobs():
         app.row.perform_async(1)
     forged = json.dumps({"class": "RowWorker", "args": [FORGED], "jid": "f" * 24, "queue": "default", "retry": 0})
-    honest = json.loads(app.redis.hget(keys.batch(batch.bid), "on_success"))
-    app.redis.hset(keys.batch(batch.bid), "on_success", json.dumps([*honest, ["default", forged]]))
+    honest = json.loads(app.redis.hget(batch_keys.batch(batch.bid), "on_success"))
+    app.redis.hset(batch_keys.batch(batch.bid), "on_success", json.dumps([*honest, ["default", forged]]))
     assert app.run() == [1, 5]
     (dead,) = app.dead()
     assert json.loads(dead)["jid"] == "f" * 24
@@ -400,7 +402,7 @@ def results_workflow(app):
     app.jobs.drain(
         type("LaterWorker", (app.row,), {"__module__": "workers.later", "queue": "later"}), raise_errors=False
     )
-    return run, f"{keys.batch(f'aw-{run.id}.first')}:results"
+    return run, f"{batch_keys.batch(f'aw-{run.id}.first')}:results"
 
 
 def test_results_of_a_step_are_received(app):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from framework.feature import Feature, Hold, Late, LateCommand, Rights
-from framework.wire import keys
+from framework.features.batches import keys
 
 _CHANGE: Late[Any] = Late("framework.features.batches.store:CHANGE")
 

@@ -341,7 +341,6 @@ class BatchEvent(NamedTuple):
 
 
 def batch_of(job: dict[str, object] | None) -> Batch | None:
-    """Return the batch of a job, ``None`` for a job of no batch."""
     bid = bid_of(job)
     return Batch(bid) if bid else None
 

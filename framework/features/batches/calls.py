@@ -35,7 +35,6 @@ _EXPIRES_IN_S = 30 * 86_400
 
 
 def batches() -> "Batches":
-    """Return the batches of the client in use."""
     return port.current().service(_BATCHES)
 
 
@@ -132,7 +131,6 @@ class BlockClient:
 
 @contextmanager
 def collecting(block: "BatchBlock") -> Generator[None]:
-    """Let the pushes of this thread or task go to the block."""
     token = current_block.set(block)
     try:
         found = port.current()

@@ -79,7 +79,6 @@ class GroupCommands(ABC, Generic[Status]):
         """Return the end of a question about a group, behind its id."""
 
     def make(self, text: str, list_text: str, changes: Sequence[GroupChange]) -> click.Group:
-        """Return the group of the commands ``list``, and one for each change."""
         made = CommandGroup(self.command, help=text, context_settings={"help_option_names": ["-h", "--help"]})
 
         @made.command("list", help=list_text)

@@ -49,7 +49,6 @@ class Callback(NamedTuple):
     payload: bytes
 
     def encode(self) -> list[str]:
-        """Return the callback as the script stores it."""
         return [self.queue, self.payload.decode()]
 
 
@@ -69,8 +68,6 @@ def kept_values(results: Iterable[KeptResult]) -> list[Any]:
 
 
 class BatchPlace(NamedTuple):
-    """The batch of a job."""
-
     bid: str
     kept: int | None
     """The place of its result, if its batch keeps results; ``None`` for most jobs."""

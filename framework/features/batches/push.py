@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from framework.declare.request import BulkRequest, DueTime, PushRequest
 from framework.errors import BatchCancelledError, BatchError, ShardUnavailableError, UnknownBatchError
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.calls import BatchFacts, BuiltCallback, StepPart
 from framework.features.batches.payload import KEPT, BatchEventName, Callback
 from framework.push.client import Client
@@ -58,7 +59,6 @@ class NewBatch:
     keeps_results: bool = False
 
     def fields(self) -> dict[str, str]:
-        """Return the fields of its HASH, without the counts."""
         found = {"description": self.description, "parent": self.parent, "callback_queue": self.callback_queue}
         if self.keeps_results:
             found[KEEPS_RESULTS] = "1"
@@ -99,7 +99,6 @@ class BatchWrite:
     """The part of a workflow's step that this write has."""
 
     def head(self, token_ms: int) -> bytes:
-        """Return the first argument of the script."""
         create = None if self.create is None else self.create.fields()
         groups = [{"queue": one.queue, "n": len(one.payloads), "dues": one.dues} for one in self.groups]
         found: dict[str, Any] = {
@@ -117,7 +116,6 @@ class BatchWrite:
         return dumps(found)
 
     def payloads(self) -> list[bytes]:
-        """Return the payloads of all groups, in their order."""
         return [payload for one in self.groups for payload in one.payloads]
 
 
@@ -140,7 +138,14 @@ def write_batch(shard: Shard, write: BatchWrite) -> BatchReply:
         ShardUnavailableError: all of these jobs are written or none; ``maybe_written`` says whether they may be.
     """
     queues = [keys.queue(one.queue) if one.queue else keys.SCHEDULE for one in write.groups]
-    names = (keys.batch(write.bid), keys.BATCHES, keys.pushed(write.token), keys.QUEUES, keys.SCHEDULE, *queues)
+    names = (
+        batch_keys.batch(write.bid),
+        batch_keys.BATCHES,
+        keys.pushed(write.token),
+        keys.QUEUES,
+        keys.SCHEDULE,
+        *queues,
+    )
     code, *owners = shard.run_script(PUSH, names, (write.head(TOKEN_MS), *write.payloads()))
     return BatchReply(code, owners[0] if owners else ())
 
@@ -230,7 +235,6 @@ class BatchBlock:
             return batch.jids
 
     def _with_place(self, payload: bytes) -> bytes:
-        """Return a payload with the place of the job's result, if the batch keeps results."""
         facts = self.facts
         if not facts.keeps_results:
             return payload
@@ -289,11 +293,10 @@ class BatchBlock:
         self._recorded = []
         self._is_open, facts.exists = not last, True
         self.written += len(jids)
-        self._client.batch_jobs_written(jids)
+        self._client.collected_jobs_written(jids)
 
     # Decision 235: the event is durable before its job is.
     def _send_recorded(self, shard: str, write: BatchWrite) -> BatchReply:
-        """Record the jobs of tracked classes, and write all jobs."""
         for one in self._recorded:
             one.context.run(one.recorder.enqueued, one.destination, one.jobs)
         try:
@@ -378,5 +381,4 @@ def stored_callback(facts: BatchFacts, shard: str, built: BuiltCallback) -> Call
 
 
 def _texts(command: Sequence[Any]) -> list[str]:
-    """Return the words of a SET command behind its first, as text."""
     return [str(word) for word in command[1:]]

@@ -1,6 +1,6 @@
 """Read and change batches, for applications, operators and commands; find their shards; build their callbacks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import redis
@@ -9,13 +9,14 @@ from redis.exceptions import RedisError
 from framework.declare.request import PushRequest
 from framework.errors import (
     BatchError,
-    FrameworkError,
     MissingKeyError,
     PayloadError,
     ShardUnavailableError,
     StateRefusedError,
     UnknownBatchError,
+    UnknownWorkflowError,
 )
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.batch import BatchStatus
 from framework.features.batches.calls import BatchFacts, BuiltCallback
 from framework.features.batches.payload import EVENTS, BatchEventName, Callback, KeptResult, kept_at
@@ -30,7 +31,7 @@ from framework.wire import keys
 from framework.wire.answers import end_answer
 from framework.wire.job import BATCH_EVENT, BID, decode, rewrite
 from framework.wire.json import dumps, loads, stored_count, stored_time
-from framework.wire.protected import StateSignatures, result_place
+from framework.wire.protected import result_place
 from framework.wire.sub_queues import parent_of
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ _MOST_KNOWN = 10_000
 
 def list_batches(shard: Shard) -> Iterator[BatchStatus]:
     """Yield the batches of one shard. Raises redis errors."""
-    for bids in scan_ids(shard.client, keys.BATCHES):
+    for bids in scan_ids(shard.client, batch_keys.BATCHES):
         yield from read_batches(shard.client, shard.name, bids)
 
 
@@ -73,7 +74,7 @@ def change_batch(shard: Shard, bid: str, action: BatchAction, event: str = "", c
         # Its nested batches first: afterwards none can be added. They are of the same shard.
         for child in scan_members(shard.client, bid, "children"):
             change_batch(shard, child, action)
-    names = (keys.batch(bid), keys.BATCHES, keys.CANCELLED)
+    names = (batch_keys.batch(bid), batch_keys.BATCHES, keys.CANCELLED)
     done: int = shard.run_script(CHANGE, names, (bid, action, event, callback))
     return done
 
@@ -82,7 +83,7 @@ def read_batches(client: "redis.Redis", shard: str, bids: Sequence[str]) -> list
     """Return the status of each batch that the shard has, in one round trip. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=True)
     for bid in bids:
-        key = keys.batch(bid)
+        key = batch_keys.batch(bid)
         pipeline.hgetall(key)
         pipeline.scard(f"{key}:failed")
         pipeline.scard(f"{key}:dead")
@@ -101,7 +102,6 @@ def read_batches(client: "redis.Redis", shard: str, bids: Sequence[str]) -> list
 def _status_of(
     bid: str, shard: str, fields: Mapping[str, str], failed: int, dead: int, ttl_s: int, now: float
 ) -> BatchStatus:
-    """Return the status of a batch from the fields of its HASH and the sizes of its sets."""
 
     def number(name: str) -> int:
         return stored_count(fields.get(name))
@@ -147,39 +147,37 @@ def scan_ids(client: "redis.Redis", key: str) -> Iterator[list[str]]:
 
 def scan_members(client: "redis.Redis", bid: str, kind: BatchMembers) -> Iterator[str]:
     """Yield the members of a set of a batch, once each unless the set changes meanwhile. Raises redis errors."""
-    key = f"{keys.batch(bid)}:{kind}"
+    key = f"{batch_keys.batch(bid)}:{kind}"
     members = cast("Iterator[bytes]", client.sscan_iter(key, count=_PAGE))  # pyright: ignore[reportUnknownMemberType]
     yield from map(decode_escaped, members)
 
 
 def read_results(client: "redis.Redis", bid: str) -> list[KeptResult]:
-    """Return the stored answers of the jobs of a batch, by their places. Raises redis errors."""
-    stored = cast("dict[bytes, bytes]", client.hgetall(f"{keys.batch(bid)}:results"))
-    return sorted_results(bid, stored)
+    """Return the stored answers of the jobs of a batch, in the order of their places. Raises redis errors.
 
-
-def sorted_results(bid: str, stored: Mapping[bytes, bytes]) -> list[KeptResult]:
-    """Return answers that are stored with their places, in the order of these. Raises BatchError if some are missing."""
+    Raises:
+        BatchError: some of them are missing.
+    """
+    stored = cast("dict[bytes, bytes]", client.hgetall(f"{batch_keys.batch(bid)}:results"))
     if _RESULTS_FULL in stored:
         raise BatchError(
             bid, "the results of its jobs have more than 16 MiB, and some are not kept: return ids instead of data"
         )
-    found: list[tuple[int, str, bytes]] = []
+    found: list[KeptResult] = []
     for jid, value in stored.items():
-        if jid.startswith(b":"):
-            continue
-        place, _, answer = value.partition(b" ")
-        found.append((int(place), decode_escaped(jid), answer))
-    return [KeptResult(jid, place, answer) for place, jid, answer in sorted(found)]
+        if not jid.startswith(b":"):
+            place, _, answer = value.partition(b" ")
+            found.append(KeptResult(decode_escaped(jid), int(place), answer))
+    return sorted(found, key=lambda one: (one.place, one.jid))
 
 
 def stored_jobs(client: "redis.Redis", text: bytes) -> Iterator[bytes]:
     """Yield the payloads with this text that batches enqueue at their events. Raises redis errors."""
     names = [name for event in EVENTS for name in (f"on_{event}", f"{event}_at")]
-    for bids in scan_ids(client, keys.BATCHES):
+    for bids in scan_ids(client, batch_keys.BATCHES):
         pipeline: Any = client.pipeline(transaction=False)
         for bid in bids:
-            pipeline.hmget(keys.batch(bid), names)
+            pipeline.hmget(batch_keys.batch(bid), names)
         for fields in cast("list[list[bytes | None]]", pipeline.execute()):
             for stored, fired_at in zip(fields[::2], fields[1::2], strict=True):
                 if stored is not None and fired_at is None:
@@ -198,7 +196,7 @@ def _callbacks(stored: bytes) -> list[bytes]:
 class Homes:
     """The shards of ids. Safe to share between threads."""
 
-    def __init__(self, shards: Shards, unknown: Callable[[str], FrameworkError]) -> None:
+    def __init__(self, shards: Shards, unknown: type[UnknownBatchError | UnknownWorkflowError]) -> None:
         self._shards = shards
         self._unknown = unknown
         # By id; two threads may find the same.
@@ -211,7 +209,7 @@ class Homes:
         """Return the answer of the shard that has the id; the others answer ``None``.
 
         Raises:
-            FrameworkError: no shard has it (the error that ``unknown`` makes).
+            UnknownBatchError, UnknownWorkflowError: no shard has it.
             ShardUnavailableError: a shard that may have it does not answer.
         """
         known, failure, shards = self._homes.get(name), None, self._shards
@@ -310,27 +308,20 @@ class Batches:
 
     def results_on(self, home: Shard, bid: str) -> Sequence[KeptResult]:
         """Return the results that a shard keeps for a batch; one that is not signed as it must be is refused. Raises redis errors."""
-        return opened_results(self._signatures, bid, read_results(home.client, bid))
+        kept = read_results(home.client, bid)
+        return [one._replace(answer=self._opened(bid, one)) for one in kept] if self._signatures.signs else kept
+
+    def _opened(self, bid: str, kept: KeptResult) -> bytes:
+        try:
+            answer = self._signatures.open(result_place(kept.jid), kept.answer)
+        except (StateRefusedError, MissingKeyError) as error:
+            return end_answer("refused", error.reason).encode()
+        # A signed answer names its batch and its place there: none of another batch can stand here.
+        if answer != kept.answer and kept_at(answer) != [bid, kept.place]:
+            return end_answer("refused", "it is the result of another batch, or of another place in this one").encode()
+        return answer
 
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
         home = self._homes.ask(bid, lambda one: one if find_batch(one, bid) is not None else None)
         with home.reading():
             yield from scan_members(home.client, bid, kind)
-
-
-def opened_results(signatures: StateSignatures, bid: str, kept: Iterable[KeptResult]) -> list[KeptResult]:
-    """Return the results of a batch without their signatures; one that is not signed as it must be becomes a refused one."""
-    if not signatures.signs:
-        return list(kept)
-    return [one._replace(answer=_opened_of(signatures, bid, one)) for one in kept]
-
-
-def _opened_of(signatures: StateSignatures, bid: str, kept: KeptResult) -> bytes:
-    try:
-        answer = signatures.open(result_place(kept.jid), kept.answer)
-    except (StateRefusedError, MissingKeyError) as error:
-        return end_answer("refused", error.reason).encode()
-    # A signed answer names its batch and its place there: none of another batch can stand here.
-    if answer != kept.answer and kept_at(answer) != [bid, kept.place]:
-        return end_answer("refused", "it is the result of another batch, or of another place in this one").encode()
-    return answer

@@ -11,12 +11,12 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework.features.batches import keys as batch_keys
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
-from framework.wire import keys
 from framework.wire.json import loads_object
 
 _PAGE = 100
@@ -53,7 +53,7 @@ class BatchEventLog:
 
     def step(self) -> None:
         """Take the events that are not logged yet, and log them. Raises redis errors, except lasting ones."""
-        if not self._absent.may_exist(keys.BATCH_EVENTS):
+        if not self._absent.may_exist(batch_keys.BATCH_EVENTS):
             return
         try:
             while lines := self._take():
@@ -71,17 +71,16 @@ class BatchEventLog:
                 error=error,
             )
             return
-        self._absent.note(keys.BATCH_EVENTS, found=False)
+        self._absent.note(batch_keys.BATCH_EVENTS, found=False)
 
     def _take(self) -> list[bytes]:
         pipeline: Any = self._client.pipeline(transaction=True)
-        pipeline.lrange(keys.BATCH_EVENTS, 0, _PAGE - 1)
-        pipeline.ltrim(keys.BATCH_EVENTS, _PAGE, -1)
+        pipeline.lrange(batch_keys.BATCH_EVENTS, 0, _PAGE - 1)
+        pipeline.ltrim(batch_keys.BATCH_EVENTS, _PAGE, -1)
         return cast("list[bytes]", pipeline.execute()[0])
 
 
 def _log(shard: str, event: Mapping[str, Any]) -> None:
-    """Log one event with the counts that the batch had then. An entry of another program is left out."""
     line = _LINES.get(str(event.get("event")))
     if line is None:
         return
@@ -106,5 +105,5 @@ def _number(value: Any) -> float:
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    process.absent.watch(keys.BATCH_EVENTS)
+    process.absent.watch(batch_keys.BATCH_EVENTS)
     return WorkerPart(periodic=(BatchEventLog(process.upkeep, process.shard.name, process.absent).step,))

@@ -16,11 +16,11 @@ from framework.declare import port, validators
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import LeaseLostError, LeaseTakenError
 from framework.feature import Late
-from framework.features.leases.holder import LeaseHolder
 from framework.types import MAIN
 
 if TYPE_CHECKING:
     from framework.features.leases.store import Leases
+from typing import NamedTuple
 
 # Late: a module of workers makes leases, and needs no Redis for that.
 _LEASES: "Late[type[Leases]]" = Late("framework.features.leases.store:Leases")
@@ -30,6 +30,13 @@ _NAME = re.compile(r"[A-Za-z0-9_:./][A-Za-z0-9_:./-]{0,199}")
 
 # A holder may end its lease at any time: a waiting caller looks again, more rarely each time.
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 0.5
+
+
+class LeaseHolder(NamedTuple):
+    """The holder of a lease, and the seconds until the lease ends by itself."""
+
+    holder: str
+    left_s: float
 
 
 class Lease:
@@ -111,7 +118,7 @@ class Lease:
         await asyncio.shield(held.aend())
 
     def _deadline(self, wait: timedelta | float) -> float:
-        seconds: float = validate_value(self._title, "wait", wait, _WAIT)
+        seconds: float = validate_value(self._title, "wait", wait, validators.wait)
         return time.monotonic() + seconds
 
     def _next_pause_s(self, other: LeaseHolder, until: float, pause_s: float) -> float:
@@ -133,7 +140,6 @@ class HeldLease:
 
     @property
     def name(self) -> str:
-        """The name of the lease."""
         return self._lease.name
 
     @property
@@ -208,26 +214,14 @@ def _check_name(value: Any) -> str:
 
 
 def _check_timeout(value: Any) -> timedelta:
-    span = _span(value, LEASE_TIMEOUT)
+    try:
+        span: timedelta = validators.duration(value)
+    except InvalidValue:
+        raise InvalidValue(LEASE_TIMEOUT.allowed) from None
     if timedelta(milliseconds=100) <= span <= timedelta(days=30):
         return span
     raise InvalidValue(LEASE_TIMEOUT.allowed)
 
 
-def _check_wait(value: Any) -> float:
-    if type(value) in (int, float) and value == 0:
-        return 0.0
-    return _span(value, _WAIT).total_seconds()
-
-
-def _span(value: Any, allowed: Validator) -> timedelta:
-    try:
-        span: timedelta = validators.duration(value)
-    except InvalidValue:
-        raise InvalidValue(allowed.allowed) from None
-    return span
-
-
 _NAMED = Validator("a name of at most 200 letters, digits and _ : . / -, without a - in front", _check_name)
 LEASE_TIMEOUT = Validator("a timedelta or a number of seconds, from 0.1 s to 30 days", _check_timeout)
-_WAIT = Validator("0, a positive timedelta, or a positive number of seconds", _check_wait)

@@ -13,8 +13,7 @@ from framework.application_worker import ApplicationWorker
 from framework.declare import check, validators
 from framework.declare.validators import ErrorCollector, InvalidValue, validate_value
 from framework.errors import DeclarationError, RetryLater
-from framework.features.leases.holder import LeaseHolder
-from framework.features.leases.lease import LEASE_TIMEOUT, HeldLease, Lease
+from framework.features.leases.lease import LEASE_TIMEOUT, HeldLease, Lease, LeaseHolder
 from framework.typeguards import qualified_name
 
 _PERFORM = "perform"
@@ -150,7 +149,6 @@ def _build_sync(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_reenqueuer(faults: ErrorCollector, cls: type[ReenqueuerWorker]) -> None:
-    """Note missing and contradictory attributes of a ReenqueuerWorker."""
     if cls.lease_timeout is None:
         faults.add("lease_timeout is missing: the most time that one run may take.", "lease_timeout")
     else:
@@ -165,7 +163,6 @@ def _check_reenqueuer(faults: ErrorCollector, cls: type[ReenqueuerWorker]) -> No
 
 
 def _check_minimum(faults: ErrorCollector, timeout: timedelta, minimum: Any) -> None:
-    """Note a lease that would end while its job waits for the minimum duration."""
     # A minimum that is not allowed is reported with the other attributes.
     with suppress(InvalidValue):
         least: timedelta = validators.duration(minimum)

@@ -5,13 +5,11 @@ import socket
 from typing import Any, NamedTuple, cast
 
 import redis
-from redis.exceptions import RedisError
 
 from framework.errors import ShardUnavailableError
 from framework.features.leases import keys
-from framework.features.leases.holder import LeaseHolder
+from framework.features.leases.lease import LeaseHolder
 from framework.push.client import Client
-from framework.shard.redis_errors import unavailable_error
 from framework.store.connect import server_time
 from framework.store.script import Script
 from framework.telemetry import context
@@ -75,10 +73,8 @@ class Leases:
     def holder(self, shard: str, name: str) -> LeaseHolder | None:
         """Return the holder of the lease, ``None`` if it is free. Raises as ``obtain``."""
         on = self._shards[shard]
-        try:
+        with on.reading():
             found = read_lease(on.client, name)
-        except (RedisError, OSError) as error:
-            raise unavailable_error(on.name, on.endpoint, error) from error
         return None if found is None else LeaseHolder(found.holder, found.left_s)
 
     def _run(self, script: Script, shard: str, name: str, arguments: tuple[Any, ...]) -> Any:

@@ -18,8 +18,6 @@ from framework.declare import port, validators
 from framework.declare.validators import InvalidValue
 from framework.errors import OverLimit
 from framework.feature import Late
-from framework.features.limiters.held import check_not_held, note_held, note_released
-from framework.features.limiters.rule import LimiterRule, Take
 from framework.typeguards import short_repr
 from framework.types import Payload
 from framework.wire.job import OVER_LIMIT_BY
@@ -27,6 +25,13 @@ from framework.wire.protected import digest_of_key, is_encrypted
 
 if TYPE_CHECKING:
     from framework.features.limiters.store import LimiterStore
+from contextvars import ContextVar
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from framework.errors import NestedLimiterError
+from framework.types import MAIN
+from framework.wire.json import dumps
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +47,111 @@ LimiterKey: TypeAlias = str | int | None
 KeyOfJob: TypeAlias = str | Callable[[Sequence[Any]], LimiterKey]
 
 
+LimiterKind: TypeAlias = Literal["concurrent", "bucket", "window", "leaky", "points", "unlimited"]
+
+OverLimitPolicy: TypeAlias = Literal["reschedule", "raise", "skip"]
+"""The next step of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
+
+
+@dataclass(frozen=True)
+class LimiterRule:
+    """The facts of one limiter. Spans are seconds; ``interval_s``, ``refill`` and ``lock_s`` belong to some kinds only."""
+
+    name: str
+    kind: LimiterKind
+    limit: float
+    interval_s: float | None = None
+    refill: float | None = None
+    """Points per second."""
+    lock_s: float | None = None
+    """After that many seconds the lock of a concurrent limiter ends by itself."""
+    wait_s: float = 0.0
+    """For how long a caller waits at most."""
+    policy: OverLimitPolicy = "reschedule"
+    reschedules: int = 20
+    backoff: Callable[[int], timedelta | float] | None = None
+    shard: str = MAIN
+
+    @cached_property
+    def wire(self) -> bytes:
+        facts = {
+            "kind": self.kind,
+            "limit": self.limit,
+            "interval_s": self.interval_s,
+            "refill": self.refill,
+            "lock_s": self.lock_s,
+        }
+        return dumps({name: value for name, value in facts.items() if value is not None})
+
+    def over_limit(self, key: str, take: "Take", amount: float) -> OverLimit:
+        return OverLimit(
+            self.name,
+            key,
+            take.limit,
+            take.retry_after_s,
+            policy=self.policy,
+            reschedules=self.reschedules,
+            backoff=self.backoff,
+            amount=amount,
+            turn_s=take.turn_s,
+        )
+
+
+class Take(NamedTuple):
+    """The result of one call of a limiter."""
+
+    admitted: bool
+    retry_after_s: float | None
+    """Until a call may be admitted; ``None`` if that is not known, or never."""
+    used: float
+    limit: float
+    """The limit in force: operators may have resized it."""
+    turn_s: float | None = None
+    """Until a job that is not admitted is to come back: the calls that others were promised come first. ``None`` for other callers,
+    and for a concurrent limiter."""
+
+
+class _Held(NamedTuple):
+    name: str
+    key: str
+    owner: object
+    """The task or the thread of a block; ``None`` for a job, whose tasks and threads are all inside."""
+
+
+_held: ContextVar[tuple[_Held, ...]] = ContextVar("held_limiters", default=())
+
+
+def check_not_held(name: str, key: str) -> None:
+    """Raise NestedLimiterError if the calling code is inside of a block, or of a job, that holds the limiter for this key."""
+    held = _held.get()
+    if held and any(one[:2] == (name, key) and one.owner in (None, _owner()) for one in held):
+        raise NestedLimiterError(name, key)
+
+
+def note_held(name: str, key: str, *, whole_job: bool = False) -> None:
+    _held.set((*_held.get(), _Held(name, key, None if whole_job else _owner())))
+
+
+def note_released(name: str, key: str) -> None:
+    """Note that the block has ended. In another context than its begin this finds nothing, and changes nothing."""
+    held = _held.get()
+    found = next((one for one in reversed(held) if one[:2] == (name, key) and one.owner == _owner()), None)
+    if found is not None:
+        _held.set(tuple(one for one in held if one is not found))
+
+
+def _owner() -> object:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident() if task is None else id(task)
+
+
+def _limiters() -> "LimiterStore":
+    return port.current().service(_LIMITERS)
+
+
 class Permit:
     """One admitted call."""
 
@@ -52,7 +162,7 @@ class Permit:
         """End the call: a concurrent limiter has its lock back. May be called twice."""
         if self._rule.kind == "concurrent":
             note_released(self._rule.name, self._key)
-            port.current().service(_LIMITERS).give_back(self._rule, self._key, self._token)
+            _limiters().give_back(self._rule, self._key, self._token)
 
 
 class PointsPermit(Permit):
@@ -63,7 +173,7 @@ class PointsPermit(Permit):
         points = _amount("points", points, self._rule, minimum=0.0)
         if points != self._amount:
             token = f"{self._token} {secrets.token_hex(4)}"
-            port.current().service(_LIMITERS).correct(self._rule, self._key, points - self._amount, token)
+            _limiters().correct(self._rule, self._key, points - self._amount, token)
             self._amount = points
 
     apoints_used = async_twin(points_used)
@@ -92,9 +202,8 @@ class _Attempts:
         Raises:
             OverLimit: the call is not admitted, and will not be within the time to wait.
         """
-        limiters = port.current().service(_LIMITERS)
         left_s = max(0.0, self._until - time.monotonic())
-        take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited, left_s=left_s)
+        take = _limiters().take(self._rule, self._key, self._amount, self.token, waited=self._waited, left_s=left_s)
         if take.admitted:
             with self._lock:
                 self._admitted = True
@@ -116,7 +225,7 @@ class _Attempts:
 
     def _give_back(self) -> None:
         if self._rule.kind == "concurrent":
-            port.current().service(_LIMITERS).give_back(self._rule, self._key, self.token)
+            _limiters().give_back(self._rule, self._key, self.token)
 
     def _next_pause_s(self, take: Take) -> float | None:
         if take.retry_after_s is None or self._rule.kind != "concurrent":
@@ -223,8 +332,6 @@ class Within(Generic[T]):
 
 
 class AsyncWithin(Generic[T]):
-    """The same for ``async with``."""
-
     def __init__(self, block: Within[T]) -> None:
         self._block = block
 
@@ -250,7 +357,6 @@ class Limiter:
 
     @property
     def name(self) -> str:
-        """The name of the limiter."""
         return self.rule.name
 
     def by(self, key: KeyOfJob) -> Self:
@@ -272,7 +378,7 @@ class Limiter:
         Raises:
             ShardUnavailableError: the shard does not answer or refuses.
         """
-        return port.current().service(_LIMITERS).used(self.rule, _checked_key(key))
+        return _limiters().used(self.rule, _checked_key(key))
 
     aused = async_twin(used)
 
@@ -293,7 +399,7 @@ class Limiter:
                 duration_s = validators.duration(expires_in).total_seconds()
             except InvalidValue as error:
                 raise _invalid("expires_in", expires_in, f"{error}, or None", self.name) from None
-        port.current().service(_LIMITERS).resize(self.rule, limit, duration_s)
+        _limiters().resize(self.rule, limit, duration_s)
 
     aresize = async_twin(resize)
 
@@ -303,7 +409,7 @@ class Limiter:
         Raises:
             ShardUnavailableError: as ``used``.
         """
-        port.current().service(_LIMITERS).reset(self.rule, None if key is None else _checked_key(key))
+        _limiters().reset(self.rule, None if key is None else _checked_key(key))
 
     areset = async_twin(reset)
 

@@ -1,16 +1,14 @@
 """Keep the state of rate limiters on their shards. Each call is one script, which reads the clock of Redis."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import redis
-from redis.exceptions import RedisError
 
 from framework.errors import ShardUnavailableError
 from framework.features.limiters import keys
-from framework.features.limiters.rule import LimiterRule, Take
+from framework.features.limiters.limiter import LimiterRule, Take
 from framework.push.client import Client
-from framework.shard.redis_errors import unavailable_error
 from framework.store.connect import server_time
 from framework.store.script import Script
 from framework.telemetry.context import job_fields
@@ -77,7 +75,6 @@ class LimiterStore:
         self._shards[rule.shard].run_script(TAKE, names, arguments)
 
     def used(self, rule: LimiterRule, key: str) -> float:
-        """Return how much is used. Raises as ``take``."""
         names = [keys.limiter(rule.name), keys.state(rule.name, key)]
         return float(self._shards[rule.shard].run_script(READ, names, (rule.wire,))[0])
 
@@ -86,18 +83,15 @@ class LimiterStore:
 
         Raises as ``take``.
         """
-        self._run(rule, lambda client: resize_limiter(client, rule.name, limit, duration_s))
+        shard = self._shards[rule.shard]
+        with shard.reading():
+            resize_limiter(shard.client, rule.name, limit, duration_s)
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
         """Set what is used of one key, or (``None``) of all, to zero. Raises as ``take``."""
-        self._run(rule, lambda client: reset_limiter(client, rule.name, key))
-
-    def _run(self, rule: LimiterRule, step: Callable[["redis.Redis"], object]) -> None:
         shard = self._shards[rule.shard]
-        try:
-            step(shard.client)
-        except (RedisError, OSError) as error:
-            raise unavailable_error(shard.name, shard.endpoint, error) from error
+        with shard.reading():
+            reset_limiter(shard.client, rule.name, key)
 
 
 def _seconds(reply: bytes) -> float | None:

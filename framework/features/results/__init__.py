@@ -17,7 +17,7 @@ RESULTS = Feature(
             name="answer",
             field=RESULT,
             part="results/answer",
-            waiter=Late("framework.features.results.waiter:WAITER"),
+            waiter=Late("framework.features.results.payload:WAITER"),
             keeps_state_s=WAIT_S,
         ),
     ),

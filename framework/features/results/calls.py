@@ -46,9 +46,7 @@ WAIT_S = 60.0
 class Returns(Protocol[P, R_co]):
     """Represent a worker whose ``perform`` takes P and returns R. Type checkers compare calls with it."""
 
-    def perform(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run the job."""
-        ...
+    def perform(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class JobCall(Generic[R]):
@@ -97,7 +95,6 @@ class JobCall(Generic[R]):
         return self._value(self._end)
 
     def __await__(self) -> Generator[Any, None, R]:
-        """Return the result as ``aresult``."""
         return self.aresult().__await__()
 
     @property
@@ -142,8 +139,6 @@ class ResultCalls:
 
 
 class SetterCalls(Generic[P]):
-    """The calls of ``Worker.set(...)``."""
-
     __slots__ = ()
 
     if TYPE_CHECKING:
@@ -227,7 +222,6 @@ def kept_options(
 
 
 def _kept_for_s(declaration: Declaration, options: Mapping[str, Any]) -> int:
-    """Return for how many seconds the answer of a call is kept."""
     span: timedelta | None = options.get("result_ttl", declaration.facts.get("keep_result"))
     return RESULT_TTL_S if span is None else round(span.total_seconds())
 
@@ -235,7 +229,6 @@ def _kept_for_s(declaration: Declaration, options: Mapping[str, Any]) -> int:
 async def apush_call(
     declaration: Declaration, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> JobCall[Any]:
-    """Push as ``push_call``, in a thread."""
     push = partial(push_call, declaration, options, args, kwargs)
     return await run_in_thread(declaration, options, push, is_bulk=False)
 
@@ -247,15 +240,11 @@ def _declaration_of(worker: Any) -> Declaration:
 
 def seconds_of(worker: str, timeout: object) -> float:
     """Return the seconds of a time-out. Raises ArgumentsError."""
-    if type(timeout) in (int, float) and timeout == 0:
-        return 0.0
     try:
-        span: timedelta = validators.duration(timeout)
+        seconds: float = validators.wait(timeout)
     except InvalidValue as error:
-        raise ArgumentsError(
-            worker, f"timeout = {short_repr(timeout)} is not allowed. Allowed: 0, or {error}"
-        ) from None
-    return span.total_seconds()
+        raise ArgumentsError(worker, f"timeout = {short_repr(timeout)} is not allowed. Allowed: {error}") from None
+    return seconds
 
 
 async def _watched(results: "JobResults", jid: Jid, request: PushRequest) -> "Future[bytes]":

@@ -1,7 +1,13 @@
-"""Define the field of a job whose caller waits for its result."""
+"""Define the field of a job whose caller waits for its result, and keep the answer in the step that ends the job."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+# The record of results needs the names only, and no library for them.
+if TYPE_CHECKING:
+    from framework.types import Jid, Payload
+    from framework.wire.waiters import JobEnd, Waiter
+
 
 RESULT = "aw_result"
 """Field of a job whose caller waits: for how many seconds the answer is kept, and the token of the calling process."""
@@ -23,7 +29,6 @@ class ResultCall(NamedTuple):
 
 
 def result_request(ttl_s: int, caller: str = "") -> list[int | str]:
-    """Return the field of a job whose answer is kept for ``ttl_s``."""
     return [ttl_s, caller]
 
 
@@ -41,3 +46,25 @@ def call_of(payload: Mapping[str, Any] | None) -> ResultCall | None:
     if type(ttl_s) is not int or not 0 < ttl_s <= MAX_TTL_S or not isinstance(caller, str) or len(caller) > _MAX_TOKEN:
         return None
     return ResultCall(ttl_s, caller)
+
+
+class CallerWaiter:
+    """The callers that wait for results. The Lua function is in ``scripts/parts/answer.lua``."""
+
+    def read(self, payload: "Payload") -> ResultCall | None:
+        return call_of(payload)
+
+    def wants_answer(self, value: ResultCall) -> bool:
+        del value
+        return True
+
+    def named(self, value: ResultCall, answer: str) -> str:
+        del value
+        return answer
+
+    def told(self, value: ResultCall, jid: "Jid", end: "JobEnd", answer: str) -> list[str] | None:
+        """Return the arguments of ``release_answer``; ``None`` for a job that failed and will run again."""
+        return None if end == "failed" else [jid, end, str(value.ttl_s), value.caller, answer]
+
+
+WAITER: "Waiter[ResultCall]" = CallerWaiter()

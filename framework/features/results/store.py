@@ -115,7 +115,6 @@ class JobResults:
             return None
 
     def leave(self, jid: Jid, future: "Future[bytes]") -> None:
-        """Wait for this answer no more."""
         for thread in list(self._threads.values()):
             thread.remove(jid, future)
 

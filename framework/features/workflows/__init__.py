@@ -3,7 +3,7 @@
 from typing import Any
 
 from framework.feature import Feature, Late, LateCommand, Rights
-from framework.wire import keys
+from framework.features.workflows import keys
 
 _CHANGE: Late[Any] = Late("framework.features.workflows.store:CHANGE")
 

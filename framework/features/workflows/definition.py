@@ -47,7 +47,6 @@ def is_workflow_id(value: object) -> bool:
 
 
 def is_step_name(value: object) -> bool:
-    """Return whether a value may be the name of a step."""
     return isinstance(value, str) and _STEP_NAME.fullmatch(value) is not None
 
 

@@ -15,6 +15,7 @@ from framework.features.batches.calls import BatchFacts, StepPart, current_block
 from framework.features.batches.payload import kept_values
 from framework.features.batches.push import BatchBlock
 from framework.features.batches.store import Batches, Homes
+from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows.definition import (
     EVENTS_OF_STEPS,
     StepJobs,
@@ -48,7 +49,6 @@ from framework.push.client import Client
 from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.types import Json
-from framework.wire import keys
 from framework.wire.job import generate_jid
 from framework.wire.json import dumps, loads
 from framework.wire.protected import StatePlace
@@ -92,7 +92,7 @@ class Workflows:
             fields[_SIGNATURE] = self._signatures.sign(*_signed_facts(workflow_id, fields))
         for new, step in zip(workflow.steps, definition.steps, strict=True):
             args = [(index, one.args) for index, one in enumerate(new.jobs) if not (one.function or one.received)]
-            place = keys.step_jobs(workflow_id, new.name)
+            place = workflow_keys.step_jobs(workflow_id, new.name)
             parts = _add_parts(home, place, self._sealed(place, split_jobs(args)) if args else ())
             if not step.is_computed:
                 fields |= {f"{new.name}:parts": str(parts), f"{new.name}:jobs": str(sum(len(one) for _, one in args))}
@@ -147,7 +147,7 @@ class Workflows:
         jobs = 0
         try:
             for number in range(written + 1, parts + 1):
-                part = StepPart(keys.workflow(workflow_id), name, number, last=number == parts)
+                part = StepPart(workflow_keys.workflow(workflow_id), name, number, last=number == parts)
                 jobs += self._write_part(home, workflow_id, fields, step, part)
         except BatchError:
             # Cancelled or deleted meanwhile.
@@ -162,7 +162,7 @@ class Workflows:
     def _write_part(
         self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep, part: StepPart
     ) -> int:
-        data = _part_on(home, keys.step_jobs(workflow_id, step.name), part.number)
+        data = _part_on(home, workflow_keys.step_jobs(workflow_id, step.name), part.number)
         if data is None:
             now = _fields_on(home, workflow_id)
             if now is not None and now.get(f"{step.name}:state") == "starting" and "cancelled_at" not in now:
@@ -172,7 +172,7 @@ class Workflows:
                 )
             return 0
         data = self._signatures.open(
-            _part_place(keys.step_jobs(workflow_id, step.name), part.number, last=part.last), data
+            _part_place(workflow_keys.step_jobs(workflow_id, step.name), part.number, last=part.last), data
         )
         facts = BatchFacts(
             step_bid(workflow_id, step.name),
@@ -217,7 +217,7 @@ class Workflows:
         now = _fields_on(home, workflow_id)
         if now is None or f"{step.name}:planned" in now:
             return
-        place = keys.step_jobs(workflow_id, step.name)
+        place = workflow_keys.step_jobs(workflow_id, step.name)
         stored = list(self._stored_groups(home, place))
         counts = [sum(len(args) for _, args in stored)]
 
@@ -282,7 +282,6 @@ class Workflows:
             yield self._signatures.seal(_part_place(place, number, last=True), before)
 
     def _home_of(self, workflow: NewWorkflow) -> Shard:
-        """Return the shard of all steps. Raises WorkflowError."""
         found: dict[str, tuple[Shard, str]] = {}
         for step in workflow.steps:
             for jobs in step.jobs:
@@ -312,7 +311,7 @@ class Workflows:
 def _signed_facts(workflow_id: str, fields: Mapping[str, str]) -> tuple[StatePlace, bytes]:
     """Return the fields of a workflow that scripts never change, at their place: they decide which jobs its steps get."""
     facts = dumps([fields.get(name, "") for name in _SIGNED_FIELDS])
-    return StatePlace("workflow", keys.workflow(workflow_id)), facts
+    return StatePlace("workflow", workflow_keys.workflow(workflow_id)), facts
 
 
 def _part_place(place: str, number: int, *, last: bool) -> StatePlace:

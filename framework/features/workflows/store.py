@@ -6,8 +6,10 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.errors import PayloadError
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.batch import BatchStatus
 from framework.features.batches.store import change_batch, read_batches, scan_ids
+from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows.definition import (
     WorkflowCommand,
     WorkflowDefinition,
@@ -19,7 +21,6 @@ from framework.features.workflows.workflow import StepState, StepStatus, Workflo
 from framework.shard.shard import Shard
 from framework.store.script import Script
 from framework.text import decode_escaped
-from framework.wire import keys
 from framework.wire.json import stored_count, stored_time
 
 CHANGE = Script("workflows/change", "time", "recorded", "batches/batch")
@@ -37,7 +38,7 @@ _PUSHED_BYTES = 4_000_000
 
 def read_fields(client: "redis.Redis", workflow_id: str) -> dict[str, str] | None:
     """Return the fields of a workflow, ``None`` if the shard does not have it. Raises redis errors."""
-    stored = cast("dict[bytes, bytes]", client.hgetall(keys.workflow(workflow_id)))
+    stored = cast("dict[bytes, bytes]", client.hgetall(workflow_keys.workflow(workflow_id)))
     return (
         {decode_escaped(name): decode_escaped(value) for name, value in stored.items()} if b"ttl_s" in stored else None
     )
@@ -47,8 +48,8 @@ def read_workflows(client: "redis.Redis", shard: str, ids: Sequence[str]) -> lis
     """Return the status of each workflow that the shard has, in two round trips. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=True)
     for one in ids:
-        pipeline.hgetall(keys.workflow(one))
-        pipeline.ttl(keys.workflow(one))
+        pipeline.hgetall(workflow_keys.workflow(one))
+        pipeline.ttl(workflow_keys.workflow(one))
     pipeline.time()
     *replies, (now, _) = pipeline.execute()
     found: list[tuple[str, dict[str, str], int]] = []
@@ -83,7 +84,7 @@ def add_parts(client: "redis.Redis", place: str, parts: Iterable[bytes]) -> int:
 
 def list_workflows(shard: Shard) -> Iterator[WorkflowStatus]:
     """Yield the workflows of one shard. Raises redis errors."""
-    for ids in scan_ids(shard.client, keys.WORKFLOWS):
+    for ids in scan_ids(shard.client, workflow_keys.WORKFLOWS):
         if ids:
             yield from read_workflows(shard.client, shard.name, ids)
 
@@ -118,7 +119,7 @@ def write_workflow(
     numbers: Sequence[int] = (),
 ) -> None:
     """Run ``scripts/change.lua``. Raises ShardUnavailableError."""
-    names = (keys.workflow(workflow_id), keys.WORKFLOWS, *lists)
+    names = (workflow_keys.workflow(workflow_id), workflow_keys.WORKFLOWS, *lists)
     shard.run_script(CHANGE, names, (workflow_id, action, facts, *numbers))
 
 
@@ -126,7 +127,11 @@ def advance_workflow(
     shard: Shard, workflow_id: str, step: str, event: WorkflowEvent, after_success: str, after_failure: str
 ) -> tuple[str, str]:
     """Note the end of a step (``scripts/advance.lua``); return the answer and its step or state. Raises ShardUnavailableError."""
-    names = (keys.workflow(workflow_id), keys.batch(step_bid(workflow_id, step)), keys.step_jobs(workflow_id, step))
+    names = (
+        workflow_keys.workflow(workflow_id),
+        batch_keys.batch(step_bid(workflow_id, step)),
+        workflow_keys.step_jobs(workflow_id, step),
+    )
     answer, *rest = shard.run_script(ADVANCE, names, (step, event, after_success, after_failure))
     return answer.decode(), rest[0].decode() if rest else ""
 
@@ -151,7 +156,6 @@ def _status_of(
     now: float,
     batches: Mapping[str, BatchStatus],
 ) -> WorkflowStatus:
-    """Return the status of a workflow from the fields of its HASH and the statuses of the batches of ``batches_of``."""
 
     def at(name: str) -> float | None:
         return stored_time(fields.get(name))

@@ -124,14 +124,11 @@ class NewStepJobs:
     """Of arguments with results of earlier steps: those of each job."""
 
     def results(self) -> list[StepResult]:
-        """Return the results that stand in the arguments."""
         return [value for row in self.received for value in row if isinstance(value, StepResult)]
 
 
 @dataclass(frozen=True, slots=True)
 class NewStep:
-    """A step that is not stored yet."""
-
     name: str
     on: StepCondition
     after: str
@@ -141,8 +138,6 @@ class NewStep:
 
 @dataclass(frozen=True, slots=True)
 class NewWorkflow:
-    """A workflow that is not stored yet."""
-
     name: str
     description: str
     queue: str | None
@@ -201,7 +196,6 @@ def function_of(workflow: str, path: str) -> Callable[..., Iterable[Sequence[Any
 
 
 def workflows() -> "Workflows":
-    """Return the workflows of the client in use."""
     return port.current().service(_WORKFLOWS)
 
 
@@ -409,7 +403,6 @@ class Workflow:
         return row
 
     def _check_kept(self, steps: Sequence[tuple[_Step, Sequence[NewStepJobs]]], kept: Collection[str]) -> None:
-        """Check the steps whose results are kept."""
         for step, jobs in steps:
             secret = next((one.declaration.wire_name for one in jobs if one.declaration.encrypt), None)
             if step.name in kept and secret is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from framework import admin
 from framework.errors import ShardUnavailableError
-from framework.wire import keys
+from framework.features.batches import keys as batch_keys
 from tests.admin.conftest import both_shards, silent_second
 
 __all__ = ["both_shards", "silent_second"]
@@ -14,8 +14,8 @@ __all__ = ["both_shards", "silent_second"]
 
 def add(redis, number):
     for one in range(number):
-        redis.hset(keys.batch(f"aw-{one}"), mapping={"pending": 1, "total": 1})
-        redis.zadd(keys.BATCHES, {f"aw-{one}": one})
+        redis.hset(batch_keys.batch(f"aw-{one}"), mapping={"pending": 1, "total": 1})
+        redis.zadd(batch_keys.BATCHES, {f"aw-{one}": one})
 
 
 def test_batches_of_all_shards_are_iterated_over(both_shards, redis, second_redis):

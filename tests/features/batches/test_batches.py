@@ -10,6 +10,7 @@ import pytest
 from framework.batches import Batch, BatchCancelledError, BatchError, UnknownBatchError
 from framework.declare.policy_options import Deduplicate
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
+from framework.features.batches import keys as batch_keys
 from framework.features.batches import push
 from framework.store.script import FINISH
 from framework.wire import keys
@@ -70,7 +71,7 @@ def test_jobs_are_written_at_the_end_of_the_block(push_mode, jobs, redis):
     status = batch.status
     assert (status.total, status.pending, status.failures, status.description) == (3, 3, 0, "import")
     assert (status.shard, status.open, status.complete, status.callback_queue) == ("main", False, False, "later")
-    assert redis.zrange(keys.BATCHES, 0, -1) == [batch.bid.encode()]
+    assert redis.zrange(batch_keys.BATCHES, 0, -1) == [batch.bid.encode()]
 
 
 def test_other_pushes_meanwhile_are_no_jobs_of_the_batch(pusher, jobs):
@@ -359,9 +360,9 @@ def test_batch_and_its_mark_outlive_a_job_due_later(pusher, redis):
         with one.jobs():
             row_worker().perform_in(timedelta(days=100), 1)
         one.cancel()
-    assert 129 * day < redis.ttl(keys.batch(batch.bid)) <= 131 * day
+    assert 129 * day < redis.ttl(batch_keys.batch(batch.bid)) <= 131 * day
     assert redis.ttl(keys.CANCELLED) > 129 * day
-    redis.delete(keys.batch(gone.bid))
+    redis.delete(batch_keys.batch(gone.bid))
     now = redis.time()[0]
     redis.zadd(keys.CANCELLED, {batch.bid: now - 99 * day, gone.bid: now - 99 * day, "job": now - 99 * day})
     pusher.shards["main"].cancel(["other"])
@@ -442,7 +443,7 @@ def test_deleted_nested_batch_is_not_waited_for(pusher, redis, fired):
     end(redis, inner, jid)
     with pytest.raises(UnknownBatchError):
         inner.delete()
-    assert redis.exists(keys.batch(inner.bid)) == 0
+    assert redis.exists(batch_keys.batch(inner.bid)) == 0
 
 
 def test_callback_is_added_until_its_event(pusher, redis, fired):
@@ -458,7 +459,11 @@ def test_callback_is_added_until_its_event(pusher, redis, fired):
 def test_batch_expires_after_its_last_change(pusher, redis):
     batch = Batch(expires_in=timedelta(hours=1))
     one, two = filled(batch)
-    names = [keys.batch(batch.bid), f"{keys.batch(batch.bid)}:failed", f"{keys.batch(batch.bid)}:dead"]
+    names = [
+        batch_keys.batch(batch.bid),
+        f"{batch_keys.batch(batch.bid)}:failed",
+        f"{batch_keys.batch(batch.bid)}:dead",
+    ]
     assert 3_500 < redis.ttl(names[0]) <= 3_600
     end(redis, batch, one, "failed")
     assert 3_500 < redis.ttl(names[1]) <= 3_600
@@ -471,9 +476,9 @@ def test_batch_expires_after_its_last_change(pusher, redis):
 
 
 def test_names_of_expired_batches_are_removed(pusher, redis):
-    redis.zadd(keys.BATCHES, {"aw-gone": 1})
+    redis.zadd(batch_keys.BATCHES, {"aw-gone": 1})
     filled(batch := Batch(), 1)
-    assert redis.zrange(keys.BATCHES, 0, -1) == [batch.bid.encode()]
+    assert redis.zrange(batch_keys.BATCHES, 0, -1) == [batch.bid.encode()]
 
 
 @pytest.fixture
@@ -559,7 +564,7 @@ def test_block_is_entered_once(pusher):
 
 def test_batch_key_of_another_type_stops_no_job(pusher, redis):
     """The job has left its place: only its count is lost."""
-    redis.set(keys.batch("aw-x"), "no hash")
+    redis.set(batch_keys.batch("aw-x"), "no hash")
     end(redis, Batch("aw-x"), "j")
     assert redis.llen("working") == 0
 
@@ -614,7 +619,7 @@ def test_batch_of_many_jobs_takes_little_of_redis(pusher, redis):
     more = (used(fill) - plain) / count
     for data in redis.lrange("queue:default", -1_000, -1):
         end(redis, batch, json.loads(data)["jid"])
-    kept = sum(redis.memory_usage(key) for key in redis.keys(f"{keys.batch(batch.bid)}*"))
+    kept = sum(redis.memory_usage(key) for key in redis.keys(f"{batch_keys.batch(batch.bid)}*"))
     print(f"{count:,} jobs: {more:.1f} bytes more for each that waits; the batch itself: {kept:,} bytes")  # noqa: T201
     assert more < 100
     assert kept < 10_000

@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.commands import batches as command
 from framework.wire import keys
 
@@ -29,15 +30,15 @@ def two(redis):
     """A batch with a dead job, and one that is nested in it."""
     for at, (bid, more) in enumerate({"aw-outer": {"children": 1}, "aw-inner": {"parent": "aw-outer"}}.items()):
         fields = {"total": 3, "pending": 2, "created_at": 1_700_000_000 + at, "ttl_s": 60, "description": f"of {bid}"}
-        redis.hset(keys.batch(bid), mapping={**fields, **more})
-        redis.zadd(keys.BATCHES, {bid: 2e9})
-    redis.sadd(f"{keys.batch('aw-outer')}:children", "aw-inner")
-    redis.sadd(f"{keys.batch('aw-outer')}:dead", "d1")
-    redis.hset(keys.batch("aw-outer"), "death_at", 1_700_000_000)
+        redis.hset(batch_keys.batch(bid), mapping={**fields, **more})
+        redis.zadd(batch_keys.BATCHES, {bid: 2e9})
+    redis.sadd(f"{batch_keys.batch('aw-outer')}:children", "aw-inner")
+    redis.sadd(f"{batch_keys.batch('aw-outer')}:dead", "d1")
+    redis.hset(batch_keys.batch("aw-outer"), "death_at", 1_700_000_000)
 
 
 def test_list_shows_the_newest_first(run, two, redis):
-    redis.zadd(keys.BATCHES, {"aw-expired": 1})
+    redis.zadd(batch_keys.BATCHES, {"aw-expired": 1})
     _, first, second = run("list").splitlines()
     assert first.split()[:9] == ["main", "aw-inner", "pending", "3", "2", "0", "0", "0", "of"]
     assert second.split()[:7] == ["main", "aw-outer", "pending", "3", "2", "1", "1"]

@@ -1,9 +1,9 @@
 """The lines of batch events: real scripts note them, and any process logs each once."""
 
 from framework.batches import Batch
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.worker import BatchEventLog
 from framework.store.absent_keys import AbsentKeys
-from framework.wire import keys
 from tests.features.batches.test_batches import end, filled
 from tests.push.conftest import closed_circuit, pusher
 
@@ -16,9 +16,12 @@ def test_event_of_a_batch_is_logged_once(redis, pusher, caplog):
     end(redis, batch, one, "dead")
     end(redis, batch, two)
     redis.rpush(
-        keys.BATCH_EVENTS, b"no event", b'{"event":"other"}', b'{"event":"success","bid":7,"total":"many","at":"x"}'
+        batch_keys.BATCH_EVENTS,
+        b"no event",
+        b'{"event":"other"}',
+        b'{"event":"success","bid":7,"total":"many","at":"x"}',
     )
-    absent = AbsentKeys((keys.BATCH_EVENTS,), 60.0)
+    absent = AbsentKeys((batch_keys.BATCH_EVENTS,), 60.0)
     first, second = (BatchEventLog(redis, "main", absent) for _ in range(2))
     with caplog.at_level("INFO", "framework"):
         first.step()
@@ -34,19 +37,19 @@ def test_event_of_a_batch_is_logged_once(redis, pusher, caplog):
     assert ["pending=2" in line for line in found[:3]] == [True, False, False]
     assert "pending=1" in found[2]
     assert "dead_jobs=1" in found[2]
-    assert not redis.exists(keys.BATCH_EVENTS)
+    assert not redis.exists(batch_keys.BATCH_EVENTS)
     # Events that no process logs take little room.
-    redis.rpush(keys.BATCH_EVENTS, *[b"{}"] * 5_000)
+    redis.rpush(batch_keys.BATCH_EVENTS, *[b"{}"] * 5_000)
     with (empty := Batch()).jobs():
         pass
-    assert redis.llen(keys.BATCH_EVENTS) == 1_000
+    assert redis.llen(batch_keys.BATCH_EVENTS) == 1_000
     # A key of another type stops no batch.
-    redis.set(keys.BATCH_EVENTS, "no list")
+    redis.set(batch_keys.BATCH_EVENTS, "no list")
     with (other := Batch()).jobs():
         pass
     assert empty.status.finished
     assert other.status.finished
-    log = BatchEventLog(redis, "main", AbsentKeys((keys.BATCH_EVENTS,)))
+    log = BatchEventLog(redis, "main", AbsentKeys((batch_keys.BATCH_EVENTS,)))
     log.step()
     log.step()
     assert caplog.text.count("batch.events_not_read") == 1

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from framework.cli.main import main
+from framework.features.batches import keys as batch_keys
 from framework.features.batches.payload import Callback
 from framework.features.encryption.folder_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload
@@ -51,8 +52,8 @@ def test_sweep_deletes_what_no_job_names(site, redis, short_path, monkeypatch):
     redis.zadd(keys.paused_jobs("Job"), {b"ticket\n" + jobs[5]: 1})
     # A callback waits in its batch, however long that lasts.
     callback = job(offload, 8)
-    redis.zadd(keys.BATCHES, {"b": 4e9})
-    redis.hset(keys.batch("b"), "on_success", json.dumps([Callback("default", callback).encode()]))
+    redis.zadd(batch_keys.BATCHES, {"b": 4e9})
+    redis.hset(batch_keys.batch("b"), "on_success", json.dumps([Callback("default", callback).encode()]))
     assert run(site, "show", "--json")["blobs"] == 9
     age(short_path, "blobs/*/*")
     # Job 7 is young: its push may be on its way.

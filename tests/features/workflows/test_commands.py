@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from framework.cli.main import jobs
+from framework.features.batches import keys as batch_keys
+from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows.commands import workflows
 from framework.features.workflows.definition import StepJobs, WorkflowDefinition, WorkflowStep
 from framework.wire import keys
@@ -44,8 +46,8 @@ def two(redis):
     for at, name in enumerate(("wf-failing", "wf-new")):
         fields = {"name": "shop\x1b[1m", "description": "", "definition": STEPS.encode(), "ttl_s": 60, "import:jobs": 3}
         steps = " ".join(one.name for one in STEPS.steps)
-        redis.hset(keys.workflow(name), mapping={**fields, "steps": steps, "created_at": 1_700_000_000 + at})
-        redis.zadd(keys.WORKFLOWS, {name: 2e9})
+        redis.hset(workflow_keys.workflow(name), mapping={**fields, "steps": steps, "created_at": 1_700_000_000 + at})
+        redis.zadd(workflow_keys.WORKFLOWS, {name: 2e9})
     mapping = {
         "import:state": "failed",
         "undo:state": "starting",
@@ -53,8 +55,8 @@ def two(redis):
         "undo:started_at": 2,
         "undo:jobs": 1,
     }
-    redis.hset(keys.workflow("wf-failing"), mapping={**mapping, "import:dead": 1, "failed_steps": 1})
-    redis.hset(keys.batch("aw-wf-failing.undo"), mapping={"total": 1, "pending": 1, "ttl_s": 60, "created_at": 2})
+    redis.hset(workflow_keys.workflow("wf-failing"), mapping={**mapping, "import:dead": 1, "failed_steps": 1})
+    redis.hset(batch_keys.batch("aw-wf-failing.undo"), mapping={"total": 1, "pending": 1, "ttl_s": 60, "created_at": 2})
 
 
 def test_workflow_is_shown_as_a_graph(run, two, redis):
@@ -93,7 +95,7 @@ def test_workflows_are_listed_cancelled_and_deleted(run, two, redis):
         run("delete", name, "--yes")
     # A mark stays: jobs of a cancelled and deleted batch must not run.
     assert set(redis.keys("*")) == {keys.COUNTERS.encode(), keys.CANCELLED.encode()}
-    redis.zadd(keys.WORKFLOWS, {"wf-expired": 1})
+    redis.zadd(workflow_keys.WORKFLOWS, {"wf-expired": 1})
     assert run("list") == "There is no workflow.\n"
     for words in (("workflow",), ("cancel", "--yes"), ("delete", "--yes")):
         assert "no shard has the workflow wf-x" in run(words[0], "wf-x", *words[1:], status=1)
@@ -109,7 +111,7 @@ def test_names_in_the_graph_are_text_and_no_markup(run, two, redis):
             WorkflowStep("c", "failure", "none", ROW),
         )
     )
-    redis.hset(keys.workflow("wf-new"), mapping={"definition": forged.encode(), f"{name}:state": "x; click"})
+    redis.hset(workflow_keys.workflow("wf-new"), mapping={"definition": forged.encode(), f"{name}:state": "x; click"})
     graph = run("workflow", "wf-new").splitlines()[1:]
     assert graph[1] == (
         '    s1["a#34;#93;:::x#59;click s1 #34;javascript:alert(1)#34;#60;img/src#61;x#62;#38;#96;#35;'

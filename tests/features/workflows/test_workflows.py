@@ -9,6 +9,7 @@ from framework.declare import registry
 from framework.errors import ArgumentsError, UnknownWorkflowError, WorkflowError
 from framework.features.batches import push as batches
 from framework.features.workflows import definition
+from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows import push as steps
 from framework.store.script import FINISH
 from framework.wire import keys
@@ -95,7 +96,7 @@ def test_each_step_starts_after_the_success_of_the_last(row, ended, redis, jobs)
     assert {job["bid"] for job in jobs()} == {run.status.step("import").bid} == {f"aw-{run.id}.import"}
     assert ended() == [("Row", [0]), ("Row", [1]), ("Row", ["other"])]
     ended()  # callbacks of the import
-    assert redis.exists(keys.step_jobs(run.id, "import")) == 0
+    assert redis.exists(workflow_keys.step_jobs(run.id, "import")) == 0
     assert [(job["args"], job["retry"]) for job in jobs()] == [([7], 3), ([8], 3)]
     ended()
     ended()
@@ -104,7 +105,7 @@ def test_each_step_starts_after_the_success_of_the_last(row, ended, redis, jobs)
     status = run.status
     assert (status.state, [one.jobs for one in status.steps]) == ("succeeded", [3, 2, 1, 1, 1])
     assert (status.step("report").state, status.description, status.shard) == ("skipped", "spring", "main")
-    assert 0 < redis.ttl(keys.workflow(run.id)) <= 86_400
+    assert 0 < redis.ttl(workflow_keys.workflow(run.id)) <= 86_400
     counted = redis.hgetall(keys.COUNTERS)
     assert counted[b'workflow_steps_total{state="succeeded"}'] == b"3"
     assert counted[b'workflows_total{state="succeeded"}'] == b"1"
@@ -132,7 +133,7 @@ def test_failed_step_without_a_branch_goes_on_after_success(row, ended, redis):
     ended()
     (_, args), *_ = [*ended("dead")]
     ended()
-    assert (run.status.state, args, redis.ttl(keys.workflow(run.id)) > 100 * 86_400) == ("failed", [], True)
+    assert (run.status.state, args, redis.ttl(workflow_keys.workflow(run.id)) > 100 * 86_400) == ("failed", [], True)
     dead = next(Batch(f"aw-{run.id}.one").dead_jids())
     redis.rpush("working", dead)
     FINISH(

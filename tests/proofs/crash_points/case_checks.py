@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from redis import Redis
 
+from framework.features.batches import keys as batch_keys
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT, TRANSFER
 from framework.wire.resources import IDEMPOTENCY_KEY
@@ -232,7 +233,7 @@ class CaseChecks:
     def _batch(self) -> None:
         """Check that a batch has counted each job once: its jobs have all succeeded."""
         for client in self.environment.clients.values():
-            key = keys.batch(BATCH)
+            key = batch_keys.batch(BATCH)
             found = cast("dict[bytes, bytes]", client.hgetall(key))
             if found and (found[b"pending"] != b"0" or b"success_at" not in found or client.exists(f"{key}:failed")):
                 self._add_problem("at the end", f"the batch has counted {found}")

@@ -14,6 +14,7 @@ from framework.admin.job_record import JobFilter
 from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
+from framework.features.batches import keys as batch_keys
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.types import JobState
 from framework.wire import keys
@@ -159,7 +160,9 @@ def _waiting(
 
 def _batched(environment: CaseEnvironment, batch: int) -> None:
     """Write jobs of a batch of this framework, which counts each once."""
-    environment.clients["main"].hset(keys.batch(BATCH), mapping={"total": batch, "pending": batch, "ttl_s": KEPT_S})
+    environment.clients["main"].hset(
+        batch_keys.batch(BATCH), mapping={"total": batch, "pending": batch, "ttl_s": KEPT_S}
+    )
     _waiting(jobs.FailsOnceWorker, locked=True, bid=BATCH)(environment, batch)
 
 
