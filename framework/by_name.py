@@ -9,6 +9,7 @@ from framework.application_worker import ATTRIBUTES, ApplicationWorker, PushOpti
 from framework.declare import registry, validators
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.options import Moment, check_options
+from framework.declare.pushed import with_twin
 from framework.declare.signature import JobSignature, build_signature
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
@@ -37,8 +38,10 @@ def enqueue(
     """
     setter, arguments = _setter_for(name, options), as_list(name, args)
     if at is None:
-        return setter.perform_async(*arguments)
-    return setter.perform_in(at, *arguments) if isinstance(at, timedelta) else setter.perform_at(at, *arguments)
+        jid = setter.perform_async(*arguments)
+    else:
+        jid = setter.perform_in(at, *arguments) if isinstance(at, timedelta) else setter.perform_at(at, *arguments)
+    return with_twin("framework.aenqueue", jid)
 
 
 async def aenqueue(

@@ -21,6 +21,8 @@ class NotAwaitable:
     """A value of a plain type whose ``await`` raises MisuseError. JSON, copies and pickles of it have the plain type."""
 
     _aw_worker: str
+    _aw_twin: str
+    """What may be awaited instead."""
     plain: type[Any]
     """The type of the value without this check."""
 
@@ -37,7 +39,7 @@ class NotAwaitable:
                 worker,
                 f"a push is not a coroutine. It was made before the await: {self.made()}, so do not push again. Leave out await. "
                 "Where the event loop must not wait for Redis, put an a before the name of the method, as in "
-                f"await {worker.rpartition('.')[2]}.aperform_async(...)",
+                f"await {self._aw_twin}(...)",
             )
 
     def made(self) -> str:
@@ -83,5 +85,12 @@ def not_awaitable(worker: str, result: T) -> T:
     if make is None:
         return result
     made = make(result)
-    made._aw_worker = worker
+    made._aw_worker, made._aw_twin = worker, f"{worker.rpartition('.')[2]}.aperform_async"
     return cast("T", made)
+
+
+def with_twin(twin: str, result: T) -> T:
+    """Return the result of a push that a function of this package has made; ``twin`` is the function that may be awaited."""
+    if isinstance(result, NotAwaitable):
+        result._aw_twin = twin
+    return result

@@ -216,12 +216,9 @@ def signals(identity: str) -> str:
     return f"{identity}-signals"
 
 
-_CAPSULE_FIELD = "capsule:"
-
-
 def capsule_field(capsule: str) -> str:
     """Return the field of the HASH ``process`` that has the slots of a further capsule."""
-    return f"{_CAPSULE_FIELD}{capsule}"
+    return f"capsule:{capsule}"
 
 
 # Decision 20: each capsule has a working list, because the reaper judges jobs by their places in it. All share one lease.
@@ -239,7 +236,7 @@ def split_owner(owner: str) -> tuple[str, str]:
 
 def capsules_of(fields: Iterable[bytes]) -> list[str]:
     """Return the names of the further capsules in the fields of the HASH ``process``."""
-    prefix = _CAPSULE_FIELD.encode()
+    prefix = capsule_field("").encode()
     return sorted(name.removeprefix(prefix).decode(errors="replace") for name in fields if name.startswith(prefix))
 
 

@@ -18,11 +18,15 @@ def known_keys() -> set[str]:
     for node in (node for path in files for node in ast.walk(tree_of(path))):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             keys.add(node.value.value)
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):
-            start = node.value.values[0]
-            if isinstance(start, ast.Constant):
-                keys.add(start.value)
+        if isinstance(node, ast.FunctionDef) and not node.name.endswith("_field"):
+            keys |= {start.value for start in _starts(node) if isinstance(start, ast.Constant)}
     return keys
+
+
+def _starts(function: ast.FunctionDef) -> list[ast.expr]:
+    """Return the first parts of the f-strings that the function returns."""
+    returned = (node.value for node in ast.walk(function) if isinstance(node, ast.Return))
+    return [value.values[0] for value in returned if isinstance(value, ast.JoinedStr)]
 
 
 def test_keys_page_has_a_row_for_every_key() -> None:

@@ -49,6 +49,7 @@ def test_worker_parts_periodic_work_has_this_order(process):
         "Throttle.adjust",
         "LimitSweeper.sweep",
         "SkipTracker.warn_stale",
+        "BatchEventLog.step",
     ]
 
 

@@ -160,7 +160,7 @@ def check_frames(frames: list[bytes]) -> str:
         ),
         capsules=SimpleNamespace(pause=paused.append),
         blocking=SimpleNamespace(blocked=lambda: ()),
-        absent=AbsentKeys(),
+        process=SimpleNamespace(absent=AbsentKeys()),
     )
     process: Any = SimpleNamespace(_components=parts)
     process._read_paused = partial(components.ProcessTasks._read_paused, process)
@@ -246,7 +246,10 @@ def _flag(rng: Random) -> bytes:
 
 def _reading(frames: list[bytes]) -> Any:
     return SimpleNamespace(
-        client=SimpleNamespace(rpop=lambda *_: frames), identity="h:1:abc", rtt_us=0, absent=AbsentKeys()
+        client=SimpleNamespace(rpop=lambda *_: frames),
+        identity="h:1:abc",
+        rtt_us=0,
+        process=SimpleNamespace(absent=AbsentKeys()),
     )
 
 

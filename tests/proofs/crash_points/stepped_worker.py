@@ -6,7 +6,6 @@ takes the same steps one after the other; only the clocks differ, which move by 
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +31,6 @@ time.
 
 _TRIES = 10
 _ROUNDS = 12
-_ASIDE_S = 120.0
 
 
 class _IdleError(BaseException):
@@ -49,7 +47,6 @@ class SteppedWorker:
         self._started = False
         self._environment = environment
         self._shard = environment.shard(shard)
-        self._later_s = 0.0
         service = WorkerOptions(shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0)
         log = JobLog(environment.log, jobs=True)
         self.parts = worker_process.build_worker(
@@ -150,7 +147,8 @@ class SteppedWorker:
 
     def pass_time(self) -> None:
         """Let the circuit breakers of the shards close."""
-        self._later_s += _ASIDE_S
+        transfer: Any = self.parts.poller._transfer
+        transfer._unavailable_until.clear()
 
     def _loop(self, do: Callable[[], None]) -> PeriodicTask:
         """Give a part of a loop a loop of its own."""
@@ -175,7 +173,6 @@ class SteppedWorker:
         fetcher: Any = self.parts.capsules.first.fetcher
         processor: Any = self.parts.capsules.first.processor
         threads = processor._threads
-        poller: Any = self.parts.poller
         blocking: Any = fetcher._leader._blocking
         take, wait = threads.next, blocking.wait
 
@@ -205,7 +202,6 @@ class SteppedWorker:
             return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
 
         threads.next, blocking.wait = take_or_return, look_or_return
-        poller._transfer._monotonic = lambda: time.monotonic() + self._later_s
         threads._start_thread = lambda _name: None  # there is one thread: this one
         threads.start(lambda: None)
 

@@ -100,7 +100,7 @@ class SimulatedCluster:
         """Start a process that waits for jobs; not ``eager``: its threads have not started yet."""
         self._number += 1
         identity = f"host:{self._number}:{self._number:012x}"
-        worker = Worker(self._settings, shard, identity, self.clock, self._log, self._started, self._ended)
+        worker = Worker(self._settings, shard, identity, self._log, self._started, self._ended)
         self.workers.append(worker)
         for _ in range(3 if eager else 0):
             for act in list(worker.acts):

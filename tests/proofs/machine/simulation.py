@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.execute import execution, processor, threads
 from framework.fetch import blocking, fetcher, leader, pipeline
 from framework.process import heartbeat, launcher, record
+from framework.process_clock import process_clock
 from framework.recover import reaper, suspects
 from framework.store import channel, script
 from framework.store.channel import Channel
@@ -67,6 +68,7 @@ def simulated(clock: Clock) -> Iterator[None]:
             stack.enter_context(patch.object(module, "time", clock))
         for module, name in _CLOCKED:
             stack.enter_context(patch.object(module, name, clock.monotonic))
+        stack.enter_context(process_clock.override(monotonic=clock.monotonic))
         for owner, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
             stack.enter_context(patch.object(owner, name, _stopping(getattr(owner, name), clock)))
         # Redis-py reads it from the file system for each connection, which costs more than the connection.

@@ -25,7 +25,6 @@ from framework.wire import keys
 from framework.wiring import worker_process
 from tests.proofs.machine.interleaving import Act, Owner, mover, pause
 from tests.proofs.machine.job_model import Broken
-from tests.proofs.machine.simulation import Clock
 
 SLOTS = 2
 QUEUES = ("a", "b", "c", "proof")
@@ -121,7 +120,6 @@ class Worker(Owner):
         settings: Settings,
         shard: str,
         identity: str,
-        clock: Clock,
         log: JobLog,
         on_start: Callable[["Worker", UnitOfWork], None],
         on_end: Callable[["Worker", Execution], None],
@@ -140,10 +138,10 @@ class Worker(Owner):
             settings, open_router(settings), service, self._shard, identity, log, supervisor=None
         )
         self.list = keys.working(identity).encode()
-        self._instrument(clock, on_start, on_end)
+        self._instrument(on_start, on_end)
         self.begin("main", self._main)
 
-    def _instrument(self, clock: Clock, on_start: Callable[..., None], on_end: Callable[..., None]) -> None:
+    def _instrument(self, on_start: Callable[..., None], on_end: Callable[..., None]) -> None:
         parts: Any = self.parts
         blocking, executor = parts.capsules.first.fetcher._leader._blocking, parts.capsules.first.processor._executor
         select, begin, died = blocking._selector.select, executor.begin, parts.events.component_died
@@ -165,8 +163,6 @@ class Worker(Owner):
             died(component, error)
 
         blocking._selector.select, executor.begin, parts.events.component_died = waited, begun, component_died
-        for part in (parts.poller._timing, parts.poller._transfer, parts.absent):
-            part._monotonic = clock.monotonic
 
     def _main(self) -> None:
         if boot.wait_for_redis(self._shard, self.parts, self.signals, _check_nothing) is None:
