@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from framework.admin import port as admin_port
 from framework.declare import port
-from framework.features.tasks import access as task_access
 from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
@@ -102,15 +101,9 @@ def _make_client() -> port.ClientPort:
 
 
 def _open_access() -> admin_port.Access:
-    access: admin_port.Access = import_module("framework.wiring.administration").open_access()
-    return access
-
-
-def _open_tasks() -> task_access.TaskAccess:
-    access: task_access.TaskAccess = import_module("framework.wiring.administration").open_task_access()
+    access: admin_port.Access = import_module("framework.wiring.client").open_access()
     return access
 
 
 port.bind_factory(_make_client)
 admin_port.opener.bind(_open_access)
-task_access.opener.bind(_open_tasks)

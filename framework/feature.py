@@ -108,6 +108,8 @@ class Feature:
     """``(SettingsBase) -> PayloadProtection``: the protection of stored payloads. One feature at most has it."""
     fallback: "Late[Any] | None" = None
     """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: the store of refused pushes. One feature at most has it."""
+    recorder: "Late[Any] | None" = None
+    """``Callable[[Client], PushRecorder]``: records the jobs of tracked classes. One feature at most has it."""
     problems: "Late[Any] | None" = None
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: the faults of the settings and of the classes of the workers."""
     bases: tuple[Late[Any], ...] = ()

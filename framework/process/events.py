@@ -452,6 +452,11 @@ class MovedJobs:
         self.recorder: JobRecorder | None = None
         self._guard = guard
 
+    def flush(self, timeout_s: float) -> None:
+        """Write the records of this process that are not durable yet, within this time."""
+        if self.recorder is not None:
+            self.recorder.flush(timeout_s)
+
     def record(self, payload: Payload, state: ElsewhereState, reason: str) -> None:
         """Record a job, if its jobs are recorded. Raises nothing."""
         recorder = self.recorder

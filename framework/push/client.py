@@ -72,7 +72,8 @@ class Client:
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
         self._transaction_check = transaction_check or TransactionCheck()
         self.fallback = fallback
-        self._push_recorder = recorder
+        self.recorder = recorder
+        """Records the jobs of tracked classes; ``None``: nothing does."""
         self.protection = protection
         self._schedule_writer = ScheduleWriter()
         # By wire name, without a lock: two threads may make the same plan (decision 150).
@@ -85,6 +86,8 @@ class Client:
         self._steps = [one.push.load() for one in (*features(), *own_features()) if one.push is not None]
         deciding = next((one.locks for one in features() if one.locks is not None), None)
         self.locks = None if deciding is None else deciding.load()(self)
+        recorder = next((one.recorder for one in features() if one.recorder is not None), None)
+        self.recorder = None if recorder is None else self.service(recorder)
 
     @property
     def settings(self) -> CoreSettings:
@@ -367,8 +370,8 @@ class Client:
         plan = PushPlan(declaration, shard, payloads, None, deduplication)
         for step in self._steps:
             plan = step(plan, self)
-        if self._push_recorder is not None and is_recorded(declaration, options):
-            return recorded_plan(plan, self._push_recorder)
+        if self.recorder is not None and is_recorded(declaration, options):
+            return recorded_plan(plan, self.recorder)
         return plan
 
     def _has_sub_queues(self, declaration: Declaration, options: Mapping[str, Any], queue: str) -> bool:

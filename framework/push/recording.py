@@ -1,9 +1,9 @@
-"""The port through which a push records the jobs of tracked classes. ``framework.tasks`` implements it."""
+"""Record the jobs of tracked classes when they are pushed: nothing does unless a feature has a recorder."""
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from framework.declare.declaration import Declaration
 from framework.declare.job_option import TRACKED
@@ -21,8 +21,8 @@ class Destination(NamedTuple):
     shard: str
 
 
-class PushRecorder(Protocol):
-    """Records jobs before they are written, so that no job exists without its event."""
+class PushRecorder:
+    """Record jobs before they are written, so that no job exists without its event. This one records nothing."""
 
     def enqueued(self, destination: Destination, batch: JobBatch) -> None:
         """Record jobs that are about to be written. May be called again for the same jobs.
@@ -30,22 +30,18 @@ class PushRecorder(Protocol):
         Raises:
             TaskDatabaseError, TaskTablesError: they were not recorded, and must not be written.
         """
-        ...
 
     def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
         """Record that the jobs were certainly not written. Raises nothing."""
-        ...
 
     def written(self, destination: Destination, batch: JobBatch) -> None:
         """Record jobs that were written in one step with other things, so that not all of them may have been. Raises nothing.
 
         The start of a job makes its event if a kill comes first.
         """
-        ...
 
     def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
         """Record dropped duplicates: (id, id of the job that stands for it). Raises nothing."""
-        ...
 
 
 def is_recorded(declaration: Declaration, options: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from framework.features.flags.process_flags import PROCESS_FLAGS, ProcessFlags
 from framework.features.limiters.store import LimiterStore
 from framework.features.results.calls import RESULTS
 from framework.features.results.store import JobResults
-from framework.features.tasks.access import IN_MEMORY, LazyRecorder
+from framework.features.tasks.access import IN_MEMORY, RECORDER, LazyRecorder
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
@@ -65,7 +65,7 @@ class FakeClient(ProcessClient):
         self.on_written: Callable[[], None] | None = None
         """Called when jobs of a batch are written, which may have enqueued callbacks."""
         self._stubs = stubs
-        self.recorder = LazyRecorder(settings, shards, protection, IN_MEMORY)
+        self._records = LazyRecorder(settings, shards, protection, IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings, protection)
         self._client_calls = middleware.client.instantiate()
@@ -77,14 +77,18 @@ class FakeClient(ProcessClient):
             middleware=self._client_calls,
             limiter=self._own_limiter,
             strict_arguments=self._strict_arguments,
-            recorder=self.recorder,
             protection=protection,
         )
+        self._services[RECORDER] = self._records
         self.join_features()
         self._services[_LIMITERS] = stubs.limiters
         self._services[PROCESS_FLAGS] = StubbedFlags(stubs.flags, clock)
         self._services[PUSH_POSITIONS] = _positions_of(PushPositions(stubs.replicas))
         self._services[RESULTS] = FakeResults(self)
+
+    def close_recorder(self) -> None:
+        """Forget the database of recorded jobs."""
+        self._records.close()
 
     def tools(self) -> FakeTools:
         """Return the parts that the workers of the faked shards share."""
@@ -97,7 +101,7 @@ class FakeClient(ProcessClient):
             self._own_limiter,
             self._client_calls,
             self.server_calls(),
-            self.recorder,
+            self._records,
             self.protection,
         )
 

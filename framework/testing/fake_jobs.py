@@ -154,7 +154,7 @@ class FakeJobs:
         self.limits.restore()
         self.leases.restore()
         self.client.order.clear()
-        self.client.recorder.close()
+        self.client.close_recorder()
 
     @contextmanager
     def unavailable(self) -> Generator[None]:

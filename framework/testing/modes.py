@@ -121,7 +121,7 @@ def _faked(clock: FakeClock | None, server_middlewares: Sequence[type[Any]] | No
             try:
                 yield jobs
             finally:
-                jobs.client.recorder.close()
+                jobs.client.close_recorder()
 
 
 @contextmanager

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from framework import middleware
+from framework.admin.port import Access
 from framework.all_settings import Settings, load
 from framework.declare import port
 from framework.declare.request import BulkRequest, PushRequest, bind_all
 from framework.execute.inline import run_inline
-from framework.features.tasks.access import LazyRecorder
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
@@ -36,7 +36,6 @@ class ProcessClient(Client):
         self._settings = settings
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards, protection = open_shards(settings, role="client"), open_protection(settings)
-        self.recorder = LazyRecorder(settings, shards, protection)
         super().__init__(
             shards,
             router or open_router(settings),
@@ -45,7 +44,6 @@ class ProcessClient(Client):
             strict_arguments=self._strict_arguments,
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             fallback=open_fallback(settings, shards),
-            recorder=self.recorder,
             protection=protection,
         )
         self.join_features()
@@ -189,6 +187,12 @@ def bind_default() -> None:
 def default_client() -> ProcessClient:
     """Return the client of the process; in a process that has not called ``boot()``, load the configuration first."""
     return process_client.current()
+
+
+def open_access() -> Access:
+    """Return the shards and the settings of the client of this process, for ``framework.admin``. Opens no socket."""
+    client = process_client.current()
+    return Access(client.shards, client.settings)
 
 
 def _open_default() -> ProcessClient:

@@ -10,7 +10,6 @@ from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
 from framework.execute.job_log import JobLog
 from framework.feature import Late
-from framework.features.tasks.upkeep import TaskUpkeep
 from framework.process.boot import check_rights, print_banner, wait_for_redis
 from framework.process.boot_warnings import (
     warn_readable_keys,
@@ -49,7 +48,6 @@ from framework.supervised_threads import hold_reports, report_to
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
 from framework.version import VERSION
-from framework.wire import keys
 from framework.wiring.capsule_parts import CapsuleBuilder
 from framework.wiring.client import default_client
 from framework.wiring.schedule import open_poller
@@ -112,7 +110,7 @@ def run_worker(
         # that make many objects cause such collections: jobs that parse files took twice the processor time.
         gc.freeze()
         status = Launcher(components, signals).run()
-        default_client().recorder.flush(_FLUSH_S)
+        components.events.moved_jobs.flush(_FLUSH_S)
         components.events.summarize_foreign(process_ends=True)
         components.events.tracker.close()
     finally:
@@ -134,7 +132,7 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     waits, plans = timings.current(), options.plan(router)
-    events = _open_events(settings, shard)
+    events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     process = ProcessContext(
         settings,
         router,
@@ -147,13 +145,13 @@ def build_worker(
         waits,
         isolates=options.isolates,
     )
-    process.absent.watch(keys.TASK_EVENTS)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     built = CapsuleBuilder(settings, process)
     parts = WorkerParts(process, first=WorkerPart(refresh=process.cancellations.refresh))
     capsules = built.build(parts)
     record = _open_record(process, options)
-    parts.add(WorkerPart(periodic=_monitors(process, settings)))
+    held = HeldJobsAlert(process.upkeep, events.held_too_long, settings.held_alert_after)
+    parts.add(WorkerPart(periodic=(held.check, events.summarize_foreign)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     beating = shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S)
     served = [QueueLocation(name, shard.name) for name in record.queues]
@@ -180,13 +178,6 @@ def build_worker(
     )
 
 
-def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
-    """Return the events of the process, which also record moved jobs."""
-    events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    events.moved_jobs.recorder = default_client().recorder.serving(shard.name)
-    return events
-
-
 def _open_record(process: ProcessContext, options: WorkerOptions) -> ProcessRecord:
     tag = options.tag or default_tag()
     return ProcessRecord(process, VERSION, process.runs, tag, options.labels, options.queues_from)
@@ -201,14 +192,4 @@ def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:
         process.settings.size_limit.decoded_limit,
         process.interruptions,
         process.timings,
-    )
-
-
-def _monitors(process: ProcessContext, settings: Settings) -> tuple[Callable[[], None], ...]:
-    """Return the periodic reports (jobs held for long, jobs of other applications), and the work of a leader."""
-    client, shard, events, absent = process.upkeep, process.shard.name, process.events, process.absent
-    return (
-        HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check,
-        events.summarize_foreign,
-        TaskUpkeep(client, shard, default_client().recorder, process.leads, absent=absent).step,
     )

@@ -27,6 +27,7 @@ FRONT_DOORS = {
     "pause": ("pause",),
     "results": ("results",),
     "status": ("status",),
+    "tasks": ("tasks",),
     "workflows": ("workflows",),
 }
 """The public modules of a room at the top of the package."""
@@ -56,7 +57,7 @@ def with_dependents(room: str) -> list[str]:
 def copy_without(removed: Collection[str], folder: Path) -> Path:
     """Make a package ``framework`` in the folder, without these rooms. Return the folder, for ``PYTHONPATH``."""
     package = folder / "framework"
-    doors = {f"{door}.py" for room in removed for door in FRONT_DOORS.get(room, ())}
+    doors = {name for room in removed for door in FRONT_DOORS.get(room, ()) for name in (door, f"{door}.py")}
     _link(PACKAGE, package, left_out={*doors, *COMPOSED, "features"})
     _link(PACKAGE / "features", package / "features", left_out={*removed, "order.py"})
     for name in (ORDER, *COMPOSED):

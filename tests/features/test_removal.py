@@ -50,7 +50,6 @@ with EmbeddedWorker(["default"], concurrency=1) as worker:
 IN_CORE = {
     "batches": "store/script.py names the part batches/batch",
     "iteration": "wiring/capsule_parts.py reads its setting",
-    "tasks": "framework/tasks is not in its room",
 }
 """Rooms of which the core still needs something."""
 

@@ -50,6 +50,7 @@ def test_worker_parts_periodic_work_has_this_order(process):
         "LimitSweeper.sweep",
         "SkipTracker.warn_stale",
         "BatchEventLog.step",
+        "TaskUpkeep.step",
     ]
 
 

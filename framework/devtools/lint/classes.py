@@ -10,11 +10,13 @@ from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare.names import wire_name
 from framework.devtools.lint.module import Function, Module
 from framework.devtools.lint.workspace import FRAMEWORK, UNKNOWN, Workspace
-from framework.features.cron.cron_worker import CronWorker
+from framework.feature import Late
 
 CRON_NAMESPACE = "cronjob"
 """The namespace of workers that a schedule pushes (GitLab's CronjobQueue)."""
 
+# At its first use: the linter works without the room of cron.
+_CRON_WORKER: Late[Any] = Late("framework.features.cron.cron_worker:CronWorker")
 _CRON_BASE = ".CronWorker"
 _ITERABLE_BASE = ".IterableWorker"
 _WORKER_BASES = (".ApplicationWorker", ".LimitedCapacityWorker", _CRON_BASE, _ITERABLE_BASE)
@@ -240,7 +242,7 @@ class ClassIndex:
         if name is not None and is_application_worker(name):
             made.is_worker = True
             if name.endswith(_CRON_BASE):
-                made.framework_base = CronWorker
+                made.framework_base = _CRON_WORKER.load()
             made.is_iterable = made.is_iterable or name.endswith(_ITERABLE_BASE)
             return None
         found = self._workspace.class_of(name) if name is not None else None

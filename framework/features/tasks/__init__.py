@@ -4,6 +4,8 @@ from framework.feature import Feature, Late, LateCommand
 
 TASKS = Feature(
     name="tasks",
+    recorder=Late("framework.features.tasks.access:open_recorder"),
+    worker=Late("framework.features.tasks.worker:worker_part"),
     commands=(
         LateCommand(
             "tasks",

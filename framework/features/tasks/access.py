@@ -6,10 +6,13 @@ Importing it loads neither SQLAlchemy nor Redis.
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from framework.declare.port import Binding
+from framework.declare import port
 from framework.errors import TaskError
+from framework.execute.recording import JobRecorder
+from framework.feature import Late
+from framework.push.recording import PushRecorder
 from framework.version import install_extra
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from framework.execute.recording import ElsewhereState, RunRecord
     from framework.features.tasks.recorder import EventRecorder
     from framework.features.tasks.store import TaskStore
+    from framework.push.client import Client
     from framework.push.job_batch import JobBatch
     from framework.push.protection import PayloadProtection
     from framework.push.recording import Destination
@@ -43,8 +47,8 @@ def load_part(name: str) -> Any:
         raise missing_library(error) from error
 
 
-class LazyRecorder:
-    """Record pushed jobs in the database of the settings, which is opened at the first use. See ``PushRecorder``."""
+class LazyRecorder(PushRecorder):
+    """Record pushed jobs in the database of the settings, which is opened at the first use."""
 
     def __init__(
         self, settings: "CoreSettings", shards: "Shards", protection: "PayloadProtection", url: str | None = None
@@ -120,8 +124,8 @@ class LazyRecorder:
             return store
 
 
-class ShardRecorder:
-    """Record the jobs that run on one shard. See ``JobRecorder``."""
+class ShardRecorder(JobRecorder):
+    """Record the jobs that run on one shard."""
 
     def __init__(self, lazy: LazyRecorder, shard: str) -> None:
         self._lazy = lazy
@@ -140,22 +144,18 @@ class ShardRecorder:
         return self._lazy.store.recorder_of(self._shard)
 
 
-class TaskAccess(NamedTuple):
-    """The recorder, the shards and the settings of the process."""
-
-    recorder: LazyRecorder
-    shards: "Shards"
-    settings: "CoreSettings"
+RECORDER: "Late[Callable[[Any], LazyRecorder]]" = Late(f"{__name__}:open_recorder")
 
 
-opener: Binding[Callable[[], TaskAccess]] = Binding("`import framework` binds the database of tasks.")
-"""The function that returns the access of the process. It is called at each use, so that a later ``boot()`` holds for it too."""
+def open_recorder(client: "Client") -> LazyRecorder:
+    """Return the recorder of a client."""
+    return LazyRecorder(client.settings, client.shards, client.protection)
 
 
-def current() -> TaskAccess:
-    """Return the access of the process. The first use reads the configuration, as the first push does.
+def current() -> LazyRecorder:
+    """Return the recorder of the client of the process. The first use reads the configuration, as the first push does.
 
     Raises:
         ConfigurationError: the configuration is invalid.
     """
-    return opener.current()()
+    return port.current().service(RECORDER)

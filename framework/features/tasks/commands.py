@@ -47,7 +47,7 @@ def tasks() -> None:
 @reports_errors
 def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
     """List tasks, the newest first."""
-    name = current().recorder.store.database.name
+    name = current().store.database.name
     found: list[dict[str, Any]] = load_part("task").page_as_json(owner=owner, tenant=tenant, limit=limit)
     if as_json:
         echo_json({"tasks": found})
@@ -127,7 +127,7 @@ def retry_task(*, task_id: str, modules: Sequence[str], yes: bool) -> None:
 @reports_errors
 def migrate() -> None:
     """Make the tables of tasks, or bring them to this release. Run it before the processes of a new release start."""
-    database = current().recorder.store.database
+    database = current().store.database
     before, now = database.migrate()
     state = (
         "are up to date"
@@ -165,7 +165,7 @@ def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool)
     days = TaskSettings.of(access.settings).tasks.keep if days is None else days
     if days is None:
         raise click.UsageError("Give --older-than, or set tasks.keep: without one of them, all tasks are kept.")
-    database = access.recorder.store.database
+    database = access.store.database
     # Loads SQLAlchemy, which the line before has found.
     retention = load_part("retention")
     with archive.open("a", encoding="utf-8") if archive else nullcontext() as lines:

@@ -133,7 +133,7 @@ def heal(*, grace_s: float, since_h: float, yes: bool, as_json: bool) -> None:
 def _open(grace_s: float) -> "Ledger":
     access = current()
     opened: Ledger = load_part("ledger").Ledger(
-        access.shards, access.recorder.store.database, access.settings.size_limit, grace_s=grace_s
+        access.shards, access.store.database, access.settings.size_limit, grace_s=grace_s
     )
     return opened
 

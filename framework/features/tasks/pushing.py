@@ -7,7 +7,7 @@ from typing import Any
 from framework.application_worker import PushOptions, Setter
 from framework.declare.declaration import Declaration
 from framework.declare.setter import declaration_of
-from framework.features.tasks import access as task_access
+from framework.features.tasks.access import current
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.job_ends import DROPPED
 from framework.features.tasks.params import params_of
@@ -33,10 +33,10 @@ def push_chunk(
     jids = push_recorded(scope, task_id, worker, jobs, options, items=items)
     dropped = [index for index, jid in enumerate(jids) if jid is None and index not in scope.recorded]
     if dropped:
-        access = task_access.current()
+        access = current()
         whole = TaskSettings.of(access.settings).tasks.params == "whole"
         changes = [_dropped(task_id, worker, jobs[index], items, whole=whole) for index in dropped]
-        access.recorder.store.writer.write(changes)
+        access.store.writer.write(changes)
     return jids
 
 

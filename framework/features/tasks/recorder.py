@@ -8,7 +8,7 @@ from typing import Any, Literal
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.job_option import TRACKED
-from framework.execute.recording import ElsewhereState
+from framework.execute.recording import ElsewhereState, JobRecorder, RunRecord
 from framework.features.tasks.change import EventChange, Message, clean_text, has_valid_jid
 from framework.features.tasks.claim import claim_events
 from framework.features.tasks.job_ends import (
@@ -47,7 +47,7 @@ _ELSEWHERE: Mapping[ElsewhereState, EventEnd] = {
 }
 
 
-class EventRecorder:
+class EventRecorder(JobRecorder):
     """Record the jobs of one process. ``shard`` is that of a worker process."""
 
     def __init__(
@@ -264,8 +264,8 @@ class EventRecorder:
             self._writer.submit(change)
 
 
-class EventRun:
-    """The record of one run. See ``RunRecord``."""
+class EventRun(RunRecord):
+    """The record of one run."""
 
     __slots__ = ("_declaration", "_payload", "_queue", "_recorder")
 

@@ -13,7 +13,7 @@ from framework.application_worker import PushOptions
 from framework.declare import registry
 from framework.errors import EventsTakenError, TaskRetryError
 from framework.features.tasks import queries
-from framework.features.tasks.access import TaskAccess
+from framework.features.tasks.access import LazyRecorder
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.claim import PUSHED_AGAIN, SeenEvent, claim_events
 from framework.features.tasks.database import sql_errors
@@ -34,7 +34,7 @@ _PUSH_S = 10.0
 _Row: TypeAlias = RowMapping
 
 
-def push_failed_again(task_id: str, access: TaskAccess) -> int:
+def push_failed_again(task_id: str, access: LazyRecorder) -> int:
     rows = _failed_rows(task_id, access)
     dead = _in_dead_sets(access, [row["jid"] for row in rows if _may_be_dead(row)])
     from_events = _without_job(access, [row for row in rows if row["jid"] not in dead])
@@ -47,14 +47,14 @@ def push_failed_again(task_id: str, access: TaskAccess) -> int:
     return retried
 
 
-def _failed_rows(task_id: str, access: TaskAccess) -> list[_Row]:
+def _failed_rows(task_id: str, access: LazyRecorder) -> list[_Row]:
     """Return the events of failed jobs, and those that a killed call may have claimed without pushing their jobs."""
-    database = access.recorder.store.database
+    database = access.store.database
     with sql_errors(database), database.reading() as connection:
         failed = chain.from_iterable(queries.failed_rows(connection, task_id, FAILED_STATUSES))
         rows: list[_Row] = [*failed]
         # The faked jobs of a test are not in Redis, and no call of it is killed.
-        if not access.recorder.is_in_memory:
+        if not access.is_in_memory:
             rows += queries.pushed_again_rows(connection, task_id, PUSHED_AGAIN, time.time() - _PUSH_S)
     return rows
 
@@ -63,9 +63,9 @@ def _may_be_dead(row: _Row) -> bool:
     return bool(row["state"] == DEAD.state or row["reason"] == PUSHED_AGAIN)
 
 
-def _in_dead_sets(access: TaskAccess, jids: Sequence[str]) -> dict[str, tuple[ShardJobSet, Any]]:
+def _in_dead_sets(access: LazyRecorder, jids: Sequence[str]) -> dict[str, tuple[ShardJobSet, Any]]:
     # The faked shards of a test have no Redis.
-    if not jids or access.recorder.is_in_memory:
+    if not jids or access.is_in_memory:
         return {}
     found: dict[str, tuple[ShardJobSet, Any]] = {}
     for shard in access.shards.values():
@@ -74,16 +74,16 @@ def _in_dead_sets(access: TaskAccess, jids: Sequence[str]) -> dict[str, tuple[Sh
     return found
 
 
-def _without_job(access: TaskAccess, rows: Sequence[_Row]) -> list[_Row]:
+def _without_job(access: LazyRecorder, rows: Sequence[_Row]) -> list[_Row]:
     """Leave out the events whose jobs a key of Redis has: an operator has retried them from the dead set, or a killed call has.
 
     Raises:
         TaskError, redis errors: that is not known.
     """
-    if access.recorder.is_in_memory:
+    if access.is_in_memory:
         return list(rows)
     unsure = [_as_lost(row) for row in rows if _may_be_dead(row)]
-    ledger = Ledger(access.shards, access.recorder.store.database, access.settings.size_limit)
+    ledger = Ledger(access.shards, access.store.database, access.settings.size_limit)
     has_job = {one.id for one in unsure} - {one.id for one in ledger.missing(unsure)}
     return [row for row in rows if row["id"] not in has_job]
 
@@ -107,13 +107,13 @@ def _check(rows: Sequence[_Row]) -> None:
         )
 
 
-def _retry_dead(access: TaskAccess, row: _Row, jobs: ShardJobSet, record: Any) -> bool:
+def _retry_dead(access: LazyRecorder, row: _Row, jobs: ShardJobSet, record: Any) -> bool:
     """Move a job from the dead set to its queue; return whether this call has moved it."""
     change = EventChange(row["jid"], "mend", time.time(), worker=row["worker"], queue=row["queue"], shard=row["shard"])
     if TaskSettings.of(access.settings).tasks.ledger != "none":
         change.payload = record.data.decode(errors="replace")
     try:
-        claim_events(access.recorder.store.database, [_seen(row)], [change])
+        claim_events(access.store.database, [_seen(row)], [change])
     except EventsTakenError:
         return False
     return jobs.act_on("retry", record.data) == "done"

@@ -16,7 +16,8 @@ from framework.async_twin import async_twin
 from framework.declare.setter import declaration_of
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
-from framework.features.tasks import access, queries
+from framework.features.tasks import queries
+from framework.features.tasks.access import current
 from framework.features.tasks.apply import note_completion
 from framework.features.tasks.change import clean_text, has_valid_jid
 from framework.features.tasks.database import sql_errors
@@ -41,7 +42,7 @@ _MAX_RESULT = 1_000_000
 
 def open_database() -> TaskStore:
     """Return the database of the process."""
-    return access.current().recorder.store
+    return current().store
 
 
 class Task:
@@ -190,7 +191,7 @@ class Task:
         except TaskDatabaseError:
             is_cancelled = False
         if is_cancelled:
-            for shard in access.current().shards.values():
+            for shard in current().shards.values():
                 shard.cancel([jid for jid in jids if jid is not None])
             raise self._closed_error("was cancelled")
         return jids
@@ -287,7 +288,7 @@ class Task:
                 page = queries.open_events(connection, self.id, after)
             if not page:
                 return count
-            for name, shard in access.current().shards.items():
+            for name, shard in current().shards.items():
                 if jids := [row["jid"] for row in page if _may_be_on(name, row)]:
                     shard.cancel(jids)
             count, after = count + len(page), page[-1]["id"]
@@ -302,7 +303,7 @@ class Task:
             TaskRetryError: the arguments of some are not known, or their class is not loaded. Nothing was pushed.
             TaskError: a shard keeps events that are not in the database yet, so what a killed call has pushed is not known.
         """
-        return push_failed_again(self.id, access.current())
+        return push_failed_again(self.id, current())
 
     def set_result(self, result: Json) -> None:
         """Store a summary of the result with the task: any JSON value of at most 1,000,000 bytes.

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from framework.backoff import backoff_s
 from framework.errors import TaskDatabaseError, TaskTablesError
+from framework.execute.recording import Durable
 from framework.features.tasks.apply import write_changes
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.database import WRITE_S, TaskDatabase, limited
@@ -53,8 +54,8 @@ class Spool(Protocol):
         ...
 
 
-class Ticket:
-    """Tells when a change is durable. ``error`` is set if it was given up."""
+class Ticket(Durable):
+    """Tell when a change is durable. ``error`` is set if it was given up."""
 
     __slots__ = ("_done", "change", "error", "gives_up")
 

@@ -129,7 +129,7 @@ def test_deadlock_is_no_outage(database, caplog):
         assert (ticket.wait(30), ticket.error) == (True, None)
     assert [one.event(jid).status for jid in ("j1", "j2")] == ["finish", "finish"]
     # Every other write is repeated in the same way.
-    files = (ROOT / "framework" / "tasks").glob("*.py")
+    files = (ROOT / "framework" / "features" / "tasks").glob("*.py")
     assert [file.name for file in files if ".writing()" in file.read_text()] == ["database.py"]
     assert ("tasks.transaction_repeated" in caplog.text, "tasks.database_failed" in caplog.text) == (True, False)
     # A connection that is lost does not return to its pool, and its error is an outage.

@@ -1,15 +1,12 @@
-"""Do the periodic work of tasks, as the leader of a shard: write the spool, mend events, heal lost jobs, remove old tasks."""
+"""Record the jobs of a worker process; as the leader of a shard write the spool, mend events, heal lost jobs, remove old tasks."""
 
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import redis
-
 from framework.declare import registry
-from framework.features.tasks.access import LazyRecorder, load_part
+from framework.features.tasks.access import LazyRecorder, current, load_part
 from framework.features.tasks.settings import TaskSettings
-from framework.store.absent_keys import AbsentKeys
+from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.process_clock import process_clock
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
@@ -29,40 +26,36 @@ _PRUNED_PER_PASS = 20_000
 """Events that one pass removes at most: some seconds, in steps of some milliseconds."""
 
 
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of tasks in a worker process, which records its jobs. Opens no socket, and no database."""
+    recorder = current()
+    process.events.moved_jobs.recorder = recorder.serving(process.shard.name)
+    process.absent.watch(keys.TASK_EVENTS)
+    return WorkerPart(periodic=(TaskUpkeep(process, recorder).step,))
+
+
 class TaskUpkeep:
     """The work of one process. ``step`` costs nothing in an application without recorded jobs, or in a process that does not lead."""
 
-    def __init__(
-        self,
-        client: "redis.Redis",
-        shard: str,
-        recorder: LazyRecorder,
-        leads: Callable[[], bool],
-        *,
-        absent: AbsentKeys | None = None,
-        pass_period_s: float = PASS_PERIOD_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._shard = shard
+    def __init__(self, process: ProcessContext, recorder: LazyRecorder, pass_period_s: float = PASS_PERIOD_S) -> None:
+        self._process = process
+        self._client = process.upkeep
+        self._shard = process.shard.name
         self._recorder = recorder
-        self._leads = leads
-        self._absent = absent or AbsentKeys((keys.TASK_EVENTS,))
         self._pass_period_s = pass_period_s
-        self._monotonic = monotonic
         self._next = 0.0
         self._thread: SupervisedThread | None = None
         self._reconciler: EventReconciler | None = None
         self._rate = LogRateLimit(_LOG_PERIOD_S)
-        self._log = logs.logger(shard=shard)
+        self._log = logs.logger(shard=self._shard)
 
     def step(self) -> None:
         """Begin the work in a thread if it is due and this process leads. Raises redis errors."""
-        if self._monotonic() < self._next or not self._has_work():
+        if process_clock.monotonic() < self._next or not self._has_work():
             return
-        if not self._leads() or (self._thread and self._thread.is_alive()):
+        if not self._process.leads() or (self._thread and self._thread.is_alive()):
             return
-        self._next = self._monotonic() + self._pass_period_s
+        self._next = process_clock.monotonic() + self._pass_period_s
         self._thread = SupervisedThread("task-upkeep", self._work)
         self._thread.start()
 
@@ -70,14 +63,14 @@ class TaskUpkeep:
         if self._recorder.is_open or any(worker.declaration().track for worker in registry.workers()):
             return True
         # Scripts keep events also of jobs that are recorded only because of their push: set(track=True).
-        if not self._absent.may_exist(keys.TASK_EVENTS):
+        if not self._process.absent.may_exist(keys.TASK_EVENTS):
             return False
         found = bool(self._client.exists(keys.TASK_EVENTS))
-        self._absent.note(keys.TASK_EVENTS, found=found)
+        self._process.absent.note(keys.TASK_EVENTS, found=found)
         return found
 
     def _work(self) -> None:
-        begun = self._monotonic()
+        begun = process_clock.monotonic()
         try:
             self.work()
         except Exception as error:  # noqa: BLE001 - redis or database errors: the next pass tries again
@@ -88,8 +81,8 @@ class TaskUpkeep:
                 shard=self._shard,
                 error=error,
             )
-        lasted = self._monotonic() - begun
-        self._next = self._monotonic() + max(self._pass_period_s - lasted, lasted)
+        lasted = process_clock.monotonic() - begun
+        self._next = process_clock.monotonic() + max(self._pass_period_s - lasted, lasted)
 
     def work(self) -> None:
         """Write the spool to the database, then mend events. Raises redis errors and SQLAlchemyError."""

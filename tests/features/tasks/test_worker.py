@@ -2,6 +2,7 @@
 
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +11,9 @@ from framework.application_worker import ApplicationWorker
 from framework.features.tasks import ledger
 from framework.features.tasks.access import LazyRecorder
 from framework.features.tasks.apply import apply_changes
-from framework.features.tasks.upkeep import TaskUpkeep
+from framework.features.tasks.worker import TaskUpkeep
 from framework.push.protection import NO_PROTECTION
+from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from tests.features.tasks.task_bench import change
 from tests.harness import opened, until
@@ -34,13 +36,18 @@ def recorder(tmp_path, redis_url, monkeypatch, application):
     shard.close()
 
 
+def process_of(client, leads):
+    absent = AbsentKeys((keys.TASK_EVENTS,))
+    return SimpleNamespace(upkeep=client, shard=SimpleNamespace(name="main"), leads=leads, absent=absent)
+
+
 def test_leader_writes_the_spool_of_a_recorded_application(recorder, redis, own_classes, caplog):
     asked, entry = [], change("j", "end", 1.0, "finish", "completed").encode()
-    upkeep = TaskUpkeep(redis, "main", recorder, lambda: asked.append(1) or True)
+    upkeep = TaskUpkeep(process_of(redis, lambda: asked.append(1) or True), recorder)
     upkeep.step()
     assert (asked, recorder.is_open) == ([], False)  # no class is recorded: nothing is asked, nothing is loaded
     redis.zadd(keys.TASK_EVENTS, {entry: 1.0})
-    others = TaskUpkeep(redis, "main", recorder, lambda: asked.append(2) and False)
+    others = TaskUpkeep(process_of(redis, lambda: asked.append(2) and False), recorder)
     others.step()
     assert asked == [2]  # jobs of set(track=True) may be recorded: the leader looks
     type(
@@ -54,7 +61,7 @@ def test_leader_writes_the_spool_of_a_recorded_application(recorder, redis, own_
     assert not redis.exists(keys.TASK_EVENTS)
     upkeep.step()
     assert asked == [2, 1]  # the next pass is not due
-    follower = TaskUpkeep(redis, "main", recorder, lambda: False)
+    follower = TaskUpkeep(process_of(redis, lambda: False), recorder)
     follower.step()
     assert follower._thread is None
 
@@ -66,7 +73,7 @@ def test_leader_heals_lost_jobs_and_removes_old_events(recorder, redis, caplog, 
     lost = change("lost", "push", time.time() - 120, payload='{"jid":"lost","track":true}')
     old = [change("old", "push", 1.0), change("old", "end", 1.0, "finish", "completed")]
     database.write(partial(apply_changes, changes=[lost, *old]))
-    upkeep = TaskUpkeep(redis, "main", recorder, lambda: True)
+    upkeep = TaskUpkeep(process_of(redis, lambda: True), recorder)
     with caplog.at_level("INFO", "framework"):
         upkeep.work()
         assert redis.llen("queue:default") == 0  # one pass is not enough: its producer may be slow
@@ -86,7 +93,7 @@ def test_error_of_a_pass_is_logged_and_the_next_pass_works(recorder, redis, own_
         (ApplicationWorker,),
         {"feature_category": "not_owned", "track": True, "perform": lambda self: None},
     )
-    upkeep = TaskUpkeep(redis, "main", recorder, lambda: True, pass_period_s=0.0)
+    upkeep = TaskUpkeep(process_of(redis, lambda: True), recorder, pass_period_s=0.0)
     upkeep.step()
     until(lambda: "tasks.upkeep_failed" in caplog.text)
     redis.delete(keys.TASK_EVENTS)
