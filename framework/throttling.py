@@ -13,6 +13,6 @@ One process of each shard calls the signals every ten seconds, once per limited 
 docs/guides/concurrency.md.
 """
 
-from framework.features.concurrency.throttle import LoadSignal, Strategy, register
+from framework.features.concurrency.limits import LoadSignal, Strategy, register
 
 __all__ = ["LoadSignal", "Strategy", "register"]

@@ -20,15 +20,13 @@ from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.outcomes import UnknownClassDelays
 from framework.execute.stats import RunningJobs
+from framework.features.concurrency.admission import LIMITS
 from framework.features.concurrency.limits import FleetSlots, Limits
-from framework.features.concurrency.worker import LIMITS
-from framework.features.consistency.admission import ConsistencyPolicy
-from framework.features.consistency.worker import CONSISTENCY_POLICY
-from framework.features.flags.worker import WORKER_FLAGS, WorkerFlags
-from framework.features.health.admission import HealthEvents, HealthPolicy
+from framework.features.consistency.admission import CONSISTENCY_POLICY, ConsistencyPolicy
+from framework.features.flags.process_flags import WORKER_FLAGS, WorkerFlags
+from framework.features.health.admission import HEALTH_POLICY, HealthEvents, HealthPolicy
 from framework.features.health.indicator import registered as indicators
 from framework.features.health.settings import POSTGRES_INDICATORS
-from framework.features.health.worker import HEALTH_POLICY
 from framework.features.iteration.store import Iterations, RedisIteration
 from framework.features.tasks.access import LazyRecorder
 from framework.fetch.unit_of_work import UnitOfWork

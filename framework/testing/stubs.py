@@ -13,8 +13,13 @@ from framework.application_worker import ApplicationWorker
 from framework.declare.declaration import Declaration
 from framework.errors import ModeError
 from framework.features.concurrency.limits import QUEUE_PREFIX
-from framework.features.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
-from framework.features.consistency.servers import DatabaseServer
+from framework.features.consistency.databases import (
+    ConsistencyLevels,
+    Database,
+    Databases,
+    DatabaseServer,
+    weakest_level,
+)
 from framework.features.flags.flag import Flag, FlagSource
 from framework.features.health.checks import HealthChecker
 from framework.features.health.indicator import Normal, Signal, Stop

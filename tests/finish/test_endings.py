@@ -13,12 +13,10 @@ from framework.execute.outcomes import UnknownClassDelays
 from framework.features.batches import keys as batch_keys
 from framework.features.concurrency.admission import DEFERRED_JOBS, ClassLimit
 from framework.features.concurrency.limits import FleetSlots, Limits
-from framework.features.deferral.admission import DeferFlag, DropFlag
-from framework.features.deferral.skip_tracker import SkipTracker
+from framework.features.deferral.admission import DeferFlag, DropFlag, SkipTracker
 from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag
-from framework.features.pause.admission import PausePolicy
-from framework.features.pause.state import PauseState
+from framework.features.pause.admission import PausePolicy, PauseState
 from framework.features.pause.strategies import PauseStrategies
 from framework.features.tasks.job_ends import EVENT_ENDS
 from framework.fetch.state import InFlight

@@ -108,7 +108,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+client|unblock": ("fetch/blocking.py", "_unblock("),
         "script cron/lead": ("features/cron/leadership.py", "LEAD("),
         "script restore": ("recover/reaper.py", "RESTORE("),
-        "script release_paused": ("features/pause/resumer.py", "RELEASE_PAUSED("),
+        "script release_paused": ("features/pause/admission.py", "RELEASE_PAUSED("),
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),
         "script start_locked": ("features/deduplication/admission.py", "START_LOCKED("),
     },

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework import supervised_threads
 from framework.call_threads import CallThreads
-from framework.features.consistency.servers import DatabaseServer
+from framework.features.consistency.databases import DatabaseServer
 from framework.features.tasks.writer import EventWriter
 from framework.process.boot import wait_for_redis
 from framework.process.events import ProcessEvents

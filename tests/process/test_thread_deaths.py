@@ -145,7 +145,7 @@ import framework.features.encryption.worker as upkeep
 upkeep.sweep_period_s = lambda keep_s: 0.2
 """,
     "flags": """
-from framework.features.flags.refresher import RefreshedFlags
+from framework.features.flags.redis_flags import RefreshedFlags
 class Source:
     def read(self): pass
     def names(self): return frozenset()
@@ -153,7 +153,7 @@ flags = RefreshedFlags(Source(), "main", period_s=0.05)
 def act(): flags.names()
 """,
     "background slow": """
-from framework.features.flags.background import BackgroundValue
+from framework.features.flags.flag import BackgroundValue
 value = BackgroundValue("slow", lambda: time.sleep(0.2), None)
 def act(): value.refresh()
 """,

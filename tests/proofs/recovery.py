@@ -11,7 +11,7 @@ from typing import Any, cast
 from redis import Redis
 
 from framework.features.deduplication.push import Deduplicator
-from framework.features.pause.resumer import resume
+from framework.features.pause.admission import resume
 from framework.fetch.pipeline import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from framework.features.pause.resumer import resume
+from framework.features.pause.admission import resume
 from framework.store.script import FINISH, HOLD_PAUSED, RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT, THROTTLE
 from framework.wire.resources import JobResources, Lock, Slot
 from tests.harness import encoded

@@ -5,7 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 CONCURRENCY = Feature(
     name="concurrency",
     bases=(Late("framework.features.concurrency.limited_capacity:LimitedCapacityWorker"),),
-    worker=Late("framework.features.concurrency.worker:worker_part"),
+    worker=Late("framework.features.concurrency.admission:worker_part"),
     explain=Late("framework.features.concurrency.explain:LimitReader"),
     job_commands=(
         LateCommand(

@@ -1,15 +1,26 @@
 """Admit jobs of limited classes and queues: take a slot, or let the job wait for one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
-from framework.execute.admission import AdmissionRequest, ClassTerms, LimitSlots, SlotResult, release_reservation
-from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
+from framework.execute.admission import (
+    AdmissionRequest,
+    ClassTerms,
+    LimitSlots,
+    SlotResult,
+    StagedPolicy,
+    release_reservation,
+)
+from framework.feature import Late
+from framework.features.concurrency.limits import QUEUE_PREFIX, FleetSlots, Limits, Throttle
+from framework.features.concurrency.settings import ConcurrencySettings
+from framework.features.concurrency.sweeper import LimitSweeper
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
+from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import LogRateLimit, logger
@@ -203,3 +214,31 @@ def _call_hook(request: AdmissionRequest, hook: str, call: Callable[[list[Any]],
             event_name="concurrency_limit.hook_failed",
             error=error,
         )
+
+
+def open_limits(process: ProcessContext) -> Limits:
+    """Return the limits as a worker process knows them. Sends nothing."""
+    settings, fleet = process.settings, FleetSlots(process.upkeep, process.timings)
+    return Limits(fleet, settings.limits, by_urgency=ConcurrencySettings.of(settings).concurrency_limit_by_urgency)
+
+
+LIMITS: "Late[Callable[[ProcessContext], Limits]]" = Late("framework.features.concurrency.admission:open_limits")
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of limits in a worker process."""
+    client, upkeep, waits = process.shard.client, process.upkeep, process.timings
+    limits = process.service(LIMITS)
+
+    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
+        slots = LimitSlots(client, owner, waits)
+        return (
+            StagedPolicy("queue_slot", QueueLimit(slots, limits)),
+            StagedPolicy("class_slot", ClassLimit(slots, limits)),
+            StagedPolicy("class_slot", CapacityLimit(slots, limits)),
+        )
+
+    process.absent.watch(keys.LIMITS, keys.LIMITS_WAITING)
+    sweeper = LimitSweeper(upkeep, limits, process.invalidate, process.absent)
+    # Throttling before the sweep, which assigns the slots that throttling has freed.
+    return WorkerPart(of_capsule=of_capsule, periodic=(Throttle(upkeep, limits).adjust, sweeper.sweep))

@@ -6,6 +6,6 @@ CONSISTENCY = Feature(
     name="consistency",
     problems=Late("framework.features.consistency.databases:database_problems"),
     push=Late("framework.features.consistency.push:add_positions"),
-    worker=Late("framework.features.consistency.worker:worker_part"),
+    worker=Late("framework.features.consistency.admission:worker_part"),
     explain=Late("framework.features.consistency.explain:ReplicaReader"),
 )

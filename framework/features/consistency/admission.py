@@ -2,17 +2,24 @@
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.errors import JobReplicaNotUpToDate
-from framework.execute.admission import AdmissionRequest
+from framework.execute.admission import AdmissionRequest, StagedPolicy
+from framework.feature import Late
 from framework.features.consistency import replica_context
-from framework.features.consistency.databases import ConsistencyLevels, Databases, weakest_level
-from framework.features.consistency.positions import required_positions
-from framework.features.consistency.servers import DatabaseServer
+from framework.features.consistency.databases import (
+    ConsistencyLevels,
+    Databases,
+    DatabaseServer,
+    databases_of,
+    weakest_level,
+)
+from framework.features.consistency.push import required_positions
 from framework.finish.outcome import Failed, RunOutcome
+from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
@@ -142,3 +149,19 @@ def _can_retry(payload: Payload) -> bool:
     """Return whether a failure brings the job back: a job pushed with ``set(retry=False)`` would be lost."""
     retry = payload.get("retry")
     return retry is True or (type(retry) is int and retry > 0)
+
+
+def open_policy(process: ProcessContext) -> ConsistencyPolicy:
+    """Return the policy. Opens no socket."""
+    return ConsistencyPolicy(databases_of(process.settings))
+
+
+CONSISTENCY_POLICY: "Late[Callable[[ProcessContext], ConsistencyPolicy]]" = Late(
+    "framework.features.consistency.admission:open_policy"
+)
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of replicas in a worker process."""
+    policies = (StagedPolicy("check", process.service(CONSISTENCY_POLICY)),)
+    return WorkerPart(policies)

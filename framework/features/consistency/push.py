@@ -1,18 +1,25 @@
 """Add WAL positions to the payloads of a push: the consistency policy's step in it."""
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from framework.declare.declaration import Declaration
 from framework.feature import Late
 from framework.features.consistency import replica_context
-from framework.features.consistency.databases import DATABASES, Databases, weakest_level
-from framework.features.consistency.servers import format_lsn
+from framework.features.consistency.databases import (
+    DATABASES,
+    ConsistencyLevels,
+    Databases,
+    format_lsn,
+    parse_lsn,
+    weakest_level,
+)
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.push_plan import PushPlan
-from framework.types import Json
-from framework.wire.resources import WAL_POSITIONS
+from framework.typeguards import is_mapping
+from framework.types import Json, Payload
+from framework.wire.resources import DUPLICATE_WAL_POSITIONS, WAL_POSITIONS
 
 CONSISTENCY_FIELD = "worker_data_consistency"
 PER_DATABASE_FIELD = "worker_data_consistency_per_db"
@@ -66,3 +73,22 @@ def add_positions(plan: PushPlan, client: Client) -> PushPlan:
     """Let the pushes of a class that reads from a replica look up the positions."""
     fields = client.service(PUSH_POSITIONS)(plan.declaration)
     return plan if fields is None else plan._replace(extra_fields=fields)
+
+
+def required_positions(payload: Payload, levels: ConsistencyLevels) -> dict[str, int]:
+    """Return the position that each database has to show, for the databases that the payload names.
+
+    It is the newest of the push and its dropped duplicates: a job has to see what they saw. Raises ValueError for a
+    malformed position.
+    """
+    newest: dict[str, int] = {}
+    for field in (WAL_POSITIONS, DUPLICATE_WAL_POSITIONS):
+        found: Any = payload.get(field)
+        if found is None:
+            continue
+        if not is_mapping(found):
+            raise ValueError(f"{field} is not an object")
+        for name, level in levels.items():
+            if level != "always" and name in found:
+                newest[name] = max(newest.get(name, 0), parse_lsn(found[name]))
+    return newest

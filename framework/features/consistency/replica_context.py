@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 
-from framework.features.consistency.servers import DatabaseServer
+from framework.features.consistency.databases import DatabaseServer
 
 
 class ReplicaContext:

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql import visitors
 
 from framework.features.consistency import replica_context
-from framework.features.consistency.databases import Database
-from framework.features.consistency.servers import DatabaseServer
+from framework.features.consistency.databases import Database, DatabaseServer
 
 _BLANK = r"(?:\s+|--[^\n]*\n|/\*.*?\*/|\()*"
 _READ_STATEMENT = re.compile(rf"{_BLANK}(?:select|values|table|show|with)\b", re.IGNORECASE | re.DOTALL)

@@ -5,7 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 DEDUPLICATION = Feature(
     name="deduplication",
     locks=Late("framework.features.deduplication.push:open_locks"),
-    worker=Late("framework.features.deduplication.worker:worker_part"),
+    worker=Late("framework.features.deduplication.admission:worker_part"),
     explain=Late("framework.features.deduplication.explain:LockReader"),
     job_commands=(
         LateCommand(

@@ -4,7 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 DEFERRAL = Feature(
     name="deferral",
-    worker=Late("framework.features.deferral.worker:worker_part"),
+    worker=Late("framework.features.deferral.admission:worker_part"),
     explain=Late("framework.features.deferral.explain:FlagReader"),
     job_commands=(
         LateCommand(

@@ -4,7 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 FLAGS = Feature(
     name="flags",
-    worker=Late("framework.features.flags.worker:worker_part"),
+    worker=Late("framework.features.flags.process_flags:worker_part"),
     commands=(
         LateCommand(
             "flags",

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from framework.features.flags.background import BackgroundValue
-from framework.features.flags.flag import Flag, FlagSource
+from framework.features.flags.flag import BackgroundValue, Flag, FlagSource
 from framework.telemetry.logs import LogRateLimit
 
 _LOG_INTERVAL_S = 300.0

@@ -21,16 +21,24 @@ from framework.features.flags.flag import (
     run_flag,
 )
 from framework.features.flags.openfeature import OpenFeatureFlags
-from framework.features.flags.redis_flags import RedisFlags, ShardFlags, read_flags_in_force, set_flag, unset_flag
-from framework.features.flags.refresher import RefreshedFlags
+from framework.features.flags.redis_flags import (
+    RedisFlags,
+    RefreshedFlags,
+    ShardFlags,
+    read_flags_in_force,
+    set_flag,
+    unset_flag,
+)
 from framework.features.flags.settings import FlagSettings
 from framework.messages import join_names
+from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.push.client import Client
 from framework.route.router import MAIN
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.version import install_extra
+from framework.wire import keys
 
 T = TypeVar("T")
 
@@ -165,3 +173,33 @@ def known_flags() -> Iterator[str]:
             yield name(declaration.wire_name)
         if declaration.deduplicate is not None and declaration.deduplicate.feature_flag is not None:
             yield declaration.deduplicate.feature_flag
+
+
+class WorkerFlags:
+    """The flags that the features of one worker process share. Only its periodic work reads them from Redis."""
+
+    def __init__(self, process: ProcessContext) -> None:
+        self._process = process
+        process.absent.watch(keys.FLAGS)
+        self.stored = RedisFlags(process.upkeep, process.shard.name, process.absent)
+        self.all = open_flags(FlagSettings.of(process.settings), self.stored)
+
+    def refresh(self) -> None:
+        """Read the flags again. Raises redis errors."""
+        if self.all.read():
+            self._process.invalidate()
+
+    def serve(self) -> None:
+        """Answer the application from these flags: no other reader is needed."""
+        serve_flags(self._process.shard.name, ShardFlags(self.all, self.stored))
+
+
+WORKER_FLAGS: "Late[Callable[[ProcessContext], WorkerFlags]]" = Late(
+    "framework.features.flags.process_flags:WorkerFlags"
+)
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of flags in a worker process."""
+    flags = process.service(WORKER_FLAGS)
+    return WorkerPart(refresh=flags.refresh, serve=flags.serve)

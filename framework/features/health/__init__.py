@@ -4,6 +4,6 @@ from framework.feature import Feature, Late
 
 HEALTH = Feature(
     name="health",
-    worker=Late("framework.features.health.worker:worker_part"),
+    worker=Late("framework.features.health.admission:worker_part"),
     explain=Late("framework.features.health.explain:HealthReader"),
 )

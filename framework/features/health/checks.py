@@ -2,12 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
-from framework.features.health.connection import HealthConnection
+from framework.declare.declaration import Declaration
+from framework.declare.policy_options import DeferOnHealth
+from framework.errors import ConfigurationProblem
 from framework.features.health.indicator import (
     HealthIndicator,
     HealthQuery,
@@ -16,7 +18,11 @@ from framework.features.health.indicator import (
     Rows,
     Signal,
     Unknown,
+    registered,
 )
+from framework.features.health.prometheus import HealthConnection
+from framework.features.health.settings import POSTGRES_INDICATORS, HealthSettings
+from framework.messages import did_you_mean, join_names
 from framework.supervised_threads import SupervisedThread
 from framework.text import error_class, error_message
 from framework.typeguards import short_repr
@@ -197,3 +203,40 @@ class _CheckThread:
                     self._database.close_idle(self._idle_s)
                 task = self._tasks.get()
             task()
+
+
+def health_problems(
+    settings: HealthSettings, databases: Collection[str], declarations: Iterable[Declaration]
+) -> list[ConfigurationProblem]:
+    """Return the problems of these classes, and of the indicators that the settings and the application both name."""
+    problems = [
+        problem
+        for one in declarations
+        for problem in _unknown_names(settings, databases, one, one.facts["defer_on_health"])
+    ]
+    file = settings.config_file_label("application.yml")
+    for name in registered.keys() & settings.health.indicators.keys():
+        reason = "the application has also registered an indicator with this name: rename one of them"
+        problems.append(ConfigurationProblem(file, f"health.indicators.{name}", reason))
+    return problems
+
+
+def _unknown_names(
+    settings: HealthSettings, databases: Collection[str], declaration: Declaration, policy: DeferOnHealth | None
+) -> Iterator[ConfigurationProblem]:
+    """Yield a problem per unknown indicator or database; without any configured database every name is accepted."""
+    if policy is None:
+        return
+    known = [*POSTGRES_INDICATORS, *settings.health.indicators, *registered]
+    for name in policy.indicators or ():
+        if name not in known:
+            message = (
+                f"names an unknown indicator {name!r}{did_you_mean(name, known)}: there are {join_names(known)}. "
+                "Configure it in health.indicators, or register it where workers are declared (framework.health)"
+            )
+            yield ConfigurationProblem(declaration.qualified_name, "defer_on_health.indicators", message)
+    asks_postgres = policy.indicators is None or not set(policy.indicators).isdisjoint(POSTGRES_INDICATORS)
+    if databases and asks_postgres and policy.database not in databases:
+        nearest = did_you_mean(policy.database, list(databases))
+        message = f"there is no {policy.database!r}{nearest}; the setting databases has {join_names(databases)}"
+        yield ConfigurationProblem(declaration.qualified_name, "defer_on_health.database", message)

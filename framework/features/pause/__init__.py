@@ -5,7 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 PAUSE = Feature(
     name="pause",
     problems=Late("framework.features.pause.strategies:pause_problems"),
-    worker=Late("framework.features.pause.worker:worker_part"),
+    worker=Late("framework.features.pause.admission:worker_part"),
     explain=Late("framework.features.pause.explain:PauseReader"),
     job_commands=(
         LateCommand(

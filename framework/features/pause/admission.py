@@ -1,19 +1,32 @@
 """Hold the jobs of paused classes, unchanged, until the pause ends."""
 
-from typing import Any
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.execute.admission import AdmissionRequest
-from framework.features.flags.flag import pause_flag
-from framework.features.pause.state import Pause, PauseState
+from framework.execute.admission import AdmissionRequest, StagedPolicy
+from framework.features.flags.flag import Flags, pause_flag
+from framework.features.flags.process_flags import WORKER_FLAGS
+from framework.features.flags.redis_flags import RedisFlags
+from framework.features.pause import strategies
+from framework.features.pause.strategies import BUILT_IN, PauseStrategies
 from framework.finish.outcome import Held, Lost, NotAdmitted
-from framework.store.script import HOLD_PAUSED, is_wrong_type
+from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.store.absent_keys import AbsentKeys
+from framework.store.script import HOLD_PAUSED, RELEASE_PAUSED, is_lasting, is_wrong_type
+from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
+from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
 from framework.wire.sub_queues import return_queue
 
@@ -22,6 +35,52 @@ MARKER_TTL_MS = 60_000
 
 _LOG_INTERVAL_S = 60.0
 _MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a class. ``strategy`` is its cause: ``manual`` for an operator, with the ``reason`` given."""
+
+    strategy: str
+    reason: str = ""
+    expected_flag: bytes = b""
+    """The flag's value in Redis while this pause is in force; empty if the pause has another source."""
+
+
+class PauseState:
+    """Combine flags and pause strategies. Safe to call from any thread."""
+
+    def __init__(
+        self, flags: Flags, redis_flags: RedisFlags, strategies: PauseStrategies, refresh: Callable[[], None]
+    ) -> None:
+        self._flags = flags
+        self._redis_flags = redis_flags
+        self.strategies = strategies
+        self._refresh = refresh
+
+    def refresh(self) -> None:
+        """Read the flags again, since Redis has another value than this process knows. May raise redis errors."""
+        self._redis_flags.expect_change()
+        self._refresh()
+
+    def may_pause(self, declaration: Declaration) -> bool:
+        """Return whether jobs of a class have to pass the pause policy."""
+        strategy = declaration.facts["pause_control"]
+        named = strategy is not None and strategy not in BUILT_IN
+        return named or self._flags.find(pause_flag(declaration.wire_name)) is not None
+
+    def pause_of(self, worker: str, strategy: str | None) -> Pause | None:
+        """Return the pause of a class, ``None`` if its jobs may run."""
+        name = pause_flag(worker)
+        flag = self._flags.find(name)
+        if flag is not None and flag.percentage > 0:
+            stored = self._redis_flags.find(name) is not None
+            return Pause(MANUAL_PAUSE, flag.reason, self._redis_flags.raw_value(name) if stored else b"")
+        return Pause(strategy) if strategy is not None and self.strategies.is_paused(strategy) else None
+
+    def flag_value(self, worker: str) -> bytes:
+        """Return the operator's pause flag of a class as Redis had it at the last read, empty without one."""
+        return self._redis_flags.raw_value(pause_flag(worker))
 
 
 class PausePolicy:
@@ -94,3 +153,156 @@ class PausePolicy:
             error=error,
             **{"class": declaration.wire_name},
         )
+
+
+MANUAL_PAUSE = "manual"
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of pauses in a worker process."""
+    flags, client = process.service(WORKER_FLAGS), process.shard.client
+    polled = PauseStrategies(_named_strategies(), strategies.registered, process.timings)
+
+    def refresh() -> None:
+        polled.poll()
+        flags.refresh()
+
+    pauses = PauseState(flags.all, flags.stored, polled, refresh)
+
+    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
+        return (StagedPolicy("hold", PausePolicy(client, owner, pauses)),)
+
+    process.absent.watch(keys.PAUSED_CLASSES)
+    resumer = PauseResumer(process.upkeep, pauses, process.absent)
+    return WorkerPart(of_capsule=of_capsule, refresh=polled.poll, periodic=(resumer.resume_ended,))
+
+
+def _named_strategies() -> list[str]:
+    """Return the pause strategies that the classes of this process name."""
+    named = (worker.declaration().facts["pause_control"] for worker in registry.workers())
+    return [name for name in named if name is not None]
+
+
+PAGE = 1_000
+"""Jobs per step: a few milliseconds of Redis's time."""
+
+PAGE_BYTES = 4_000_000
+# Time for one class; then the next class has its turn.
+_MAX_PER_CLASS_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeResult:
+    """The result of resuming one class."""
+
+    moved: int
+    blocked: int
+    """Jobs that could not return because the key of their queue is not a list."""
+    paused: bool
+    """True if the class is paused again."""
+
+
+def resume(
+    client: "redis.Redis", worker: str, seen_flag: bytes, *, class_known: bool, max_s: float = math.inf
+) -> ResumeResult:
+    """Move the held jobs of a class back to their queues, in their order. Raises redis errors.
+
+    They are placed where a push places them: behind the waiting jobs. ``seen_flag`` is the operators' flag as the
+    caller read it last. ``class_known`` says whether the caller knows the class, and so its pause strategy. Several
+    callers may resume the same class at the same time.
+    """
+    script_keys = [keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy(worker)]
+    moved, blocked = 0, 0
+    deadline = time.monotonic() + max_s
+    while True:
+        reply: Any = RELEASE_PAUSED(
+            client,
+            script_keys,
+            [worker, pause_flag(worker), seen_flag, "" if class_known else "heed", PAGE, PAGE_BYTES, blocked],
+        )
+        state, moved_now, blocked_now = cast("tuple[int, int, int]", reply)
+        moved, blocked = moved + moved_now, blocked + blocked_now
+        if state < 0 or not moved_now + blocked_now or time.monotonic() > deadline:
+            return ResumeResult(moved, blocked, state < 0)
+
+
+# Processes do not resume unknown classes while a pause marker exists: another application may have paused them.
+class PauseResumer:
+    """Resume the classes of a shard whose pause has ended."""
+
+    def __init__(self, client: "redis.Redis", state: PauseState, absent: AbsentKeys | None = None) -> None:
+        self._client = client
+        self._state = state
+        self._absent = absent or AbsentKeys()
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def resume_ended(self) -> None:
+        """Resume each class that is no longer paused. Raises redis errors. Sends nothing while no jobs are held."""
+        if not self._absent.may_exist(keys.PAUSED_CLASSES):
+            return
+        try:
+            held = cast("set[bytes]", self._client.smembers(keys.PAUSED_CLASSES))
+        except ResponseError as error:
+            if not is_lasting(error):
+                raise
+            self._log_limit.warning(
+                "index",
+                "the set of classes with held jobs cannot be read, so no class is resumed. Look at the error, then at the key",
+                "pause.blocked",
+                key=keys.PAUSED_CLASSES,
+                error=error,
+            )
+            return
+        self._absent.note(keys.PAUSED_CLASSES, found=bool(held))
+        for raw in sorted(held):
+            name = decode_name(raw)
+            if name is not None:
+                self._resume_class(name)
+                continue
+            self._log_limit.warning(
+                f"name {raw!r}",
+                "a member of the set of classes with held jobs is no name of a class. Remove it with SREM",
+                "pause.blocked",
+                key=keys.PAUSED_CLASSES,
+                worker=decode_escaped(raw),
+            )
+
+    def _resume_class(self, worker: str) -> None:
+        found = registry.find(worker)
+        declaration: Declaration | None = found.declaration() if found is not None else None
+        strategy = declaration.facts["pause_control"] if declaration is not None else None
+        pause = self._state.pause_of(worker, strategy)
+        if pause is not None:
+            if not pause.expected_flag:
+                # Refused at maxmemory: processes that do not know the class may resume it.
+                with suppress(ResponseError):
+                    self._client.set(keys.pause_strategy(worker), pause.strategy, px=MARKER_TTL_MS)
+            return
+        if not self._state.strategies.is_pause_over(strategy):
+            return
+        class_known = declaration is not None
+        result = resume(
+            self._client, worker, self._state.flag_value(worker), class_known=class_known, max_s=_MAX_PER_CLASS_S
+        )
+        if result.moved:
+            log_resumed(worker, result.moved, class_known=class_known)
+        if result.blocked:
+            self._log_limit.warning(
+                f"blocked {worker}",
+                "held jobs cannot return to their queues, because the keys of these queues are not lists. The jobs stay held: check "
+                "the keys with TYPE, then delete them",
+                "pause.blocked",
+                worker=worker,
+                jobs=result.blocked,
+            )
+
+
+def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
+    """Log that jobs of a class were resumed, with GitLab's fields."""
+    logs.logger(**{"class": worker}).info(
+        f"{format_count(jobs, 'held job')} of {worker} {'is back in its queue' if jobs == 1 else 'are back in their queues'}",
+        event_name="pause.resumed",
+        job_status="resumed",
+        resumed_job_count=jobs,
+        unknown=not class_known,
+    )

@@ -9,7 +9,7 @@ from framework.features.flags.class_commands import set_flag_on_shards
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import unset_flag
 from framework.features.pause.admin import PauseSummary, read_pauses
-from framework.features.pause.resumer import ResumeResult, resume
+from framework.features.pause.admission import ResumeResult, resume
 from framework.shard.shard import Shard
 from framework.terminal.options import (
     REASON_HELP,

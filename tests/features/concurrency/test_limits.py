@@ -8,11 +8,9 @@ import pytest
 from framework import ApplicationWorker, ConcurrencyScope
 from framework.execute.admission import AdmissionRequest, LimitSlots, renew_slots
 from framework.features.concurrency import limits as limits_module
-from framework.features.concurrency import throttle as throttle_module
 from framework.features.concurrency.admission import ClassLimit, QueueLimit
-from framework.features.concurrency.limits import FleetSlots, Limits
+from framework.features.concurrency.limits import FleetSlots, Limits, Throttle
 from framework.features.concurrency.sweeper import LimitSweeper
-from framework.features.concurrency.throttle import Throttle
 from framework.finish.outcome import Held, Lost
 from framework.store.script import FINISH
 from framework.wire import keys
@@ -286,8 +284,8 @@ def current(redis, name="TenantLimitedWorker"):
 
 
 def test_throttle_signal_lowers_and_raises_limit_by_steps(redis, limits, monkeypatch):
-    monkeypatch.setattr(throttle_module, "_LOWER_INTERVAL_S", 0)
-    monkeypatch.setattr(throttle_module, "_RAISE_INTERVAL_S", 0)
+    monkeypatch.setattr(limits_module, "_LOWER_INTERVAL_S", 0)
+    monkeypatch.setattr(limits_module, "_RAISE_INTERVAL_S", 0)
     ANSWER["limit"] = 0
     load = Load()
     throttle = Throttle(redis, limits, [load, lambda worker: None])
@@ -339,7 +337,7 @@ def test_limits_hanging_callable_delays_no_other_class(limits, monkeypatch):
 
 
 def test_throttle_hanging_signal_is_awaited_once(redis, limits, monkeypatch):
-    monkeypatch.setattr(throttle_module, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(limits_module, "DEADLINE_S", 0.05)
     go = threading.Event()
     asked = []
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from framework.features.consistency import servers
+from framework.features.consistency import databases as database_servers
 from framework.features.consistency.databases import Databases
 from framework.settings.model import DatabaseSettings
 from tests.postgres import Postgres, database_on, standby_of
@@ -20,7 +20,7 @@ def _replicated(postgres: Postgres) -> Iterator[tuple[str, Postgres]]:
 @pytest.fixture(autouse=True)
 def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a long deadline, so that a loaded machine fails no test; tests of the deadline set their own."""
-    monkeypatch.setattr(servers, "DEADLINE_S", 20.0)
+    monkeypatch.setattr(database_servers, "DEADLINE_S", 20.0)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ JOBS = Path(__file__).resolve().parent / "consistency_jobs.py"
 
 
 PATIENT = """
-from framework.features.consistency import servers
-servers.DEADLINE_S = 20.0
+from framework.features.consistency import databases
+databases.DEADLINE_S = 20.0
 """
 """A worker with a long deadline, so that a loaded machine fails no test."""
 

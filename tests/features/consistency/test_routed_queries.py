@@ -15,9 +15,8 @@ from framework.all_settings import load
 from framework.declare import port, registry
 from framework.errors import ConfigurationError
 from framework.features.consistency import replica_context
-from framework.features.consistency.databases import DATABASES
+from framework.features.consistency.databases import DATABASES, DatabaseServer
 from framework.features.consistency.routed_queries import RoutedConnection, RoutedSession, is_read
-from framework.features.consistency.servers import DatabaseServer
 from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.tables import each_row
 

@@ -7,9 +7,8 @@ import pytest
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionRequest
-from framework.features.deferral import skip_tracker
-from framework.features.deferral.admission import DeferFlag, DropFlag
-from framework.features.deferral.skip_tracker import SkipTracker
+from framework.features.deferral import admission
+from framework.features.deferral.admission import DeferFlag, DropFlag, SkipTracker
 from framework.features.flags.flag import Flag, drop_flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.fetch.unit_of_work import UnitOfWork
@@ -42,7 +41,7 @@ def flags(redis, granted):
 
 @pytest.fixture
 def skips(flags, monkeypatch):
-    monkeypatch.setattr(skip_tracker, "counters", counters.Counters())
+    monkeypatch.setattr(admission, "counters", counters.Counters())
     return SkipTracker(flags)
 
 
@@ -90,7 +89,7 @@ def test_defer_flag_share_runs_and_rest_is_spread(redis, flags, skips, entry):
         "feature_flag": "run_jobs_FloodWorker",
         "feature_flag_reason": "slow release",
     }
-    assert skip_tracker.counters._counts == {
+    assert admission.counters._counts == {
         'sidekiq_jobs_skipped_total{action="deferred",reason="feature_flag",worker="FloodWorker"}': 1_806
     }
 
@@ -114,7 +113,7 @@ def test_skip_tracker_old_flag_is_logged_once_per_period(redis, flags, skips, en
         drop.admit(entry)
         run.admit(entry)
         skips.warn_stale()  # both are new
-        monkeypatch.setattr(skip_tracker, "STALE_AFTER_S", -60.0)
+        monkeypatch.setattr(admission, "STALE_AFTER_S", -60.0)
         skips.warn_stale()  # they have skipped nothing since
         drop.admit(entry)
         skips.warn_stale()

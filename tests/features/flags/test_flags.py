@@ -206,7 +206,7 @@ def test_openfeature_failing_provider_keeps_last_values(provider, monkeypatch):
         monkeypatch.setattr(provider, "resolve_boolean_details", hang)
         flags.read()
         assert asked.wait(30)
-        monkeypatch.setattr("framework.features.flags.background.DEADLINE_S", 0.0)
+        monkeypatch.setattr("framework.features.flags.flag.DEADLINE_S", 0.0)
         flags.read()
         assert flags.enabled("on")
         logged = {line["event_name"] for line in lines() if "event_name" in line}

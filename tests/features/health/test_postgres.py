@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from framework.features.health.connection import HealthConnection
 from framework.features.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.features.health.postgres import postgres_indicators
+from framework.features.health.prometheus import HealthConnection
 from framework.features.health.settings import HealthSection
 from tests.features.health.conftest import WAITING
 from tests.harness import until

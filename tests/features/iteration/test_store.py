@@ -10,8 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.declare import registry
 from framework.errors import Discard
 from framework.execute.stats import RunningJobs
-from framework.features.deferral.admission import DropFlag
-from framework.features.deferral.skip_tracker import SkipTracker
+from framework.features.deferral.admission import DropFlag, SkipTracker
 from framework.features.flags.flag import Flag, drop_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag
 from framework.features.iteration.store import ITERATIONS, SAVE_ITERATION, START_ITERATION, Iterations, RedisIteration

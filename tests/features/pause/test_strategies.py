@@ -97,7 +97,7 @@ def test_strategies_last_result_counts_and_invalid_is_ignored():
 def test_background_value_in_forked_child_calls_again():
     text = """
         import os, time
-        from framework.features.flags.background import BackgroundValue
+        from framework.features.flags.flag import BackgroundValue
         go_on = []
         answer = BackgroundValue("it", lambda: (time.sleep(0 if go_on else 60), os.getpid())[1], 0)
         answer.refresh()

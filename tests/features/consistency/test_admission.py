@@ -9,8 +9,7 @@ from framework.errors import JobReplicaNotUpToDate
 from framework.execute.admission import AdmissionRequest
 from framework.features.consistency import replica_context
 from framework.features.consistency.admission import ConsistencyPolicy
-from framework.features.consistency.databases import Databases
-from framework.features.consistency.servers import DatabaseServer
+from framework.features.consistency.databases import Databases, DatabaseServer
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed
 from framework.settings.model import DatabaseSettings

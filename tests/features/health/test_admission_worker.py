@@ -11,7 +11,7 @@ from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
 from framework.errors import ConfigurationError
 from framework.features.health import indicator
-from framework.features.health.worker import open_health_policy
+from framework.features.health.admission import open_health_policy
 from framework.health import Normal, register
 from framework.telemetry.sentry import NoTracker
 from framework.version import install_extra

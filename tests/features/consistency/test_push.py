@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from framework.features.consistency import replica_context, servers
-from framework.features.consistency.databases import Databases
+from framework.features.consistency import databases as database_servers
+from framework.features.consistency import replica_context
+from framework.features.consistency.databases import DEADLINE_S, Databases, parse_lsn
 from framework.features.consistency.push import PushPositions
 from framework.features.consistency.routed_queries import RoutedConnection
-from framework.features.consistency.servers import DEADLINE_S, parse_lsn
 from framework.settings.model import DatabaseSettings
 from tests.harness import forked, until
 from tests.push.conftest import jobs, pusher
@@ -163,7 +163,7 @@ def test_positions_class_without_replica_looks_up_none(opened, silent, jobs, pus
 
 
 def test_positions_silent_server_delays_one_push_a_second(opened, silent, jobs, caplog, monkeypatch):
-    monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr(database_servers, "DEADLINE_S", DEADLINE_S)
     databases = on(silent)
     opened(databases)
     sticky = worker(data_consistency="sticky")
@@ -205,7 +205,7 @@ def test_positions_hanging_connection_delays_no_push(opened, databases, postgres
     sticky, others = worker(data_consistency="sticky"), pids(postgres, shop)
     sticky.perform_async()
     (mine,) = pids(postgres, shop) - others
-    monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr(database_servers, "DEADLINE_S", DEADLINE_S)
     os.kill(mine, signal.SIGSTOP)
     try:
         began = time.monotonic()

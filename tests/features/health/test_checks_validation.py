@@ -9,7 +9,7 @@ from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import DeferOnHealth
 from framework.features.health import indicator
-from framework.features.health.validation import health_problems
+from framework.features.health.checks import health_problems
 from framework.health import Normal, register
 
 DATABASES = {"main": {"url": "postgresql://user@127.0.0.1:1/shop"}}

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
-from framework.features.flags import refresher
+from framework.features.flags import redis_flags
 from framework.features.flags.flag import Flag
-from framework.features.flags.redis_flags import RedisFlags, set_flag
-from framework.features.flags.refresher import RefreshedFlags
+from framework.features.flags.redis_flags import RedisFlags, RefreshedFlags, set_flag
 from tests.harness import forked, server_lines, until
 
 PERIOD_S = 0.02
@@ -100,7 +99,7 @@ def test_refreshed_flags_redis_away_last_values_and_one_line(make_server):
 
 
 def test_refreshed_flags_silent_redis_only_first_use_waits(monkeypatch):
-    monkeypatch.setattr(refresher, "FIRST_READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(redis_flags, "FIRST_READ_TIMEOUT_S", 0.05)
     silent = threading.Event()
 
     class Silent(RedisFlags):
