@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from framework import timings
-from framework.admin.deferred import deferral_count
 from framework.admin.explain_reader import (
     Blocker,
     ExplainReader,
@@ -13,6 +12,7 @@ from framework.admin.explain_reader import (
     ShardSnapshot,
     ShownFacts,
     ShownLimit,
+    deferrals_of,
     joined_facts,
 )
 from framework.admin.search import JobLocation, JobStore
@@ -314,7 +314,7 @@ class Explainer:
         delays = [found for one in self._readers for found in one.scheduled(payload)]
         if not payload.get(DEFERRED):
             return delays
-        times = format_times(deferral_count(payload))
+        times = format_times(deferrals_of(payload))
         remedy = f"its due time; earlier: {remedy_command('jobs', 'deferred', 'run-now', str(payload.get('class')))}"
         own = next(filter(None, (one.deferral(payload, times, remedy) for one in self._readers)), None)
         if own is not None:

@@ -20,7 +20,7 @@ from framework.text import decode_escaped
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.iteration_state import read_iteration
-from framework.wire.job import timestamp
+from framework.wire.job import DEFERRED_COUNT, timestamp, whole_number
 from framework.wire.json import loads_object
 from framework.wire.keys import split_owner
 
@@ -133,6 +133,14 @@ class ShardSnapshot:
             None if beat is None else self.now - abs(beat),
             timestamp(running[0].get("run_at")) if running else None,
         )
+
+
+_MAX_COUNT = 1_000_000
+
+
+def deferrals_of(payload: Payload) -> int:
+    """Return how often a job was deferred; at least once, as it is marked as deferred."""
+    return min(max(whole_number(payload.get(DEFERRED_COUNT)) or 1, 1), _MAX_COUNT)
 
 
 class Blocker(NamedTuple):

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.statistics import OnProgress, named_queues
+from framework.feature import features
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
 from framework.text import decode_escaped
@@ -308,3 +309,35 @@ def _search_lists(
         for number, index, length, data in hits:
             yield JobLocation(left[number - 1], data, max(1, length - index), length)
         done += finished
+
+
+_LISTS_OF_JOBS = ("queue", "in flight", "migrating")
+
+
+def jobs_with_field(
+    client: "redis.Redis", field: str, on_progress: OnProgress, *, backwards: bool = False
+) -> Iterator[bytes]:
+    """Yield the payloads that contain the name of a field, in the order of a job's way or in the opposite one.
+
+    Jobs that a feature stores, such as the callbacks of a batch, are among them. A job that moves to a place that was searched
+    before is missed. Raises redis errors.
+    """
+    text = f'"{field}"'.encode()
+    stores = list_job_stores(client, on_progress)
+    lists = [store for store in stores if store.kind in _LISTS_OF_JOBS]
+    groups = (
+        (data for one in features() if one.stored_jobs is not None for data in one.stored_jobs.load()(client, text)),
+        _in_sets(client, stores, text),
+        (one.data for one in search_lists(client, lists, text, on_progress)),
+    )
+    for group in groups[:: -1 if backwards else 1]:
+        yield from group
+
+
+def _in_sets(client: "redis.Redis", stores: Sequence[JobStore], text: bytes) -> Iterator[bytes]:
+    for store in stores:
+        if store.kind in _LISTS_OF_JOBS:
+            continue
+        for page in scan_members(client, store.key, text):
+            for member, _ in page:
+                yield payload_of_member(member) if store.kind in ("waiting", "paused") else member

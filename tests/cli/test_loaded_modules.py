@@ -36,9 +36,9 @@ FOREIGN = {
 LOGS = {"structlog", "rich", "pygments"}
 """structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
-ADMIN = {"deferred", "explain", "explain_reader", "held_set", "search"}
+ADMIN = {"explain", "explain_reader", "held_set", "search"}
 """The heavy modules of ``framework.admin``; processes and other commands share its light ones, which count jobs."""
-FEATURES = {f"framework.features.{name}.admin" for name in ("concurrency", "deduplication", "pause")}
+FEATURES = {f"framework.features.{name}.admin" for name in ("concurrency", "deduplication", "deferral", "pause")}
 PROGRAMS = {f"framework.admin.{module}" for module in ADMIN} | FEATURES | {"framework.devtools", "framework.migrate"}
 LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
+from framework.features.deferral.admin import Deferral, run_sooner, summarize_deferrals
 from framework.shard.shard import Shard
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, modules_option, shard_option

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import redis
 
-from framework.admin.key_counts import count_jobs_by_key
+from framework.admin.search import jobs_with_field
+from framework.admin.statistics import OnProgress
 from framework.command_line import command
 from framework.features.encryption.arguments import encryption_of
 from framework.features.encryption.settings import KEY_BYTES
@@ -16,6 +18,8 @@ from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
+from framework.wire.json import loads_object
+from framework.wire.protected import ENCRYPTION_KEY
 
 _HEADINGS = ("KEY", "HERE", "ENCRYPTS", "JOBS")
 
@@ -48,7 +52,7 @@ def show(*, names: Sequence[str], as_json: bool) -> None:
     on = ShardCommand(names)
     here = encryption_of(on.settings.encryption)
     jobs = Counter[str]()
-    for _, found in on.each(lambda shard: count_jobs_by_key(shard.client, progress_reporter(shard.name))):
+    for _, found in on.each(lambda shard: _jobs_by_key(shard.client, progress_reporter(shard.name))):
         jobs.update(found)
     known: Sequence[str] = () if here is None else here.key_names
     rows: list[dict[str, Any]] = [
@@ -70,3 +74,13 @@ def show(*, names: Sequence[str], as_json: bool) -> None:
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     return one["key"], "yes" if one["here"] else "no", "yes" if one["encrypts"] else "no", f"{one['jobs']:,}"
+
+
+def _jobs_by_key(client: "redis.Redis", on_progress: OnProgress) -> Counter[str]:
+    """Return the number of jobs by the name of their key, in every key of the shard that holds jobs."""
+    counts = Counter[str]()
+    for data in jobs_with_field(client, ENCRYPTION_KEY, on_progress):
+        name = loads_object(data).get(ENCRYPTION_KEY)
+        if isinstance(name, str):
+            counts[name] += 1
+    return counts

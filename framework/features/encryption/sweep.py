@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from framework.admin.field_scan import jobs_with_field
+from framework.admin.search import jobs_with_field
 from framework.admin.statistics import OnProgress
 from framework.features.encryption.blob_store import BlobStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload

@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import redis
 
+from framework.admin.explain_reader import deferrals_of
 from framework.admin.search import scan_members
 from framework.admin.statistics import OnProgress
 from framework.store.connect import server_time
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, clamp_time, timestamp, whole_number
+from framework.wire.job import DEFERRED, DEFERRED_BY, clamp_time, timestamp
 from framework.wire.json import loads_object
 
 _BATCH = 500
-_MAX_COUNT = 1_000_000
 
 _NEEDLE = b'"%s":' % DEFERRED.encode()
 
@@ -36,16 +36,11 @@ class Deferral:
     def add(self, payload: Payload, due: float) -> None:
         """Add one job."""
         self.jobs += 1
-        self.max_deferrals = max(self.max_deferrals, deferral_count(payload))
+        self.max_deferrals = max(self.max_deferrals, deferrals_of(payload))
         self.next_due = due if self.jobs == 1 else min(self.next_due, due)
         created = timestamp(payload.get("created_at"))
         if created is not None:
             self.oldest = created if self.oldest is None else min(self.oldest, created)
-
-
-def deferral_count(payload: Payload) -> int:
-    """Return how often a job was deferred; at least once, as it is marked as deferred."""
-    return min(max(whole_number(payload.get(DEFERRED_COUNT)) or 1, 1), _MAX_COUNT)
 
 
 def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[Deferral]:
