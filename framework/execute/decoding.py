@@ -8,31 +8,34 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from framework.errors import Shutdown
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.push.protection import PayloadProtection
+from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.settings.model import SizeLimitSettings
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, MAX_MEMORY_PER_BYTE, MemoryBudget
 from framework.wire.job import decode
-from framework.wire.protected import OFFLOADED, READ, ProtectedArguments
+from framework.wire.protected import OFFLOADED, READ
 
 _SLOW_WAIT_S = 1.0
 _LOG_INTERVAL_S = 60.0
 
 
-class MemoryReservation(Protocol):
+class MemoryReservation:
     """A run that may hold a part of the memory budget."""
 
-    reserved: int
-    """Bytes of the budget that the run holds; 0 for almost all runs."""
-    surely_strict: bool
-    """Whether the decompressed arguments surely pass the check of strict arguments."""
+    __slots__ = ("reserved", "surely_strict")
+
+    def __init__(self) -> None:
+        self.reserved = 0
+        """Bytes of the budget that the run holds; 0 for almost all runs."""
+        self.surely_strict = False
+        """Whether the decompressed arguments surely pass the check of strict arguments."""
 
 
 class PayloadDecoder:
@@ -44,16 +47,13 @@ class PayloadDecoder:
         decompressed_limit: int,
         decoded_limit: int = DECODED_LIMIT,
         budget: MemoryBudget | None = None,
-        protected: ProtectedArguments | None = None,
-        delete_blob: Callable[[str], None] | None = None,
+        protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
-        """``delete_blob`` deletes the offloaded arguments of a job after its last acknowledgement."""
         self._running_jobs = running_jobs
         self._decompressed_limit = decompressed_limit
         self._decoded_limit = decoded_limit
         self._budget = budget or MemoryBudget()
-        self._protected = protected
-        self._delete_blob = delete_blob
+        self._protection = protection
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
         # A payload of so few bytes stays below both limits, whatever it holds.
         self._small_bytes = min(LARGE_PAYLOAD, decoded_limit) // MAX_MEMORY_PER_BYTE
@@ -98,10 +98,13 @@ class PayloadDecoder:
             if is_offloaded:
                 ensure_fetching()
             reserve = partial(self._reserve, unit, run)
-            if decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected):
+            if decompress_arguments(
+                payload, self._decompressed_limit, self._decoded_limit, reserve, self._protection.reader
+            ):
                 run.surely_strict = True
-            if is_offloaded and self._delete_blob is not None:
-                unit.own_resources().on_removed = partial(self._delete_blob, stored[0])
+            if is_offloaded and self._protection.delete_blob is not None:
+                # After the last acknowledgement of the job.
+                unit.own_resources().on_removed = partial(self._protection.delete_blob, stored[0])
 
     def release(self, run: MemoryReservation, error: BaseException | None) -> None:
         """Free the memory of a settled run. ``error`` is what its job raised: its frames hold the decoded values."""
@@ -143,20 +146,6 @@ class PayloadDecoder:
 class VerifyingDecoder(PayloadDecoder):
     """Check signatures, for all runs of one process. Safe from any thread."""
 
-    def __init__(
-        self,
-        running_jobs: RunningJobs,
-        decompressed_limit: int,
-        decoded_limit: int,
-        budget: MemoryBudget | None,
-        protected: ProtectedArguments | None,
-        delete_blob: Callable[[str], None] | None = None,
-        *,
-        protection: PayloadProtection,
-    ) -> None:
-        super().__init__(running_jobs, decompressed_limit, decoded_limit, budget, protected, delete_blob)
-        self._protection = protection
-
     def decompress(
         self, payload: Payload, unit: UnitOfWork, run: MemoryReservation, ensure_fetching: Callable[[], None]
     ) -> None:
@@ -177,8 +166,5 @@ def open_decoder(
     budget: MemoryBudget | None = None,
 ) -> PayloadDecoder:
     """Return the decoder of a process's jobs."""
-    limits = sizes.decompressed_limit, sizes.decoded_limit
-    reader, delete_blob = protection.reader, protection.delete_blob
-    if not protection.signs:
-        return PayloadDecoder(running_jobs, *limits, budget, reader, delete_blob)
-    return VerifyingDecoder(running_jobs, *limits, budget, reader, delete_blob, protection=protection)
+    kind = VerifyingDecoder if protection.signs else PayloadDecoder
+    return kind(running_jobs, sizes.decompressed_limit, sizes.decoded_limit, budget, protection)

@@ -1,13 +1,12 @@
 """Build the end line of a run, and report the outcomes that have an event."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from framework.declare.job_context import ExtraFields
 from framework.declare.names import queue_name
 from framework.errors import BusinessError, JobMemoryError, JobProcessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
-from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
     Deferred,
@@ -22,9 +21,9 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
+from framework.finish.report import ProcessorEvents
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
 from framework.typeguards import has_type
-from framework.types import Payload
 from framework.wire.job import LOAD_BALANCING_STRATEGY, deferral_count
 
 _ERROR_KINDS: Mapping[type[BaseException], str] = {
@@ -97,31 +96,6 @@ def _retry_fields(decision: RetryDecision | None) -> dict[str, Any]:
             return {"retry_count": payload["retry_count"], "dead": False, "error_class": payload["error_class"]}
         case None:
             return {}
-
-
-class ProcessorEvents(Protocol):
-    """Receive the events of jobs, in addition to the two log lines of each."""
-
-    def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
-        """A job failed: call the error handlers."""
-
-    def malformed(self, unit: UnitOfWork, error: BaseException) -> None:
-        """A payload cannot be read; it moves to the dead set (``wire/malformed.py``)."""
-
-    def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
-        """This process lacks the class of a job; the job waits for another process, or is given up."""
-
-    def foreign_class(self, name: str) -> None:
-        """A job of another application returns to its queue."""
-
-    def fenced(self, unit: UnitOfWork) -> None:
-        """Another process owned the job before its end was written."""
-
-    def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
-        """Redis did not take the result; the processor tries again."""
-
-    def component_died(self, component: str, error: BaseException) -> None:
-        """A thread of the framework ended by an error: the process must end."""
 
 
 def report_outcome(events: ProcessorEvents, run: Execution, decision: RetryDecision | None) -> None:

@@ -11,7 +11,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError, Shutdown
 from framework.execute.admission import AdmissionChain, AdmissionRequest
-from framework.execute.decoding import PayloadDecoder
+from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog, StartLine
 from framework.execute.outcomes import (
     UnknownClassDelays,
@@ -31,9 +31,10 @@ from framework.execute.perform import (
     exit_with_outcome,
     new_instance,
 )
-from framework.execute.policy_decision import AdmitTogether, PolicyDecision
+from framework.execute.policy_decision import GroupAdmission, PolicyDecision
 from framework.execute.recording import JobRecorder, RunRecord, is_recorded_job
 from framework.execute.stats import RunningJobs
+from framework.execute.threads import FetchingThreads
 from framework.execute.timeouts import Timeouts
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.answers import note_answer
@@ -55,7 +56,7 @@ DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
-class Execution:
+class Execution(MemoryReservation):
     """One run: its job, its outcome, and the facts of its end line."""
 
     __slots__ = (
@@ -70,12 +71,10 @@ class Execution:
         "outcome",
         "payload",
         "record",
-        "reserved",
         "start_noted",
         "started",
         "started_cpu",
         "started_log",
-        "surely_strict",
         "tracked",
         "unit",
         "worker",
@@ -110,7 +109,7 @@ class Execution:
 class Executor:
     """Run units. All threads of a process share one executor.
 
-    It calls ``ensure_fetching`` before code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
+    ``threads`` fetch during code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
     ``around``, ``cursors`` and ``detached`` are what features do in the runs; without ``detached`` all jobs run here. ``capsule``
     names the capsule of the middlewares, "" for none.
     """
@@ -121,14 +120,14 @@ class Executor:
         log: JobLog,
         running_jobs: RunningJobs,
         decoding: PayloadDecoder,
-        ensure_fetching: Callable[[], None],
+        threads: FetchingThreads,
         suspect_runner: SuspectRunner,
         strictness: StrictArgumentsCheck,
         status_writer: StatusWriter,
         retired: Mapping[str, str] = NO_RETIRED_CLASSES,
         admission: AdmissionChain = NO_POLICIES,
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
-        admit_together: AdmitTogether | None = None,
+        together: GroupAdmission | None = None,
         recorder: JobRecorder | None = None,
         around: Sequence[AroundRun] = (),
         cursors: CursorStore | None = None,
@@ -148,14 +147,14 @@ class Executor:
         self._capsule = capsule
         self._resource_fields = resource_fields()
         self._decoding = decoding
-        self._ensure_fetching = ensure_fetching
+        self._ensure_fetching = threads.ensure_fetching
         self._suspect_runner = suspect_runner
         self._status_writer = status_writer
         self._retired = retired
         self._recorder = recorder
         self._admission = admission
         self._unknown = unknown
-        self._policy_decision = PolicyDecision(decoding, ensure_fetching, log, running_jobs, admit_together)
+        self._policy_decision = PolicyDecision(decoding, threads, log, running_jobs, together)
         # A fork replaces this attribute. So no run pays for a check whether it is in a forked child.
         self._on_job_return: Callable[[Execution], None] = self._stop_clocks
 
@@ -272,7 +271,7 @@ class Executor:
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)
         asked_before = run.unit.admission is not None
-        answer = self._policy_decision.ask(request, policies, run)
+        answer = self._policy_decision.ask(request, policies, run, run.tracked)
         if isinstance(answer, Lost):
             run.outcome, run.lost = None, answer
             return False

@@ -10,7 +10,7 @@ import math
 import random
 import re
 from asyncio import current_task
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -118,9 +118,7 @@ def task_cancelled() -> bool:
 _STEP_S = 300.0
 
 
-def over_limit_outcome(
-    unit: UnitOfWork, payload: Payload, error: OverLimit, draw: Callable[[], float] = random.random
-) -> Snoozed | Failed | Discarded:
+def over_limit_outcome(unit: UnitOfWork, payload: Payload, error: OverLimit) -> Snoozed | Failed | Discarded:
     """Return the outcome of the job. After the most reschedules it fails as by any error.
 
     Each outcome counts in ``OVER_LIMIT_JOBS``: a reschedule by its ending, the others here, whose endings have other causes too.
@@ -138,10 +136,10 @@ def over_limit_outcome(
     fields = {"snoozed_by": "limiter", "limiter": error.limiter, "over_limit_count": count}
     delay_s = error.turn_s
     if delay_s is None:
-        delay_s = _backoff_s(error, count, draw)
+        delay_s = _backoff_s(error, count)
         if error.retry_after_s is not None and error.retry_after_s > delay_s:
             # Jobs that were refused together must not come back together.
-            delay_s = error.retry_after_s + draw() * delay_s
+            delay_s = error.retry_after_s + random.random() * delay_s
     return Snoozed(min(delay_s, MAX_DELAY_S), str(error), fields)
 
 
@@ -150,10 +148,10 @@ def call_backoff(payload: Payload, error: OverLimit) -> None:
     error.backoff_s = _own_backoff_s(error, count_of(payload, OVER_LIMIT_COUNT) + 1)
 
 
-def _backoff_s(error: OverLimit, count: int, draw: Callable[[], float]) -> float:
+def _backoff_s(error: OverLimit, count: int) -> float:
     """Return the delay of the limiter's own function, or Sidekiq's if there is none, or it raises or returns no valid delay."""
     own_s = error.backoff_s if error.backoff is None else _own_backoff_s(error, count)
-    return _STEP_S * count + _STEP_S * draw() + 1 if own_s is None else own_s
+    return _STEP_S * count + _STEP_S * random.random() + 1 if own_s is None else own_s
 
 
 def _own_backoff_s(error: OverLimit, count: int) -> float | None:
@@ -220,13 +218,10 @@ class UnknownClassDelays:
         self,
         foreign: Sequence[str] = (),
         max_wait_s: float = DAY_S,
-        *,
-        draw: Callable[[], float] = random.random,
     ) -> None:
         patterns = "|".join(fnmatch.translate(pattern) for pattern in foreign)
         self._is_foreign = re.compile(patterns).match if patterns else None
         self._max_wait_s = max_wait_s
-        self._draw = draw
         self._nearest: dict[str, str | None] = {}
 
     def outcome_if_unknown(
@@ -259,7 +254,7 @@ class UnknownClassDelays:
         """
         if count % 2 == 0:
             return 0.0
-        return min(_MAX_FOREIGN_DELAY_S, (1.0 + min(count, 9)) / 2) * (0.8 + 0.2 * self._draw())
+        return min(_MAX_FOREIGN_DELAY_S, (1.0 + min(count, 9)) / 2) * (0.8 + 0.2 * random.random())
 
     def _delayed(self, payload: Payload, error: UnknownWorkerError | NewerVersionError) -> UnknownClass:
         now = process_clock.now()
@@ -272,7 +267,7 @@ class UnknownClassDelays:
         since = min(first, now)
         # Jitter, so that a thousand jobs of a new class do not return at the same moment.
         # The sixth power exceeds the maximum: a higher one, from a count of the wire, could overflow.
-        delay_s = min(_MAX_DELAY_S, 2.0 ** min(count, 6) * (1.0 + self._draw() / 2))
+        delay_s = min(_MAX_DELAY_S, 2.0 ** min(count, 6) * (1.0 + random.random() / 2))
         return UnknownClass(error, delay_s, count + 1, since, gives_up=now - since >= self._max_wait_s)
 
     def _nearest_to(self, name: str) -> str | None:

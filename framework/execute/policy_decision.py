@@ -9,10 +9,10 @@ that a call with a lost reply has taken is found again.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import monotonic as clock
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -25,6 +25,7 @@ from framework.execute.admission import AdmissionChain, AdmissionPolicy, Admissi
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
+from framework.execute.threads import FetchingThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import ADMITTED, FENCED, Admission, Preparation, UnitOfWork
 from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
@@ -60,34 +61,27 @@ _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0
 _MAX_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
 
-AdmitTogether: TypeAlias = Callable[[AdmissionRequest, TrackedJob | None, ClassPolicies], None]
-"""See ``GroupAdmission.admit``."""
-
-
-class AdmittedRun(MemoryReservation, Protocol):
-    """The run of the job: it may hold memory, and its job may be tracked."""
-
-    tracked: TrackedJob | None
-
 
 class PolicyDecision:
-    """Decide whether jobs may start. Safe from any thread; ``ensure_fetching`` is called before a call to Redis."""
+    """Decide whether jobs may start. Safe from any thread; ``threads`` fetch during a call to Redis."""
 
     def __init__(
         self,
         decoding: PayloadDecoder,
-        ensure_fetching: Callable[[], None],
+        threads: FetchingThreads,
         log: JobLog,
         running_jobs: RunningJobs,
-        admit_together: AdmitTogether | None,
+        together: "GroupAdmission | None",
     ) -> None:
         self._decoding = decoding
-        self._ensure_fetching = ensure_fetching
+        self._ensure_fetching = threads.ensure_fetching
         self._log = log
         self._running_jobs = running_jobs
-        self._admit_together = admit_together
+        self._together = together
 
-    def ask(self, request: AdmissionRequest, policies: ClassPolicies, run: AdmittedRun) -> NotAdmitted | None:
+    def ask(
+        self, request: AdmissionRequest, policies: ClassPolicies, run: MemoryReservation, tracked: TrackedJob | None
+    ) -> NotAdmitted | None:
         """Return ``None`` if every policy admits the job, else the answer of the first that does not.
 
         A policy that has answered together with an earlier job is not asked again. Raises PayloadError and Shutdown.
@@ -103,7 +97,7 @@ class PolicyDecision:
                 self._ensure_fetching()
                 if (outcome := self._ask_each(policies.local, request)) is not None:
                     return outcome
-            self._ask_together(request, policies, run.tracked)
+            self._ask_together(request, policies, tracked)
         prepared = unit.prepared
         if prepared is not None and prepared.starts:
             return None
@@ -126,9 +120,9 @@ class PolicyDecision:
         if not policies.remote and (tracked is None or request.payload.get(COMPRESSED)):
             # Unreadable arguments are found first: the state of such a job is never `running`.
             return
-        if self._admit_together is not None and policies.can_group and not is_suspect(request.payload):
+        if self._together is not None and policies.can_group and not is_suspect(request.payload):
             with suppress(RedisError, OSError):
-                self._admit_together(request, tracked, policies)
+                self._together.admit(request, tracked, policies)
         if request.unit.admission is None:
             # Each step waits for Redis now, and perhaps long.
             self._ensure_fetching()

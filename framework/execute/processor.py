@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
 from framework.errors import BusinessError, JobTimeoutError
-from framework.execute.end_report import ProcessorEvents, end_fields, report_outcome
+from framework.execute.end_report import end_fields, report_outcome
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
@@ -51,6 +51,7 @@ from framework.finish.outcome import (
     RunOutcome,
     SettledOutcome,
 )
+from framework.finish.report import ProcessorEvents
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import REMOVED, Settler, SettleResult
 from framework.telemetry.counters import counters
@@ -100,10 +101,8 @@ class Processor:
         self._starts = CallPool("async-starter")
         # The end of a tracked job waits for its database, and no other job must wait for that.
         self._records = CallPool("async-recorder", _RECORD_THREADS)
-        self._record_counts = _CountsOfThread(running_jobs.new_thread_counts)
-        self._recorded_ends = RecordedEnds(
-            fetcher, settler, threads.request_acknowledgement, partial(events.component_died, "recorded-ends")
-        )
+        self._record_counts = _CountsOfThread(running_jobs)
+        self._recorded_ends = RecordedEnds(fetcher, settler, threads, events)
         self._async_counts = running_jobs.new_thread_counts()
         self._async_settled_counts = running_jobs.new_thread_counts()
         _processors.add(self)
@@ -380,28 +379,24 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 class _CountsOfThread(threading.local):
     """The counts of one thread that records ends."""
 
-    def __init__(self, make: Callable[[], ThreadCounts]) -> None:
-        self.counts = make()
+    def __init__(self, running_jobs: RunningJobs) -> None:
+        self.counts = running_jobs.new_thread_counts()
 
 
 class RecordedEnds:
-    """The ended jobs of a processor that wait for their events without a thread.
-
-    ``on_all_ended`` is called when no job waits any more: the acknowledgements are then sent without waiting for the next fetch.
-    ``on_error`` receives an error of the acknowledgement.
-    """
+    """The ended jobs of a processor that wait for their events without a thread."""
 
     def __init__(
         self,
         fetcher: Fetcher,
         settler: Settler,
-        on_all_ended: Callable[[], None],
-        on_error: Callable[[BaseException], None],
+        threads: WorkerThreads,
+        events: ProcessorEvents,
     ) -> None:
         self._fetcher = fetcher
         self._settler = settler
-        self._on_all_ended = on_all_ended
-        self._on_error = on_error
+        self._threads = threads
+        self._events = events
         self._stopped = False
         self._full_since = 0.0
         """The time from which no job could start until the events of the waiting jobs are durable; 0 if a job could start."""
@@ -443,9 +438,10 @@ class RecordedEnds:
                 if self._full_since:
                     self._fetcher.waited(time.perf_counter() - self._full_since)
                     self._full_since = 0.0
-                self._on_all_ended()
+                # The acknowledgements do not wait for the next fetch.
+                self._threads.request_acknowledgement()
         except BaseException as error:  # noqa: BLE001 - the thread of the writer must not end
-            self._on_error(error)
+            self._events.component_died("recorded-ends", error)
 
 
 def is_acknowledged_with_others(run: Execution) -> bool:

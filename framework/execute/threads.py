@@ -16,7 +16,14 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.supervised_threads import SupervisedThread, ThreadStartError
 
 
-class WorkerThreads:
+class FetchingThreads:
+    """The threads of which one fetches while another waits. This one is for code without such threads."""
+
+    def ensure_fetching(self) -> None:
+        """Make sure that a thread fetches, before code that may be slow."""
+
+
+class WorkerThreads(FetchingThreads):
     """The threads that run the jobs of ``fetcher``, with the name of their capsule. Safe from any thread."""
 
     def __init__(self, fetcher: Fetcher, capsule: str = "") -> None:

@@ -7,10 +7,13 @@ from typing import Any
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import BusinessError, FlowControl, RetryError
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import UnknownClass
 from framework.handlers import DeathHandler, ErrorHandler, death_handlers, error_handlers
 from framework.telemetry.context import CORRELATION_ID, feature_category_of
 from framework.telemetry.sentry import Tracker
 from framework.typeguards import has_type
+from framework.types import Payload
 from framework.wire.job import Job
 
 EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError)
@@ -55,15 +58,15 @@ def _category(job: Mapping[str, Any], declaration: Declaration) -> str:
 
 
 class Handlers:
-    """The handlers of the process, then those of the application. ``report`` receives what a handler raises.
+    """The handlers of the process, then those of the application. ``events`` receives what a handler raises.
 
     Each handler gets a copy of the job: it can change neither the stored payload nor what the next handler sees.
     """
 
-    def __init__(self, report: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, events: "ProcessorEvents") -> None:
         self.error: list[ErrorHandler] = []
         self.death: list[DeathHandler] = []
-        self._report = report
+        self._events = events
 
     def call_error_handlers(self, error: BaseException, facts: dict[str, Any]) -> None:
         """Call every error handler."""
@@ -80,5 +83,40 @@ class Handlers:
         try:
             return call()
         except BaseException as failure:  # noqa: BLE001 - an error of application code must not change how the job ends
-            self._report(what, failure)
+            self._events.hook_failed(what, failure)
             return None
+
+
+class ProcessorEvents:
+    """Receive the events of jobs, in addition to the two log lines of each. A process reports them (``ProcessEvents``)."""
+
+    def __init__(self) -> None:
+        self.handlers = Handlers(self)
+        """The handlers of failures."""
+
+    def hook_failed(self, what: str, error: BaseException) -> None:
+        """A hook or handler of the application raised an error; the job goes on."""
+
+    def trimmed(self, count: int, source: str) -> None:
+        """The oldest entries of a full set, or those past its retention, were removed."""
+
+    def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
+        """A job failed: call the error handlers."""
+
+    def malformed(self, unit: UnitOfWork, error: BaseException) -> None:
+        """A payload cannot be read; it moves to the dead set (``wire/malformed.py``)."""
+
+    def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
+        """This process lacks the class of a job; the job waits for another process, or is given up."""
+
+    def foreign_class(self, name: str) -> None:
+        """A job of another application returns to its queue."""
+
+    def fenced(self, unit: UnitOfWork) -> None:
+        """Another process owned the job before its end was written."""
+
+    def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
+        """Redis did not take the result; the processor tries again."""
+
+    def component_died(self, component: str, error: BaseException) -> None:
+        """A thread of the framework ended by an error: the process must end."""

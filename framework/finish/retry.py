@@ -64,10 +64,9 @@ RetryDecision: TypeAlias = Retry | Kill | Delete
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The defaults of all classes, and the source of randomness."""
+    """The defaults of all classes."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
-    draw: Callable[[], float] = random.random
     keeps_business_failures: bool = False
     """Whether the dead set keeps jobs that ended by a ``BusinessError``."""
 
@@ -174,11 +173,11 @@ class RetryPolicy:
         if isinstance(chosen, timedelta):
             chosen = chosen.total_seconds()
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
-            return float(min(chosen, MAX_DELAY_S)) + jitter_s(count, self.draw)
+            return float(min(chosen, MAX_DELAY_S)) + jitter_s(count, random.random)
         declared = None if worker is None else worker.declaration().retry_delay
         if declared is not None:
             return float(min(declared[min(count, len(declared) - 1)].total_seconds(), MAX_DELAY_S))
-        return min(retry_delay_s(count, self.draw), MAX_DELAY_S)
+        return min(retry_delay_s(count, random.random), MAX_DELAY_S)
 
 
 def job_for_hooks(payload: Payload, args: list[Any] | None) -> Job:

@@ -28,7 +28,7 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
-from framework.finish.report import Handlers
+from framework.finish.report import ProcessorEvents
 from framework.finish.retry import MAX_MESSAGE, Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.process_clock import process_clock
@@ -98,10 +98,9 @@ class Settler:
         self,
         client: "redis.Redis",
         identity: str,
-        handlers: Handlers,
+        events: ProcessorEvents,
         policy: RetryPolicy,
         dead_set: SetLimits,
-        on_trimmed: Callable[[int, str], None],
         on_retry_soon: Callable[[], None],
         status_writer: StatusWriter,
         timings: Timings = STANDARD,
@@ -112,10 +111,10 @@ class Settler:
         self._signs = signatures.signs
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
-        self._handlers = handlers
+        self._events = events
+        self._handlers = events.handlers
         self._policy = policy
         self._dead_set = dead_set
-        self._on_trimmed = on_trimmed
         self._on_retry_soon = on_retry_soon
         self._status_writer = status_writer
         self._lease_ms = timings.lease_ms
@@ -305,7 +304,7 @@ class Settler:
             self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
         self._in_doubt.discard(unit.data)
         if trimmed > 0:
-            self._on_trimmed(trimmed, keys.DEAD)
+            self._events.trimmed(trimmed, keys.DEAD)
         return SettleResult("lost" if trimmed < 0 else "dead", decision.payload if decision is not None else None)
 
     def _delay(self, unit: UnitOfWork, outcome: DelayedOutcome, tracked: TrackedJob | None) -> SettleResult:
@@ -354,7 +353,7 @@ class Settler:
         trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, INTERRUPTED_SET_LIMITS, tracked)
         self._in_doubt.discard(unit.data)
         if trimmed > 0:
-            self._on_trimmed(trimmed, keys.INTERRUPTED)
+            self._events.trimmed(trimmed, keys.INTERRUPTED)
         return SettleResult("lost" if trimmed < 0 else "interrupted")
 
     def _move_to_set(

@@ -18,7 +18,7 @@ from framework.declare import registry
 from framework.execute.recording import ElsewhereState, JobRecorder, is_recorded_job
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import UnknownClass
-from framework.finish.report import EXPECTED_ERRORS, Handlers, JobReporter
+from framework.finish.report import EXPECTED_ERRORS, JobReporter, ProcessorEvents
 from framework.process_clock import process_clock
 from framework.recover.reaper import RecoveredJob
 from framework.store.connect import tls_advice
@@ -57,12 +57,12 @@ class _Outage:
     reported: bool = False
 
 
-class ProcessEvents:
+class ProcessEvents(ProcessorEvents):
     """Report the events of all components: each method is one event with one log line. Safe to call from any thread."""
 
     def __init__(self, shard: str, tracker: Tracker | None = None, user: str = "default") -> None:
+        super().__init__()
         self._log = logs.logger(shard=shard)
-        self.handlers = Handlers(self._hook_failed)
         self.tracker = tracker or NoTracker()
         self._shard = shard
         self._user = user
@@ -404,7 +404,7 @@ class ProcessEvents:
             count=count,
         )
 
-    def _hook_failed(self, what: str, error: BaseException) -> None:
+    def hook_failed(self, what: str, error: BaseException) -> None:
         self._log.error(
             "a hook or handler of the application raised an error; the job continues. Correct it",
             event_name="hook.failed",

@@ -20,6 +20,7 @@ from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.outcomes import UnknownClassDelays
 from framework.execute.stats import RunningJobs
+from framework.execute.threads import FetchingThreads
 from framework.features.concurrency.admission import LIMITS
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.consistency.admission import CONSISTENCY_POLICY, ConsistencyPolicy
@@ -205,7 +206,7 @@ class FakeWorker:
             process.job_log,
             runs,
             open_decoder(settings.size_limit, tools.protection, runs),
-            _do_nothing,
+            FetchingThreads(),
             SuspectRunner(client, IDENTITY, 1),
             StrictArgumentsCheck(settings.strict_arguments),
             process.states,
@@ -219,10 +220,9 @@ class FakeWorker:
         self._settler = Settler(
             client,
             IDENTITY,
-            events.handlers,
+            events,
             policy,
             process.dead_set,
-            events.trimmed,
             process.poll_timing.expect_retry,
             process.states,
         )
@@ -288,10 +288,6 @@ class FakeWorker:
         if run.reserved:
             self._executor.release_memory(run)
         return ending.processed != "no", outcome.error if isinstance(outcome, Failed) else None
-
-
-def _do_nothing() -> None:
-    """Do nothing: no thread fetches."""
 
 
 LOOP = EventLoop()

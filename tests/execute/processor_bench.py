@@ -71,7 +71,7 @@ class ProcessorBench:
             log,
             self.runs,
             decoding,
-            self.pool.ensure_fetching,
+            self.pool,
             suspect_runner,
             StrictArgumentsCheck(),
             states,
@@ -86,16 +86,10 @@ class ProcessorBench:
         )
         options.setdefault("detached", IsolatedRuns(log, self.runs))
         options.setdefault("cursors", Iterations(self.shard.client, IDENTITY, self.runs))
-        executor = Executor(*parts, admission=self.policies, admit_together=together.admit, **options)
+        executor = Executor(*parts, admission=self.policies, together=together, **options)
+        self.handlers = Handlers(self)
         settler = Settler(
-            self.shard.client,
-            IDENTITY,
-            Handlers(lambda what, error: self.died.append((what, error))),
-            RetryPolicy(),
-            SetLimits(),
-            lambda count, source: None,
-            lambda: None,
-            states,
+            self.shard.client, IDENTITY, self, RetryPolicy(), SetLimits(), lambda: None, status_writer=states
         )
         self.processor = Processor(self.fetcher, self.pool, executor, settler, log, self.runs, self.loop, self)
 
@@ -113,6 +107,12 @@ class ProcessorBench:
 
     def settle_failed(self, unit, error):
         self.settle_errors.append(error)
+
+    def hook_failed(self, what, error):
+        self.died.append((what, error))
+
+    def trimmed(self, count, source):
+        pass
 
     def component_died(self, component, error):
         self.died.append((component, error))

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from contextvars import copy_context
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,7 +89,7 @@ def run(log):
             job_log,
             running,
             PayloadDecoder(running, 10_000),
-            lambda: relays.append(None),
+            SimpleNamespace(ensure_fetching=lambda: relays.append(None)),
             None,
             strictness or StrictArgumentsCheck(),
             None,

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -26,7 +27,8 @@ ONE = limiter.concurrent("one", 1, wait_timeout=0, lock_timeout=600)
 
 def outcome_of(error, count=None):
     unit = UnitOfWork(b"{}", "default")
-    found = over_limit_outcome(unit, {} if count is None else {"overrated": count}, error, draw=lambda: 0.5)
+    with patch("random.random", lambda: 0.5):
+        found = over_limit_outcome(unit, {} if count is None else {"overrated": count}, error)
     return found, unit.extra_fields
 
 

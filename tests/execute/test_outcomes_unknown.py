@@ -31,20 +31,31 @@ def frozen_time():
         yield
 
 
-def classes(*foreign, max_wait_s=86_400.0, draw=0.5):
-    return UnknownClassDelays(foreign, max_wait_s, draw=lambda: draw)
+def classes(*foreign, max_wait_s=86_400.0):
+    return UnknownClassDelays(foreign, max_wait_s)
+
+
+@pytest.fixture(autouse=True)
+def draw(monkeypatch):
+    """Return a function that sets the random numbers."""
+
+    def set_number(number):
+        monkeypatch.setattr("random.random", lambda: number)
+
+    set_number(0.5)
+    return set_number
 
 
 def waiting_payload(count, since, **fields):
     return payload("Gone", **{UNKNOWN_COUNT: count, UNKNOWN_SINCE: since}, **fields)
 
 
-def test_wait_grows_from_one_to_sixty_seconds():
-    delays = [
-        classes(draw=0.0).outcome(waiting_payload(count, NOW - 5)).delay_s for count in (0, 1, 2, 3, 4, 5, 6, 1_000)
-    ]
+def test_wait_grows_from_one_to_sixty_seconds(draw):
+    draw(0.0)
+    delays = [classes().outcome(waiting_payload(count, NOW - 5)).delay_s for count in (0, 1, 2, 3, 4, 5, 6, 1_000)]
     assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    late = [classes(draw=0.999).outcome(waiting_payload(count, NOW - 5)).delay_s for count in (0, 5, 6)]
+    draw(0.999)
+    late = [classes().outcome(waiting_payload(count, NOW - 5)).delay_s for count in (0, 5, 6)]
     assert late == [pytest.approx(1.5, abs=0.01), pytest.approx(48, abs=0.1), 60.0]
 
 

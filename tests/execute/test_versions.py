@@ -18,6 +18,7 @@ from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
 from framework.execute.perform import JobCaller, new_instance
 from framework.execute.stats import RunningJobs
+from framework.execute.threads import FetchingThreads
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Retired, Succeeded, UnknownClass
 from framework.middleware.chain import SERVER, Chain
@@ -54,7 +55,7 @@ def run():
             JobLog(log, jobs=True),
             RunningJobs(),
             PayloadDecoder(RunningJobs(), 10_000),
-            lambda: relays.append(None),
+            SimpleNamespace(ensure_fetching=lambda: relays.append(None)),
             None,
             strictness or StrictArgumentsCheck(),
             None,
@@ -80,7 +81,7 @@ def delayed_outcome():
             SimpleNamespace(has_job_lines=False),
             RunningJobs(),
             PayloadDecoder(RunningJobs(), 10_000),
-            None,
+            FetchingThreads(),
             None,
             StrictArgumentsCheck(),
             None,

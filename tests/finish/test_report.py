@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from framework import handlers as public
@@ -5,9 +7,13 @@ from framework.finish.report import Handlers
 from framework.wire.job import Job
 
 
+def handlers_with(report):
+    return Handlers(SimpleNamespace(hook_failed=report))
+
+
 def test_handler_that_raises_stops_no_other():
     reported, calls = [], []
-    handlers = Handlers(lambda what, error: reported.append((what, str(error))))
+    handlers = handlers_with(lambda what, error: reported.append((what, str(error))))
 
     def bad(*_):
         raise SystemExit("mine")
@@ -22,7 +28,7 @@ def test_handler_that_raises_stops_no_other():
 
 
 def test_guard_returns_the_result_of_the_call():
-    handlers = Handlers(lambda *_: None)
+    handlers = handlers_with(lambda *_: None)
     assert handlers.guard("x", lambda: 5) == 5
     assert handlers.guard("x", lambda: 1 / 0) is None
 
@@ -36,7 +42,7 @@ def registered():
 
 def test_handlers_may_be_registered_as_decorators(registered):
     calls = []
-    handlers = Handlers(lambda *_: None)
+    handlers = handlers_with(lambda *_: None)
 
     @public.on_error
     def first(error, facts):
@@ -54,7 +60,7 @@ def test_handlers_may_be_registered_as_decorators(registered):
 
 def test_handler_cannot_change_the_job_of_the_next(registered):
     calls = []
-    handlers = Handlers(lambda *_: None)
+    handlers = handlers_with(lambda *_: None)
 
     @public.on_error
     def change_job(error, facts):
@@ -75,7 +81,7 @@ def test_handler_cannot_change_the_job_of_the_next(registered):
 @pytest.mark.proves("F30")
 def test_recursion_in_a_handler_is_only_reported():
     reported = []
-    handlers = Handlers(lambda what, error: reported.append(type(error)))
+    handlers = handlers_with(lambda what, error: reported.append(type(error)))
 
     def down(job, error):
         down(job, error)

@@ -2,6 +2,7 @@ import base64
 import json
 import zlib
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -26,10 +27,6 @@ def alone():
         yield
 
 
-def policy(draw=0.0, **options):
-    return RetryPolicy(draw=lambda: draw, **options)
-
-
 def worker(answer=None, **attributes):
     """Return a class whose ``retry_in`` returns ``answer``, or raises it if it is an exception."""
 
@@ -51,8 +48,9 @@ def raised(error):
         return caught
 
 
-def judge(job, error=None, cls=None, **options):
-    return policy(**options).decide(job, cls, raised(error or ValueError("no")))
+def judge(job, error=None, cls=None, draw=0.0, **options):
+    with patch("random.random", lambda: draw):
+        return RetryPolicy(**options).decide(job, cls, raised(error or ValueError("no")))
 
 
 def test_first_failure_writes_sidekiqs_fields():
@@ -316,7 +314,7 @@ def test_backtrace_of_a_recursion_is_small():
     try:
         down(0)
     except RecursionError as error:
-        decision = policy().decide(payload(backtrace=True), None, error)
+        decision = RetryPolicy().decide(payload(backtrace=True), None, error)
     packed = decision.payload["error_backtrace"]
     assert 0 < len(packed) <= 8192
     assert len(dumps(decision.payload)) < 16_384
@@ -332,9 +330,9 @@ def test_long_backtrace_keeps_its_innermost_lines(monkeypatch):
         outer()
     except ValueError as caught:
         error = caught
-    whole = policy().decide(payload(backtrace=True), None, error).payload["error_backtrace"]
+    whole = RetryPolicy().decide(payload(backtrace=True), None, error).payload["error_backtrace"]
     monkeypatch.setattr("framework.finish.retry.MAX_BACKTRACE", len(whole) - 1)
-    packed = policy().decide(payload(backtrace=True), None, error).payload["error_backtrace"]
+    packed = RetryPolicy().decide(payload(backtrace=True), None, error).payload["error_backtrace"]
     lines = [json.loads(zlib.decompress(base64.b64decode(one))) for one in (whole, packed)]
     assert len(lines[1]) < len(lines[0])
     assert lines[1] == lines[0][: len(lines[1])]

@@ -39,26 +39,34 @@ REFUSED = Failed(BusinessError("closed"))
 LIMITS = SetLimits()
 
 
+@pytest.fixture(autouse=True)
+def no_jitter(monkeypatch):
+    monkeypatch.setattr("random.random", lambda: 0.0)
+
+
 class SettlerBench:
     """A settler on a real server; the units of its results go to a list, instead of ending in the fetcher."""
 
     def __init__(self, redis, granted, dead_set=LIMITS, *, keeps_business=False):
         self.redis = redis
-        self.finished, self.died, self.reported, self.trimmed = [], [], [], []
-        handlers = Handlers(lambda what, error: self.reported.append((what, str(error))))
-        handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
-        policy = RetryPolicy(draw=lambda: 0.0, keeps_business_failures=keeps_business)
+        self.finished, self.died, self.reported, self.trims = [], [], [], []
+        self.handlers = Handlers(self)
+        self.handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
+        policy = RetryPolicy(keeps_business_failures=keeps_business)
         self.soon = []
         soon = lambda: self.soon.append(1)  # noqa: E731 - as a callback
-        self.settler = Settler(granted, IDENTITY, handlers, policy, dead_set, self.trim, soon, status_writer=self)
+        self.settler = Settler(granted, IDENTITY, self, policy, dead_set, soon, status_writer=self)
         self.states = []
 
     def write_last(self, tracked, state):
         """Replace ``StatusWriter``: note the length of the working list at each write."""
         self.states.append((tracked, state, self.redis.llen(WORKING)))
 
-    def trim(self, count, source):
-        self.trimmed.append((count, source))
+    def trimmed(self, count, source):
+        self.trims.append((count, source))
+
+    def hook_failed(self, what, error):
+        self.reported.append((what, str(error)))
 
     def settle(self, unit, *args, **options):
         settled = self.settler.settle(unit, *args, **options)
@@ -314,7 +322,7 @@ def test_dead_set_keeps_9999_and_trims_the_oldest(redis, granted):
         assert redis.zcard(keys.DEAD) == 9_999
         assert redis.zscore(keys.DEAD, "old-0") is None
         assert redis.zscore(keys.DEAD, "old-1")
-        assert bench.trimmed == [(1, keys.DEAD)]
+        assert bench.trims == [(1, keys.DEAD)]
 
 
 def test_dead_set_trims_jobs_that_are_too_old(redis, granted):
@@ -324,7 +332,7 @@ def test_dead_set_trims_jobs_that_are_too_old(redis, granted):
         bench.go(ERROR, retry=0)
         assert redis.zscore(keys.DEAD, "older") is None
         assert redis.zscore(keys.DEAD, "younger")
-        assert bench.trimmed == [(1, keys.DEAD)]
+        assert bench.trims == [(1, keys.DEAD)]
 
 
 @pytest.mark.proves("F14", "R14")
@@ -508,7 +516,7 @@ def test_set_of_interrupted_jobs_keeps_its_limits(bench, redis):
     bench.go(GIVEN_UP)
     assert redis.zscore(keys.INTERRUPTED, "older") is None
     assert redis.zscore(keys.INTERRUPTED, "younger")
-    assert bench.trimmed == [(1, keys.INTERRUPTED)]
+    assert bench.trims == [(1, keys.INTERRUPTED)]
 
 
 def test_foreign_job_is_counted_and_keeps_its_own_error(bench, redis):

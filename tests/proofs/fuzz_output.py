@@ -16,6 +16,7 @@ from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
 from framework.execute.outcomes import UnknownClassDelays
 from framework.execute.processor import Processor
+from framework.execute.threads import FetchingThreads
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, ForeignClass, RunOutcome, UnknownClass
@@ -188,7 +189,7 @@ def _executor() -> Executor:
         _job_log(),
         runs,
         PayloadDecoder(runs, INFLATED_LIMIT, DECODED_LIMIT),
-        lambda: None,
+        FetchingThreads(),
         nothing,
         StrictArgumentsCheck(),
         nothing,
