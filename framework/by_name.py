@@ -13,8 +13,7 @@ from framework.declare.pushed import with_twin
 from framework.declare.signature import JobSignature, build_signature
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
-from framework.messages import did_you_mean
-from framework.text import with_article
+from framework.text import did_you_mean, with_article
 from framework.typeguards import short_repr
 from framework.types import Jid
 

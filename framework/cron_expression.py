@@ -17,8 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from framework.messages import did_you_mean, join_names
-from framework.text import format_count
+from framework.text import did_you_mean, format_count, join_names
 
 ALIASES = {
     "@hourly": "0 * * * *",

@@ -18,7 +18,7 @@ from typing import Any, Never, TypeVar
 from framework.application_worker import ATTRIBUTES, ApplicationWorker, PushOptions
 from framework.declare import registry
 from framework.declare.attribute import Attribute
-from framework.declare.job_option import KINDS, OPTIONS, JobOption, value_validator
+from framework.declare.options import KINDS, OPTIONS, JobOption, value_validator
 from framework.declare.validators import InvalidValue
 from framework.errors import DeclarationError
 from framework.feature import features

@@ -1,7 +1,8 @@
-"""Format times, durations and ages for operators; decode, shorten and escape text that other programs write."""
+"""Format times, durations and ages; decode, shorten and escape foreign text; find the known word nearest to a misspelt one."""
 
 import re
 import time
+from collections.abc import Iterable
 
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -144,3 +145,34 @@ def _escaped_in_json(found: re.Match[str]) -> str:
         return f"\\u{number:04x}"
     high, low = divmod(number - 0x10000, 0x400)
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known word closest to ``word``, or the only one that begins with it; None when nothing is close."""
+    if not isinstance(word, str):
+        return None
+    # With the first misspelt word only: `import framework` loads this module.
+    import difflib  # noqa: PLC0415
+
+    candidates = list(known)
+    matches = difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff)
+    if not matches:
+        by_lower = {candidate.lower(): candidate for candidate in candidates}
+        matches = [by_lower[word.lower()]] if word.lower() in by_lower else []
+    if not matches and len(word) > 2:
+        longer = [candidate for candidate in candidates if candidate.startswith(word)]
+        matches = longer if len(longer) == 1 else []
+    return matches[0] if matches else None
+
+
+def join_names(known: Iterable[str], max_names: int = 20) -> str:
+    """Return the names in the given order: at most ``max_names``, then how many more there are."""
+    names = list(known)
+    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + more
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return a parenthesis to append to a message; "" when nothing is close, or ``word`` is known itself."""
+    match = nearest(word, known)
+    return f" (did you mean {match!r}?)" if match not in (None, word) else ""

@@ -20,9 +20,9 @@ from framework.admin.queue_reader import (
 from framework.admin.search import search_queue
 from framework.async_twin import async_items, async_twin
 from framework.errors import UnknownNameError
-from framework.messages import did_you_mean
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
+from framework.text import did_you_mean
 from framework.typeguards import is_text, short_repr
 
 T = TypeVar("T")

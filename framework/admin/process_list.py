@@ -11,11 +11,10 @@ from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.errors import UnknownNameError
-from framework.messages import did_you_mean
 from framework.process.record import RUNS_FIELD, ProcessInfo, process_info, recorded_payload
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
-from framework.text import decode_escaped
+from framework.text import decode_escaped, did_you_mean
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import timestamp, whole_number

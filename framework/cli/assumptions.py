@@ -21,11 +21,11 @@ from framework.features.flags.flag import (
 )
 from framework.features.flags.process_flags import serve_flags
 from framework.features.flags.redis_flags import RedisFlags, ShardFlags
-from framework.messages import did_you_mean, join_names
 from framework.route.router import Router, open_router
 from framework.settings.model import RoutingRule
 from framework.shard.shard import Shard
 from framework.terminal.project import Project
+from framework.text import did_you_mean, join_names
 
 _FORMS = "write limit=20, flag:NAME=50 or rule='QUERY,QUEUE,SHARD'"
 _EVALUATIONS = 200

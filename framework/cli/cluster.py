@@ -15,7 +15,6 @@ from framework.cluster.rollout import DRAIN_TIMEOUT_S
 from framework.cluster.runner import ClusterOptions, ClusterRunner, log_event
 from framework.declare import registry
 from framework.errors import FrameworkError, SelectorError
-from framework.messages import join_names
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
@@ -34,6 +33,7 @@ from framework.terminal.options import (
     timeout_option,
 )
 from framework.terminal.output import echo, echo_whole, reports_errors
+from framework.text import join_names
 from framework.wiring.cluster import open_supervisor
 
 _MB = 1024 * 1024

@@ -13,8 +13,7 @@ from framework.admin.entries import EntryAction, EntryOutcome, JobSetKind
 from framework.admin.job_record import JobFilter
 from framework.admin.job_set import join_resume, refusal_text, resume_cursors
 from framework.admin.shard_job_set import ShardJobSet, ShardResult
-from framework.exit_codes import EXIT_FAILED
-from framework.messages import join_names
+from framework.command_line import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.terminal.jobs import filter_options, read_filter, refuse_absent_class
 from framework.terminal.options import (
@@ -31,7 +30,7 @@ from framework.terminal.options import (
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import format_count
+from framework.text import format_count, join_names
 
 _HEADINGS = ("SHARD", "MATCHING", "DONE", "GONE", "LEFT", "COMPLETED")
 

@@ -12,9 +12,9 @@ from framework import active_job
 from framework.all_settings import load
 from framework.application_worker import PushOptions
 from framework.by_name import enqueue as push_by_name
+from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.declare import registry
 from framework.errors import PayloadError, ShardUnavailableError
-from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.record import unserved_queues
 from framework.terminal.options import DurationOption, check_shard, json_option, modules_option
 from framework.terminal.output import echo, echo_json, refuse_unknown, reports_errors, unknown_worker_message

@@ -10,8 +10,8 @@ from framework.admin.explain import Explainer, Explanation, Interruptions, Known
 from framework.admin.explain_reader import KeptFact, ShardSnapshot, ShownFacts
 from framework.admin.search import search
 from framework.cli.jobs_explain_class import explain_class
+from framework.command_line import EXIT_FAILED
 from framework.errors import FrameworkError
-from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.terminal.options import check_jids, json_option, modules_option, shard_option
 from framework.terminal.output import echo_lines, reports_errors

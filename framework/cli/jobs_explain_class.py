@@ -10,8 +10,8 @@ from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_class import ClassExplainer, ClassExplanation
 from framework.admin.explain_reader import Blocker, ShardSnapshot
 from framework.cli.assumptions import AssumedLimits, read_assumptions
+from framework.command_line import EXIT_FAILED
 from framework.declare.request import Route
-from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.terminal.output import echo_lines
 from framework.terminal.project import Project, refuse_unknown_class

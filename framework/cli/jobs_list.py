@@ -17,10 +17,8 @@ from framework.admin.job_record import JobFilter, JobRecord
 from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues, scan_places
 from framework.admin.search import JobLocation, search
 from framework.admin.shard_job_set import NEWEST_FIRST, SetRecord, ShardJobSet
-from framework.command_line import remedy_command
+from framework.command_line import EXIT_FAILED, remedy_command
 from framework.errors import UnknownNameError
-from framework.exit_codes import EXIT_FAILED
-from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.jobs import (
@@ -36,7 +34,7 @@ from framework.terminal.jobs import (
 from framework.terminal.options import ChoiceOption, check_jids, json_option, shard_option
 from framework.terminal.output import echo, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import decode_escaped, format_age, format_time
+from framework.text import decode_escaped, did_you_mean, format_age, format_time
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import timestamp

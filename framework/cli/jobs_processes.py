@@ -17,9 +17,8 @@ from framework.admin.process_list import (
     send_signal,
     unknown_process_message,
 )
-from framework.command_line import command
+from framework.command_line import EXIT_FAILED, command
 from framework.errors import UnknownNameError
-from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.options import confirm, json_option, shard_option, yes_option

@@ -16,9 +16,8 @@ from framework.admin.process_list import read_running
 from framework.admin.queue_actions import clear_queue, pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
 from framework.admin.search import list_held_stores
-from framework.command_line import command
+from framework.command_line import EXIT_FAILED, command
 from framework.errors import UnknownNameError
-from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.telemetry.context import META_PREFIX

@@ -14,10 +14,9 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.admin.statistics import queue_names
+from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.declare import registry
 from framework.errors import QueueReplacedError
-from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
-from framework.messages import did_you_mean
 from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota, RoutedTarget, Skipped, SkipReason
 from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.process.own_queues import known_queues
@@ -47,7 +46,7 @@ from framework.terminal.output import (
 )
 from framework.terminal.project import Project, load_project
 from framework.terminal.shards import unserved_queue_message
-from framework.text import decode_escaped
+from framework.text import decode_escaped, did_you_mean
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
 

@@ -10,13 +10,13 @@ import click
 
 from framework.all_settings import Settings
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.messages import did_you_mean, nearest
 from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions, check_capsules
 from framework.process.worker_options import HealthAddress
 from framework.settings import validators
 from framework.settings.files import YamlError, parse_yaml, read_text
 from framework.settings.model import MAX_CONCURRENCY, MAX_PORT, MAX_QUEUE_LIMIT, MAX_TIMEOUT_S
 from framework.terminal.options import WeightedQueue, conflicting_weights, read_queue
+from framework.text import did_you_mean, nearest
 from framework.typeguards import is_list, is_mapping
 
 KEYS = (

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from framework.admin.statistics import QUEUE_PREFIX, count_jobs_by_class
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.process.record import served_queues
 from framework.shard.shard import Shard
 from framework.terminal.output import echo, refuse_unknown, reports_errors

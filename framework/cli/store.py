@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from framework.all_settings import Settings, load
-from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
+from framework.command_line import EXIT_FAILED, EXIT_USAGE
 from framework.route.router import MAIN
 from framework.settings.model import DEFAULT_URL
 from framework.settings.shard import ShardSettings

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from framework.backoff import backoff_s
 from framework.command_line import child_environment
 from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.record import resident_bytes
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
 from framework.process.signals import SUPERVISOR_VARIABLE, TERMINAL_VARIABLE, at_terminal
-from framework.timings import STANDARD, Timings
+from framework.timings import STANDARD, Timings, backoff_s
 
 _FIRST_BACKOFF_S = 0.0
 _GROWTH_FROM_S = 0.5

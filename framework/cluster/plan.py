@@ -15,12 +15,11 @@ from typing import NamedTuple
 from framework.cluster.child import ChildSpec
 from framework.command_line import command
 from framework.errors import QueryError, SelectorError
-from framework.messages import did_you_mean, join_names, nearest
 from framework.process.own_queues import CapsuleOptions
 from framework.route.router import MAIN
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocations, ShardNames, sort_main_first
-from framework.text import format_count
+from framework.text import did_you_mean, format_count, join_names, nearest
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 ALL_QUEUES = "*"

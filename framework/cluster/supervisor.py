@@ -18,7 +18,7 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, ChildSpec, OnEvent
-from framework.exit_codes import EXIT_CONFIGURATION
+from framework.command_line import EXIT_CONFIGURATION
 from framework.process.events import ProcessEvents
 from framework.process.health_server import HealthAnswer, json_answer
 from framework.process.heartbeat import PeriodicTask

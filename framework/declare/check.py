@@ -21,8 +21,8 @@ from framework.declare.attribute import (
     own_groups_of,
 )
 from framework.declare.declaration import NOT_OWNED, Declaration
-from framework.declare.job_option import declared_options
 from framework.declare.misuse import advice, declared_value
+from framework.declare.options import declared_options
 from framework.declare.signature import (
     JobSignature,
     VersionHandler,
@@ -32,8 +32,7 @@ from framework.declare.signature import (
     read_handlers,
 )
 from framework.declare.validators import ErrorCollector, validate_value
-from framework.messages import did_you_mean, nearest
-from framework.text import format_count
+from framework.text import did_you_mean, format_count, nearest
 from framework.typeguards import class_of, is_class, qualified_name, short_repr
 from framework.types import QUEUE_NAME
 

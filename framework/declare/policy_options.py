@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 from framework.declare import validators
 from framework.declare.validators import ErrorCollector, Validator, validate_value
 from framework.errors import DeclarationError
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 
 DeduplicateStrategy: TypeAlias = Literal[
     "until_executing", "until_executed", "until_expired", "debounce", "accumulate", "none"

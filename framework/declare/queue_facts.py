@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
-from framework.declare.job_option import PRIORITIES, TRACKED
+from framework.declare.options import PRIORITIES, TRACKED
 from framework.declare.policy_options import DeferOnHealth
 from framework.types import Urgency
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, DeclarationError, FrameworkError
-from framework.messages import nearest as nearest_word
+from framework.text import nearest as nearest_word
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PACKAGE_NAME = _PACKAGE.name

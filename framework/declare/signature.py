@@ -25,8 +25,7 @@ from framework.declare.strict_json import (
 )
 from framework.declare.validators import ErrorCollector, InvalidValue
 from framework.errors import ArgumentsError, DeclarationError
-from framework.messages import did_you_mean, nearest
-from framework.text import format_count
+from framework.text import did_you_mean, format_count, nearest
 from framework.typeguards import short_repr
 from framework.wire.json import dumps_exact, dumps_ordered, loads
 

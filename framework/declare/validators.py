@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from framework.cron_expression import CRON_FORMAT, MOST_SPREAD_S, TIME_ZONE_FORMAT, check_cron, check_time_zone
 from framework.errors import DeclarationError
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 from framework.typeguards import is_list, is_mapping, is_tuple, short_repr
 from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_FORMAT
 

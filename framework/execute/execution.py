@@ -41,7 +41,7 @@ from framework.finish.answers import note_answer
 from framework.finish.outcome import SUCCEEDED, Cancelled, Discarded, Failed, Interrupted, Lost, Retired, RunOutcome
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.recover.suspects import SUSPECT_FIELD, SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type

@@ -14,7 +14,7 @@ from framework.execute.event_loop import EventLoop
 from framework.execute.perform import JobCaller, new_instance
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Jid, JobState, Payload

@@ -16,7 +16,7 @@ from framework.errors import ArgumentsError, ArgumentsMismatchError
 from framework.execute.timeouts import Timeouts, await_within, timeout_of
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, RunOutcome
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import logs
 from framework.telemetry.context import META_PREFIX
 from framework.typeguards import has_type

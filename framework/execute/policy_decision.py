@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, cast
 import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from framework.backoff import backoff_s
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
@@ -36,6 +35,7 @@ from framework.store.channel import ChannelPool
 from framework.store.script import ADMIT
 from framework.telemetry.logs import error_fields
 from framework.text import decode_escaped
+from framework.timings import backoff_s
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED

@@ -20,7 +20,6 @@ from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
-from framework.backoff import backoff_s
 from framework.errors import BusinessError, JobTimeoutError
 from framework.execute.end_report import end_fields, report_outcome
 from framework.execute.event_loop import EventLoop
@@ -55,6 +54,7 @@ from framework.finish.report import ProcessorEvents
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import REMOVED, Settler, SettleResult
 from framework.telemetry.counters import counters
+from framework.timings import backoff_s
 from framework.typeguards import has_type
 
 TIMED_OUT_JOBS = "sidekiq_jobs_timed_out_total"

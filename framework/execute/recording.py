@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from framework.declare.declaration import Declaration
-from framework.declare.job_option import TRACKED
+from framework.declare.options import TRACKED
 from framework.finish.endings import Ending
 from framework.finish.outcome import RunOutcome
 from framework.finish.retry import RetryDecision

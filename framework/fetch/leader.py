@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
-from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.pipeline import FetchPipeline, clock
 from framework.fetch.queues import ProcessLimits
@@ -18,7 +17,7 @@ from framework.fetch.requeue import Reconciler, requeue_unstarted
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import RING
-from framework.timings import Timings
+from framework.timings import Timings, backoff_s
 
 STALLED_S = 0.010
 """A buffered job returns to its queue if no job has started for this time. No acknowledgement waits longer."""

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from redis.exceptions import RedisError
 
 from framework import timings
-from framework.command_line import command
+from framework.command_line import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, command
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE
 from framework.process.components import ProcessComponents
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.settings.model import CoreSettings

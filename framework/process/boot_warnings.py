@@ -6,12 +6,12 @@ from typing import Any
 from framework.declare import queue_facts, registry
 from framework.declare.declaration import Declaration
 from framework.declare.queue_facts import QueueFileDiff
-from framework.messages import nearest
 from framework.route.router import Router
 from framework.route.topology import regenerate_advice, splits_by_rules
 from framework.settings.files import YamlError, all_queues_path, read_entries
 from framework.settings.model import CoreSettings
 from framework.telemetry import logs
+from framework.text import nearest
 
 # Of each kind, so that the log line stays readable.
 _MAX_NAMES = 5

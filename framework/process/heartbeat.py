@@ -13,12 +13,11 @@ from typing import Any, NamedTuple, Protocol, cast
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from framework.backoff import backoff_s
 from framework.process.events import ProcessEvents
 from framework.recover.reaper import FailureDetector, unregister
 from framework.store.script import HEARTBEAT, MARK_DEAD
 from framework.supervised_threads import SupervisedThread, supervised_threads
-from framework.timings import STANDARD, Timings
+from framework.timings import STANDARD, Timings, backoff_s
 from framework.wire import keys
 from framework.wire.keys import capsule_field
 

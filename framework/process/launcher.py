@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping
 
 from redis.exceptions import RedisError
 
+from framework.command_line import EXIT_FAILED, EXIT_OK
 from framework.errors import PayloadError
-from framework.exit_codes import EXIT_FAILED, EXIT_OK
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
 from framework.process.components import FetchWatch, ProcessComponents, ProcessTasks

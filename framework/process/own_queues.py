@@ -8,13 +8,13 @@ from framework.command_line import command
 from framework.declare import queue_facts, registry
 from framework.declare.declaration import Declaration
 from framework.fetch.queues import QueueOrder
-from framework.messages import join_names
 from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocation, former_locations, locations_of, queues_on
 from framework.settings.files import YamlError, all_queues_path, read_entries, read_released_queues
 from framework.settings.model import MAX_CONCURRENCY, CoreSettings
 from framework.telemetry import logs
+from framework.text import join_names
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 DEFAULT_CAPSULE = "default"

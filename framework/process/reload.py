@@ -14,9 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from framework.command_line import child_environment
-from framework.exit_codes import EXIT_OK
-from framework.messages import join_names
+from framework.command_line import EXIT_OK, child_environment
 from framework.process.signals import (
     DRAIN,
     DUMP,
@@ -27,6 +25,7 @@ from framework.process.signals import (
     TERMINAL_VARIABLE,
     SignalQueue,
 )
+from framework.text import join_names
 
 _PERIOD_S = 0.5
 # The share of the time that a look at all files may take.

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 
 STOP = (signal.SIGTERM, signal.SIGINT)
 STOP_NOW = signal.SIGQUIT

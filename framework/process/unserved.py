@@ -16,7 +16,6 @@ from redis.exceptions import RedisError
 from framework.command_line import command, remedy_command, worker_command
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.messages import join_names
 from framework.process.own_queues import former_queues
 from framework.process.record import unserved_queues
 from framework.process_clock import process_clock
@@ -26,6 +25,7 @@ from framework.route.topology import QueueLocation, locations_of
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.telemetry import logs
+from framework.text import join_names
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 

@@ -1,12 +1,25 @@
-"""Write a bulk push chunk by chunk, and resume it after a failure without writing a chunk twice."""
+"""Prepare and write a bulk push chunk by chunk, and resume it after a failure without writing a chunk twice.
+
+Delayed jobs are written here too: a delay counts by Redis's clock, and a host with a wrong clock gets a warning.
+"""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
+from framework.declare.request import CHUNK_SIZE, BulkRequest, DueTime
 from framework.errors import BulkPushError, PushError, ShardUnavailableError
+from framework.process_clock import process_clock
+from framework.push.deduplication import Deduplication
+from framework.push.job_batch import JobBatch
+from framework.push.push_plan import PushPlan
 from framework.shard.connection import TOKEN_S
+from framework.shard.shard import Shard
+from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
+from framework.wire.job import generate_jids
+from framework.wire.status_key import StatusCommand
 
 _RESUME_WITHIN_S = TOKEN_S - 30.0
 """A chunk in doubt may be repeated this long after it was sent: well before Redis deletes its token."""
@@ -93,4 +106,162 @@ class BulkPush:
             maybe_written=maybe_written,
             in_doubt=in_doubt,
             resume=lambda: self._resume(start),
+        )
+
+
+WriteBatch: TypeAlias = Callable[[PushPlan, JobBatch, str], Sequence[Jid | None]]
+"""Writes a batch under a token; returns the ids of its jobs, ``None`` for dropped duplicates."""
+
+
+class ChunkSource:
+    """Prepare the chunks of one bulk one after the other. Frees the arguments of each prepared chunk."""
+
+    def __init__(
+        self,
+        plan: PushPlan,
+        request: BulkRequest,
+        locks: Deduplication | None,
+        write: WriteBatch,
+        first_due_at: Callable[[], float | None],
+    ) -> None:
+        """Check the arguments of all jobs. Raises ArgumentsError and ExceedLimitError."""
+        self._plan = plan
+        self._request = request
+        self._locks = locks
+        self._write = write
+        self._find_first_due_at = first_due_at
+        self._first_due_at: float | None = None
+        self._pending: deque[Any] = plan.payloads.check_bulk(request, locks)
+        self._start = request.start
+
+    def prepare(self) -> PreparedChunk | None:
+        if not self._pending:
+            return None
+        plan = self._plan
+        if self._first_due_at is None:
+            self._first_due_at = self._find_first_due_at()
+        size, batches = plan.payloads.chunk(
+            self._pending[0], self._start, self._request, self._first_due_at, self._locks, plan.fields_of_push()
+        )
+        # Last: if a step above raises, `resume` prepares the same chunk again.
+        self._pending.popleft()
+        self._start += CHUNK_SIZE
+        return _Chunk(plan, batches, size, self._write)
+
+
+class _Chunk:
+    """Write the batches of one chunk, each under a token of its own: a repeated step writes nothing again."""
+
+    def __init__(self, plan: PushPlan, batches: Sequence[JobBatch], size: int, write: WriteBatch) -> None:
+        self._plan = plan
+        self._write = write
+        self._remaining = deque(zip(batches, generate_jids(len(batches)), strict=True))
+        self._results: list[Jid | None] = [None] * size
+        self._batches = batches
+        self._any_written = False
+        self._tried = False
+        """Whether the first remaining batch may have been written."""
+
+    @property
+    def jids(self) -> Sequence[Jid]:
+        """See ``PreparedChunk``. In the order of the chunk: a middleware may have spread it over several queues."""
+        jids = {index: jid for batch in self._batches for index, jid in zip(_indexes(batch), batch.jids, strict=True)}
+        return [jids[index] for index in sorted(jids)]
+
+    def write(self) -> Sequence[Jid | None]:
+        while self._remaining:
+            batch, token = self._remaining[0]
+            try:
+                written = self._write_once(batch, token)
+            except ShardUnavailableError as error:
+                error.maybe_written = error.maybe_written or self._any_written
+                raise
+            self._remaining.popleft()
+            self._any_written, self._tried = True, False
+            if batch.indexes is None:
+                self._results[:] = written
+            else:
+                for index, jid in zip(batch.indexes, written, strict=True):
+                    self._results[index] = jid
+        return self._results
+
+    def _write_once(self, batch: JobBatch, token: str) -> Sequence[Jid | None]:
+        # The token is checked before the statuses are written: the jobs of an earlier try may have started since, and `queued`
+        # must not overwrite their status. The script of a deduplicated class checks it itself.
+        if self._tried and batch.unique is None and self._plan.shard.is_pushed(token):
+            return batch.jids
+        self._tried = True
+        return self._write(self._plan, batch, token)
+
+
+def _indexes(batch: JobBatch) -> Sequence[int]:
+    return range(len(batch.jids)) if batch.indexes is None else batch.indexes
+
+
+SKEW_S = 2.0
+"""The clock difference between a host and Redis from which a warning is logged."""
+
+# Seconds between two warnings about one shard.
+_LOG_INTERVAL_S = 3_600.0
+# Seconds between two clock checks of pushes whose due time does not need Redis's clock.
+_CLOCK_CHECK_PERIOD_S = 60.0
+
+
+class ScheduleWriter:
+    """Write jobs to the schedule set. Shared between threads."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
+        self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S, monotonic)
+
+    def write(self, shard: Shard, payload: bytes, due: DueTime, statuses: Sequence[StatusCommand]) -> None:
+        """Put one job into the shard's schedule set, with its status if it is tracked. Raises ShardUnavailableError."""
+        if due.delay_s is not None:
+            began = process_clock.now()
+            self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, statuses))
+            return
+        self.check_clock(shard)
+        shard.schedule_one(due.at, payload, statuses)
+
+    def first_due_at(self, shard: Shard, due: DueTime) -> float:
+        """Return the due time of a bulk's first job by Redis's clock.
+
+        Redis's time is read once per bulk, so that the jobs keep their spacing.
+
+        Raises:
+            ShardUnavailableError: the shard did not answer.
+        """
+        if due.delay_s is None:
+            self.check_clock(shard)
+            return due.at
+        began = process_clock.now()
+        now = shard.time()
+        self._warn_if_skewed(shard, began, now)
+        return now + due.delay_s
+
+    def check_clock(self, shard: Shard) -> None:
+        """Compare the clocks, at a limited rate: a push for a time (``perform_at``) relies on the clock of its host."""
+        if not self._clock_check_limit.hit(shard.name):
+            return
+        began = process_clock.now()
+        try:
+            now = shard.time()
+        except ShardUnavailableError:
+            # The push itself raises this error.
+            return
+        self._warn_if_skewed(shard, began, now)
+
+    def _warn_if_skewed(self, shard: Shard, began: float, now: float) -> None:
+        # Redis answered between the two readings of the host's clock: only a time outside of that interval is skew.
+        skew_s = max(0.0, began - now) + min(0.0, process_clock.now() - now)
+        if abs(skew_s) < SKEW_S:
+            return
+        side = "ahead of" if skew_s > 0 else "behind"
+        self._log_limit.warning(
+            shard.name,
+            f"this host's clock is {abs(skew_s):,.1f} s {side} the clock of the shard's Redis. Delays count by Redis's "
+            "clock, but the times of perform_at and in payloads are wrong. Synchronize this host's clock.",
+            "clock.skew",
+            shard=shard.name,
+            skew_s=round(skew_s, 3),
         )

@@ -12,24 +12,23 @@ from framework.errors import ShardUnavailableError
 from framework.feature import Late, features, own_features
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
-from framework.push.bulk import BulkPush
-from framework.push.chunks import ChunkSource, WriteBatch
-from framework.push.deduplication import Deduplication
-from framework.push.edited_payloads import EditedPayloads, check_accumulation
-from framework.push.fallback import NO_FALLBACK, PushFallback
-from framework.push.job_batch import JobBatch, PayloadBuilder
-from framework.push.lock_port import PushLocks
+from framework.push.argument_checks import OversizeReporter, SizeLimiter, SizeLimits, StrictArgumentsCheck
+from framework.push.bulk import BulkPush, ChunkSource, ScheduleWriter, WriteBatch
+from framework.push.deduplication import Deduplication, PushLocks
+from framework.push.job_batch import NO_FALLBACK, JobBatch, PayloadBuilder, PushFallback, PushRecorder, is_recorded
 from framework.push.middleware_payloads import MiddlewarePayloads
 from framework.push.normalize import NO_CONTEXT, queued_lifetime_s
-from framework.push.prepared_job import PreparedJob, prepared_job
-from framework.push.protection import NO_PROTECTION, PayloadProtection
-from framework.push.push_plan import PushPlan, PushStep, recorded_plan
-from framework.push.recording import PushRecorder, is_recorded
-from framework.push.schedule_writer import ScheduleWriter
-from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.protection import NO_PROTECTION, EditedPayloads, PayloadProtection, check_accumulation
+from framework.push.push_plan import (
+    JobTemplate,
+    PreparedJob,
+    PushPlan,
+    PushStep,
+    TemplatePayloads,
+    prepared_job,
+    recorded_plan,
+)
 from framework.push.sub_queue_payloads import SubQueuePayloads, check_priority
-from framework.push.template import JobTemplate, TemplatePayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.route.router import Router
 from framework.settings.model import CoreSettings

@@ -1,11 +1,19 @@
-"""Represent jobs that are ready to be written, and the interface of the builders that prepare them."""
+"""The jobs of one write; the port through which a push records tracked jobs; and what happens to jobs that Redis does not take."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from framework.declare.declaration import Declaration
+from framework.declare.options import TRACKED
 from framework.declare.request import BulkRequest, DueTime
+from framework.errors import ShardUnavailableError
+from framework.feature import features
 from framework.push.deduplication import Deduplication
+from framework.settings.base import SettingsBase
+from framework.shard.shard import Shard
 from framework.types import Jid, Json
 from framework.wire.job import set_fields, wire_timestamp
 from framework.wire.resources import UniqueJobs, wal_positions_of
@@ -79,3 +87,75 @@ def queued_status(job: TrackedJob, due: DueTime | None) -> StatusCommand:
     if due is not None and due.delay_s is not None:
         return job.delayed_command(due.delay_s)
     return job.queued_command(None if due is None else due.at)
+
+
+TASK_FIELDS: ContextVar[Mapping[str, Json]] = ContextVar("aw_task_fields", default=MappingProxyType({}))
+"""The payload fields that name the task to which the jobs pushed here belong."""
+
+
+class Destination(NamedTuple):
+    """Where a push writes: the class and the shard."""
+
+    declaration: Declaration
+    shard: str
+
+
+class PushRecorder:
+    """Record jobs before they are written, so that no job exists without its event. This one records nothing."""
+
+    def enqueued(self, destination: Destination, batch: JobBatch) -> None:
+        """Record jobs that are about to be written. May be called again for the same jobs.
+
+        Raises:
+            TaskDatabaseError, TaskTablesError: they were not recorded, and must not be written.
+        """
+
+    def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
+        """Record that the jobs were certainly not written. Raises nothing."""
+
+    def written(self, destination: Destination, batch: JobBatch) -> None:
+        """Record jobs that were written in one step with other things, so that not all of them may have been. Raises nothing.
+
+        The start of a job makes its event if a kill comes first.
+        """
+
+    def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
+        """Record dropped duplicates: (id, id of the job that stands for it). Raises nothing."""
+
+
+def is_recorded(declaration: Declaration, options: Mapping[str, Any]) -> bool:
+    """Return whether jobs of a class with these options are recorded."""
+    return bool(options.get(TRACKED.name, TRACKED.declared(declaration)))
+
+
+class PushFallback:
+    """Raise for a push that Redis does not take: nothing keeps it. Safe to share between threads, and after a fork."""
+
+    keeps: bool = False
+    """Whether pushes return although a shard is down."""
+
+    def keep(self, error: ShardUnavailableError, batch: JobBatch, token: str | None, *, locks_when_due: bool) -> None:
+        """Keep a batch whose write failed with ``error``, until Redis takes it.
+
+        ``token`` is that of the failed write. ``locks_when_due``: a delayed job takes its lock when it is due.
+
+        Raises:
+            ShardUnavailableError: it is not kept.
+        """
+        del batch, token, locks_when_due
+        raise error
+
+    def start(self) -> None:
+        """Begin to push what ended processes have kept."""
+
+
+NO_FALLBACK = PushFallback()
+
+
+def open_fallback(settings: SettingsBase, shards: Mapping[str, Shard]) -> PushFallback:
+    """Return the fallback of a process with these settings. Opens no file."""
+    for feature in features():
+        if feature.fallback is not None:
+            fallback: PushFallback = feature.fallback.load()(settings, shards)
+            return fallback
+    return NO_FALLBACK

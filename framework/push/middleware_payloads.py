@@ -10,11 +10,10 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import CHUNK_SIZE, BulkRequest, DueTime, bind_all
 from framework.errors import ArgumentsError, ExceedLimitError
 from framework.middleware.chain import Call, ChainInvocation
+from framework.push.argument_checks import SizeLimiter, StrictArgumentsCheck
 from framework.push.deduplication import Deduplication, lock_details
 from framework.push.job_batch import JobBatch, queued_status
 from framework.push.normalize import Normalizer
-from framework.push.size_limiter import SizeLimiter
-from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.shard.routing_validator import RoutedScope
 from framework.shard.shard import Shard
 from framework.telemetry import context

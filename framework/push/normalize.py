@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration, PerClass
-from framework.declare.job_option import field_of, payload_fields
-from framework.declare.options import linking_options
+from framework.declare.options import field_of, linking_options, payload_fields
 from framework.errors import ArgumentsError
 from framework.feature import features
 from framework.process_clock import process_clock

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from framework.declare.declaration import Declaration
-from framework.declare.job_option import PRIORITIES
+from framework.declare.options import PRIORITIES
 from framework.errors import ArgumentsError
-from framework.push.edited_payloads import WrappedPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
+from framework.push.protection import WrappedPayloads
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
 from framework.errors import QueryError
-from framework.messages import did_you_mean, join_names
+from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, short_repr
 from framework.types import ResourceBoundary, Urgency
 

@@ -9,10 +9,10 @@ from framework.declare.declaration import NOT_OWNED, Declaration, PerClass
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
 from framework.feature import features, own_features
-from framework.messages import did_you_mean, join_names
 from framework.route.query import Term, WorkerAttributes, WorkerQuery, closed_vocabularies, parse, worker_attributes
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import CoreSettings, RoutingRule
+from framework.text import did_you_mean, join_names
 from framework.typeguards import short_repr
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 

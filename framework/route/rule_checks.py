@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from framework.command_line import command, worker_command
 from framework.declare.declaration import Declaration
-from framework.messages import did_you_mean, join_names
 from framework.route.query import Term, WorkerAttributes, WorkerQuery
 from framework.route.router import CompiledRule, Router
+from framework.text import did_you_mean, join_names
 
 RuleFindingKind: TypeAlias = Literal["unreachable", "unknown-name", "unused", "unserved", "split", "override"]
 

@@ -11,11 +11,11 @@ from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.declare.names import queue_name
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.messages import did_you_mean, join_names
 from framework.route.query import parse, worker_attributes
 from framework.route.router import MAIN, Router, open_router
 from framework.settings.files import ReleasedQueues, YamlError, all_queues_path, read_entries, read_released_queues
 from framework.settings.model import CoreSettings
+from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, short_repr
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, WIRE_NAME
 

@@ -13,9 +13,9 @@ from framework.errors import PayloadError
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.process_clock import process_clock
-from framework.push.lock_port import PushLocks
+from framework.push.argument_checks import SizeLimiter
+from framework.push.deduplication import PushLocks
 from framework.push.protection import NO_PROTECTION, PayloadProtection
-from framework.push.size_limiter import SizeLimiter
 from framework.recover.suspects import quarantine_counter
 from framework.route.router import Router
 from framework.route.topology import QueueLocation

@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from framework.errors import ConfigurationProblem
-from framework.messages import nearest
 from framework.settings.base import ENV_PREFIX, SettingsSchema
 from framework.settings.model import DEFAULT_URL
+from framework.text import nearest
 from framework.typeguards import is_mapping
 
 ENVIRONMENT_SOURCE = "environment"

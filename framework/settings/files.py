@@ -12,9 +12,9 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from framework.command_line import started_from_checkout
 from framework.errors import ConfigurationProblem
-from framework.messages import did_you_mean, nearest
 from framework.settings.base import SettingsSchema
 from framework.settings.model import CoreSettings
+from framework.text import did_you_mean, nearest
 from framework.typeguards import is_list, is_mapping
 
 _CATEGORIES = "feature_categories"

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.messages import did_you_mean
 from framework.settings.base import ENV_PREFIX, SettingsBase, SettingsSchema
 from framework.settings.environment import (
     ENVIRONMENT_SOURCE,
@@ -25,6 +24,7 @@ from framework.settings.environment import (
 )
 from framework.settings.files import display_path, find_config_dir, read_files
 from framework.settings.urls import EMBEDDED
+from framework.text import did_you_mean
 from framework.typeguards import is_mapping
 
 S = TypeVar("S", bound=SettingsBase)

@@ -17,11 +17,11 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from framework.messages import did_you_mean
 from framework.settings import validators
 from framework.settings.base import FileKey, Section, SettingsBase
 from framework.settings.shard import ShardSettings
 from framework.settings.urls import check_database_url
+from framework.text import did_you_mean
 from framework.typeguards import is_list, is_mapping
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
-from framework.messages import did_you_mean, nearest
+from framework.text import did_you_mean, nearest
 
 EMBEDDED = "embedded"
 """Stands in place of a URL for a development server that the framework starts itself."""

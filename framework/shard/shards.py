@@ -8,7 +8,6 @@ from typing import Any
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.errors import ShardUnavailableError, UnknownShardError
-from framework.messages import did_you_mean
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator
@@ -16,6 +15,7 @@ from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.sentry import tracker_of
+from framework.text import did_you_mean
 from framework.types import Jid, JobState
 from framework.wire.status_key import most_advanced
 

@@ -23,9 +23,9 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from framework.messages import did_you_mean
 from framework.store.deadline import BoundedConnection
 from framework.supervised_threads import SupervisedThread
+from framework.text import did_you_mean
 
 CHECK_PERIOD_S = 1.0
 """The period at which the sentinels are asked for the current master."""

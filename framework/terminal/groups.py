@@ -7,7 +7,7 @@ import click
 
 from framework import command_line
 from framework.feature import LateCommand
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 
 _NO_LENGTH_LIMIT = 10_000
 

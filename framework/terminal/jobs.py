@@ -12,13 +12,12 @@ from framework.admin.entries import JobSetKind
 from framework.admin.held_set import HeldRecord
 from framework.admin.job_record import JobFilter, JobRecord
 from framework.admin.shard_job_set import SetRecord, ShardJobSet
-from framework.exit_codes import EXIT_FAILED
-from framework.messages import did_you_mean
+from framework.command_line import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.terminal.options import DurationOption
 from framework.terminal.output import echo
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import format_age, format_duration
+from framework.text import did_you_mean, format_age, format_duration
 
 
 # Click alone keeps the last of several values: the command would act on other jobs than its words say.

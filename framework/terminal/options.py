@@ -9,10 +9,10 @@ import click
 
 from framework.all_settings import Settings
 from framework.command_line import use_modules
-from framework.messages import did_you_mean, join_names
 from framework.settings import validators
 from framework.settings.model import MAX_TIMEOUT_S
 from framework.terminal.output import is_terminal
+from framework.text import did_you_mean, join_names
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

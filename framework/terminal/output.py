@@ -16,10 +16,9 @@ from typing import ParamSpec, TypeVar, cast
 
 import click
 
+from framework.command_line import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from framework.errors import ConfigurationError, DeclarationError, FrameworkError
-from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
-from framework.messages import did_you_mean
-from framework.text import visible, visible_json
+from framework.text import did_you_mean, visible, visible_json
 from framework.typeguards import is_text, short_repr
 
 _MAX_CELL_WIDTH = 400

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from framework.all_settings import Settings, load
+from framework.command_line import EXIT_FAILED
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
-from framework.exit_codes import EXIT_FAILED
 from framework.process.boot_warnings import warn_unknown_variables
 from framework.route.router import Router, load_workers
 from framework.settings.files import all_queues_path

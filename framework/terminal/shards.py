@@ -9,9 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from redis.exceptions import RedisError
 
 from framework.all_settings import load
-from framework.command_line import worker_command
+from framework.command_line import EXIT_FAILED, worker_command
 from framework.errors import ShardUnavailableError
-from framework.exit_codes import EXIT_FAILED
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import ANSWER_WITHIN_S, answering, open_shards

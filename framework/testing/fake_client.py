@@ -23,10 +23,10 @@ from framework.features.results.calls import RESULTS
 from framework.features.results.store import JobResults
 from framework.features.tasks.access import IN_MEMORY, RECORDER, LazyRecorder
 from framework.middleware.chain import SERVER, Call, Chain
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.push.client import Client
 from framework.push.normalize import ExtraFields
 from framework.push.protection import PayloadProtection
-from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.router import open_router
 from framework.shard.shards import Shards
 from framework.testing.fake_redis import FakeShard

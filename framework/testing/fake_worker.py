@@ -38,10 +38,9 @@ from framework.finish.settle import REMOVED, Settler
 from framework.middleware.chain import Call
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
-from framework.push.lock_port import PushLocks
+from framework.push.argument_checks import SizeLimiter, StrictArgumentsCheck
+from framework.push.deduplication import PushLocks
 from framework.push.protection import PayloadProtection
-from framework.push.size_limiter import SizeLimiter
-from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer

@@ -14,8 +14,8 @@ from framework.declare.declaration import Declaration
 from framework.declare.setter import declaration_of
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.errors import Discard, PayloadError
-from framework.messages import did_you_mean, join_names
 from framework.testing.fake_clock import epoch_seconds
+from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, is_mapping, short_repr
 from framework.wire.job import Job
 from framework.wire.json import dumps_exact

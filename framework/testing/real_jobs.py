@@ -9,10 +9,10 @@ from typing import Any, NoReturn, cast
 import redis
 
 from framework.all_settings import Settings, load
+from framework.command_line import EXIT_OK
 from framework.declare.setter import declaration_of
 from framework.errors import ModeError, OffloadedArgumentsError, PayloadError
 from framework.execute.job_log import JobLog
-from framework.exit_codes import EXIT_OK
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue

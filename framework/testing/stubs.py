@@ -27,9 +27,9 @@ from framework.features.leases.keys import EXCLUSIVE_LEASES, exclusive_lease
 from framework.features.leases.store import OBTAIN
 from framework.features.limiters.limiter import Limiter, LimiterRule, Take
 from framework.features.limiters.store import LimiterStore
-from framework.messages import did_you_mean, join_names
 from framework.settings.model import DatabaseSettings
 from framework.shard.shard import Shard
+from framework.text import did_you_mean, join_names
 from framework.types import DataConsistency
 from framework.wire import keys
 from framework.wire.resources import slot_member

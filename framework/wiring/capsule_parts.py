@@ -21,7 +21,7 @@ from framework.process.own_queues import DEFAULT_CAPSULE, CapsulePlan
 from framework.process.push_back import PushBack
 from framework.process.signals import at_terminal
 from framework.process.worker_parts import ProcessContext, WorkerParts
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S

@@ -14,11 +14,10 @@ from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
 from framework.process.unserved import warn_unserved
+from framework.push.argument_checks import OversizeReporter, SizeLimiter, SizeLimits, StrictArgumentsCheck
 from framework.push.client import Client
-from framework.push.fallback import open_fallback
+from framework.push.job_batch import open_fallback
 from framework.push.protection import PayloadProtection, open_protection
-from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
-from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
 from framework.route.router import Router, checked_router, open_router
 from framework.shard.shards import open_shards

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Self
 
 from framework.all_settings import Settings, load
+from framework.command_line import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
 from framework.execute.job_log import JobLog
-from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from framework.process import own_queues
 from framework.process.boot import check_rights, wait_for_redis
 from framework.process.components import ProcessComponents

@@ -20,7 +20,7 @@ from framework.features.isolation.job_process import JobTools, run_job
 from framework.features.isolation.server import JobServer
 from framework.features.isolation.server_process import SERVER_MODULE
 from framework.middleware.chain import Call
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.wiring.client import connect
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from framework.cli.main import main
-from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
+from framework.command_line import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from framework.wire import keys
 from tests.cli.test_help import COMMANDS
 from tests.harness import encoded

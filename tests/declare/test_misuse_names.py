@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from framework.application_worker import ATTRIBUTES, ApplicationWorker, PushOptions
-from framework.declare.job_option import OPTIONS
 from framework.declare.misuse import NAMES, SYSTEMS, rows_of
+from framework.declare.options import OPTIONS
 from framework.errors import ArgumentsError, DeclarationError
 from framework.function_jobs import WorkerAttributes
 from tests.tables import each_row

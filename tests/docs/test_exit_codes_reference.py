@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from framework import exit_codes
+from framework import command_line
 from tests.cli.test_help import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit_codes.md"
@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit_codes.
 def test_exit_codes_page_has_a_row_for_each_code() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert [(int(code), name) for code, name in rows] == [
-        (code, name) for name, code in vars(exit_codes).items() if name.startswith("EXIT_")
+        (code, name) for name, code in vars(command_line).items() if name.startswith("EXIT_")
     ]
 
 

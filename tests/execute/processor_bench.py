@@ -24,7 +24,7 @@ from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import SERVER, Chain
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S

@@ -38,7 +38,7 @@ from framework.finish.outcome import (
     UnknownClass,
 )
 from framework.middleware.chain import SERVER, Chain
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire.compress import deflate_arguments

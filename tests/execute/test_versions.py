@@ -22,7 +22,7 @@ from framework.execute.threads import FetchingThreads
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Retired, Succeeded, UnknownClass
 from framework.middleware.chain import SERVER, Chain
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry.logs import ServerLog
 from framework.wire.json import dumps
 from tests.execute.test_execution import executed

@@ -21,7 +21,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, ForeignClass, RunOutcome, UnknownClass
 from framework.finish.retry import MAX_BACKTRACE, MAX_MESSAGE, Kill, Retry, RetryDecision, RetryPolicy
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import logs
 from framework.wire.job import decode, rewrite
 from framework.wire.json import dumps, loads

@@ -14,7 +14,7 @@ from framework.features.flags.flag import decode_flag
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import components, push_back, record
 from framework.process.signals import accepted_signals
-from framework.push.size_limiter import SizeLimiter, SizeLimits
+from framework.push.argument_checks import SizeLimiter, SizeLimits
 from framework.recover import reaper
 from framework.recover.suspects import InterruptionLimit, RunEvidence
 from framework.route.router import Router

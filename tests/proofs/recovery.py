@@ -15,7 +15,7 @@ from framework.features.pause.admission import resume
 from framework.fetch.pipeline import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter
-from framework.push.size_limiter import SizeLimiter, SizeLimits
+from framework.push.argument_checks import SizeLimiter, SizeLimits
 from framework.recover.reaper import FailureDetector, Reaper, mark_dead
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer

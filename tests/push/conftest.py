@@ -7,8 +7,8 @@ from framework.declare import port, registry
 from framework.errors import BulkPushError
 from framework.features.deduplication.push import Deduplicator
 from framework.middleware.chain import CLIENT, Chain
+from framework.push.argument_checks import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.client import Client
-from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.shard import connection as shard_connection

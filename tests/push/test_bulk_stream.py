@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from framework.errors import ArgumentsError, ExceedLimitError
-from framework.push.size_limiter import SizeLimits
+from framework.push.argument_checks import SizeLimits
 from framework.wire import keys
 from tests.harness import full_memory, opened
 from tests.push.conftest import LetPass, Pusher, failed, worker

@@ -8,7 +8,7 @@ import pytest
 
 import framework
 from framework.errors import ArgumentsError, ConfigurationError, ExceedLimitError, MisuseError
-from framework.push.size_limiter import SizeLimits
+from framework.push.argument_checks import SizeLimits
 from framework.route.router import Router
 from framework.wire import keys
 from tests.harness import opened

@@ -12,7 +12,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.declare.request import DueTime
 from framework.errors import ArgumentsError, ShardUnavailableError
 from framework.process_clock import process_clock
-from framework.push.schedule_writer import ScheduleWriter
+from framework.push.bulk import ScheduleWriter
 from framework.shard.shard import Shard
 from framework.wire import keys
 from tests.harness import Site, full_memory

@@ -15,7 +15,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.declare.request import PushRequest
 from framework.errors import BulkPushError, ExceedLimitError, ShardUnavailableError
 from framework.features.deduplication.push import Deduplicator
-from framework.push.size_limiter import SizeLimits
+from framework.push.argument_checks import SizeLimits
 from framework.wire import keys
 from framework.wire.json import dumps, loads
 from framework.wire.resources import IDEMPOTENCY_KEY, lock_key

@@ -9,7 +9,7 @@ import pytest
 from framework.batches import Batch
 from framework.declare.policy_options import Deduplicate
 from framework.errors import ShardUnavailableError
-from framework.push.size_limiter import SizeLimits
+from framework.push.argument_checks import SizeLimits
 from framework.store.script import RING
 from framework.wire import keys
 from framework.wire.sub_queues import SUB_QUEUE, arrival_queue, parent_of, sub_queue

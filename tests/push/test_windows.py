@@ -13,9 +13,8 @@ from framework.declare.request import DueTime
 from framework.errors import BulkPushError, ConfigurationError, ShardUnavailableError
 from framework.features.reliable_push.kept_push import KeptPush
 from framework.features.reliable_push.replay import write_kept_push
-from framework.push.edited_payloads import Edits
-from framework.push.protection import PayloadProtection
-from framework.push.size_limiter import SizeLimits
+from framework.push.argument_checks import SizeLimits
+from framework.push.protection import Edits, PayloadProtection
 from framework.wire import keys
 from framework.wire.job import generate_jid
 from framework.wire.resources import items_place

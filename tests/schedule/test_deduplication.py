@@ -10,7 +10,7 @@ from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
-from framework.push.size_limiter import SizeLimiter, SizeLimits
+from framework.push.argument_checks import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner

@@ -13,7 +13,7 @@ from framework.declare import registry
 from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
 from framework.process_clock import process_clock
-from framework.push.size_limiter import SizeLimiter, SizeLimits
+from framework.push.argument_checks import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner

@@ -18,8 +18,8 @@ from framework.all_settings import load
 from framework.cli.top.facts import ShardFacts, ShardRates, ShardReader
 from framework.cli.top.screen import Frame, TerminalSession, as_text, draw
 from framework.cli.top.state import VIEWS, Intent, Step, ViewState, make_table, press, tables_of
+from framework.command_line import EXIT_FAILED
 from framework.errors import FrameworkError
-from framework.exit_codes import EXIT_FAILED
 from framework.supervised_threads import SupervisedThread
 from framework.terminal.options import ChoiceOption, SecondsOption, check_shard, shard_option
 from framework.terminal.output import echo, echo_whole, reports_errors

@@ -21,17 +21,16 @@ import click
 from framework import worker_attributes
 from framework.application_worker import ATTRIBUTES, CONSTRAINTS
 from framework.cli.main import main
-from framework.command_line import command, with_local_commands
+from framework.command_line import EXIT_FAILED, command, with_local_commands
 from framework.declare import registry
 from framework.declare.attribute import GROUPS, Attribute
 from framework.declare.misuse import SYSTEMS, ForeignName, rows_of
 from framework.devtools.lint.linter import DEFAULT, GITLAB, RULES, SETS, set_of
 from framework.errors import FrameworkError
-from framework.exit_codes import EXIT_FAILED
-from framework.messages import did_you_mean
 from framework.terminal.options import modules_option
 from framework.terminal.output import echo, echo_lines, refuse_unknown, write_all
 from framework.terminal.project import print_load_error
+from framework.text import did_you_mean
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 """The documentation of this checkout; an installed package has none."""

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import click
 
-from framework.command_line import command
+from framework.command_line import EXIT_FAILED, command
 from framework.devtools.compat import manifest
 from framework.devtools.compat.compare import compare_with, count_findings, snapshot_of
 from framework.devtools.compat.findings import CompatFinding
 from framework.devtools.compat.manifest import Manifest
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.exit_codes import EXIT_FAILED
 from framework.terminal.options import REASON_HELP, json_option, modules_option
 from framework.terminal.output import (
     display_path,

@@ -11,7 +11,7 @@ import click
 import yaml
 
 from framework.application_worker import ATTRIBUTES
-from framework.command_line import command
+from framework.command_line import EXIT_FAILED, command
 from framework.declare import check, queue_facts, validators
 from framework.declare.declaration import NOT_OWNED, Declaration
 from framework.declare.misuse import declared_value
@@ -20,7 +20,6 @@ from framework.declare.policy_options import DeduplicateStrategy
 from framework.declare.queue_facts import QueueFacts, QueueFileDiff, effective_weight, facts_order
 from framework.devtools.compat.json_schema import JSON_SCHEMA_DIALECT
 from framework.devtools.compat.manifest import read_manifest
-from framework.exit_codes import EXIT_FAILED
 from framework.settings.files import YamlError, read_entries, read_yaml
 from framework.terminal.options import modules_option
 from framework.terminal.output import (

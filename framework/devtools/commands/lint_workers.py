@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from framework.command_line import command, with_local_commands
+from framework.command_line import EXIT_FAILED, EXIT_USAGE, command, with_local_commands
 from framework.devtools.lint.application import LintedApplication, read_application, schedule_problems
 from framework.devtools.lint.linter import (
     RULES,
@@ -23,7 +23,6 @@ from framework.devtools.lint.linter import (
     unknown_codes,
 )
 from framework.devtools.lint.rule import LintFinding, LintRule
-from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 from framework.terminal.options import ChoiceOption
 from framework.terminal.output import display_path, echo, echo_json, echo_lines, refuse_unknown, reports_errors
 from framework.text import format_count

@@ -7,9 +7,9 @@ from contextlib import closing
 import click
 
 from framework.admin.queue_reader import misplaced_jobs, read_live_queues
+from framework.command_line import EXIT_FAILED
 from framework.declare.declaration import Declaration
 from framework.devtools.compat.manifest import read_manifest
-from framework.exit_codes import EXIT_FAILED
 from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
 from framework.route.topology import ShardSplit, locations_of, splits_by_rules, splits_observed

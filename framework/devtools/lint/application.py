@@ -14,7 +14,6 @@ from framework.all_settings import Settings, load
 from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ClassIndex, SourceClass
 from framework.devtools.lint.workspace import ApplicationFacts, Workspace, find_module
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.messages import did_you_mean, join_names
 from framework.settings import validators
 from framework.settings.base import SettingsSchema
 from framework.settings.environment import merge_nested, read_environment
@@ -26,6 +25,7 @@ from framework.settings.files import (
     read_files,
     read_yaml,
 )
+from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, is_mapping, short_repr
 
 _SCHEMA = SettingsSchema(Settings)

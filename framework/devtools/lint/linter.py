@@ -23,7 +23,7 @@ from framework.devtools.lint.rule import CallSite, LintFinding, LintRule, Matche
 from framework.devtools.lint.rules import databases, declaring, perform_body, pushing, resources
 from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_workspace
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 from framework.typeguards import is_list, is_mapping, short_repr
 
 UNREADABLE = "SEW100"

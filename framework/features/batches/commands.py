@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeV
 
 import click
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.features.batches.batch import BatchStatus
 from framework.features.batches.store import change_batch, find_batch, list_batches, scan_members
 from framework.shard.shard import Shard

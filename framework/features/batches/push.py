@@ -12,9 +12,8 @@ from framework.features.batches import keys as batch_keys
 from framework.features.batches.calls import BatchFacts, BuiltCallback, StepPart
 from framework.features.batches.payload import KEPT, BatchEventName, Callback
 from framework.push.client import Client
-from framework.push.job_batch import JobBatch, queued_status
+from framework.push.job_batch import Destination, JobBatch, PushRecorder, queued_status
 from framework.push.push_plan import PushPlan
-from framework.push.recording import Destination, PushRecorder
 from framework.shard.connection import TOKEN_MS
 from framework.shard.shard import Shard
 from framework.store.script import LOCK_PARTS, Script

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import click
 
 from framework.admin.statistics import queue_names
+from framework.command_line import EXIT_FAILED
 from framework.errors import FrameworkError
 from framework.execute.admission import assign_free_slots
-from framework.exit_codes import EXIT_FAILED
 from framework.features.concurrency.admin import LimitReport, read_limits
 from framework.features.concurrency.limit_state import (
     LimitOverride,

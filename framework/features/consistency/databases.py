@@ -16,12 +16,12 @@ from weakref import WeakSet
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.feature import Late
-from framework.messages import did_you_mean, join_names
 from framework.push.client import Client
 from framework.route.router import LoadedWorkers
 from framework.settings.model import CoreSettings, DatabaseSettings
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.logs import LogRateLimit
+from framework.text import did_you_mean, join_names
 from framework.types import DataConsistency
 from framework.version import install_extra
 

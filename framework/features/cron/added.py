@@ -19,11 +19,11 @@ from framework.errors import (
 from framework.features.cron import keys
 from framework.features.cron.entries import SCHEDULE_FILE, CronEntry, arguments_problems, collect_entries, entry_of
 from framework.features.cron.settings import CronEntrySettings, CronSettings, Schedule
-from framework.messages import did_you_mean
 from framework.push.protection import PayloadProtection, open_protection
 from framework.settings.base import Section, SettingsSchema
 from framework.settings.load import ValueSources, to_problems
 from framework.store.absent_keys import AbsentKeys
+from framework.text import did_you_mean
 from framework.typeguards import is_mapping
 from framework.types import Json
 from framework.wire.json import dumps, loads

@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 import click
 
 from framework.all_settings import Settings
+from framework.command_line import EXIT_FAILED
 from framework.cron_expression import check_cron
 from framework.declare import port
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError
-from framework.exit_codes import EXIT_FAILED
 from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
 from framework.features.cron.entries import SCHEDULE_FILE, CronEntry, Order, Origin, arguments_problems, collect_entries
 from framework.features.cron.push import TICK_JOBS

@@ -11,8 +11,8 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ArgumentsError, ConfigurationProblem, PayloadError
 from framework.features.cron.settings import CronEntrySettings, CronSection, CronSettings
-from framework.messages import did_you_mean
 from framework.route.router import LoadedWorkers
+from framework.text import did_you_mean
 from framework.typeguards import is_list, is_mapping
 from framework.wire.json import dumps, loads
 from framework.wire.protected import HIDDEN

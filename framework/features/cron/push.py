@@ -8,7 +8,7 @@ from framework.feature import Late
 from framework.features.cron.entries import CronEntry
 from framework.features.cron.payload import CRON, CRON_CALLER
 from framework.push.client import Client
-from framework.push.prepared_job import PreparedJob
+from framework.push.push_plan import PreparedJob
 from framework.telemetry import context
 
 OVERLAP_STATE_S = 86_400

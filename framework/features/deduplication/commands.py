@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from framework.command_line import remedy_command
+from framework.command_line import EXIT_FAILED, remedy_command
 from framework.errors import PayloadError
-from framework.exit_codes import EXIT_FAILED
 from framework.features.deduplication.admin import HeldLock, LockCount, count_locks, delete_lock, find_lock, scan_locks
 from framework.features.deduplication.push import Deduplicator
 from framework.push.protection import open_protection

@@ -14,7 +14,7 @@ from framework.declare.signature import JobSignature
 from framework.features.deduplication.attributes import DeduplicationAttributes
 from framework.features.flags.process_flags import PROCESS_FLAGS
 from framework.push.client import Client
-from framework.push.lock_port import KeyMaker
+from framework.push.deduplication import KeyMaker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.logs import LogRateLimit

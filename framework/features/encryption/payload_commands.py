@@ -6,7 +6,7 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.features.encryption.protection import open_offload
 from framework.features.encryption.sweep import PayloadSweeper
 from framework.terminal.groups import DefaultShowGroup

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from framework.declare.declaration import Declaration
-from framework.declare.job_option import application_fields
+from framework.declare.options import application_fields
 from framework.errors import (
     EncryptionKeyError,
     MissingKeyError,
@@ -19,8 +19,7 @@ from framework.features.encryption.s3_store import S3Store
 from framework.features.encryption.settings import EncryptionSettings, PayloadOffloadSection
 from framework.features.encryption.signatures import PayloadSignatures, payload_signatures
 from framework.features.encryption.stored_state import state_signatures
-from framework.push.edited_payloads import Edits
-from framework.push.protection import PayloadProtection
+from framework.push.protection import Edits, PayloadProtection
 from framework.settings.base import SettingsBase
 from framework.types import Jid, Json, Payload
 from framework.wire.protected import OFFLOADED, UNSIGNED_STATE, ProtectedArguments, StateSignatures, is_encrypted

@@ -18,11 +18,11 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode
 
-from framework.messages import did_you_mean
 from framework.settings import validators
 from framework.settings.base import Section, SettingsBase
 from framework.settings.model import SizeLimitSettings
 from framework.settings.urls import shown_url
+from framework.text import did_you_mean
 
 KEY_BYTES = 32
 _FORM = f"must be {KEY_BYTES} random bytes in base64: `application-worker encryption new-key` prints a key"

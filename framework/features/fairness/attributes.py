@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, TypedDict
 
 from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
-from framework.declare.job_option import PRIORITIES
+from framework.declare.options import PRIORITIES
 from framework.types import Priority
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.features.fairness.admin import PriorityChange, change_on_shard, check_level, outcome_text
 from framework.shard.shard import Shard
 from framework.terminal.options import ChoiceOption, check_jids, json_option, shard_option

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import click
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.features.flags.flag import Flag, check_flag_name, is_class_flag
 from framework.features.flags.redis_flags import MAX_AGE_S, read_flags_in_force, set_flag, unset_flag
 from framework.process.identity import operator_name

@@ -30,13 +30,13 @@ from framework.features.flags.redis_flags import (
     unset_flag,
 )
 from framework.features.flags.settings import FlagSettings
-from framework.messages import join_names
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.push.client import Client
 from framework.route.router import MAIN
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
+from framework.text import join_names
 from framework.version import install_extra
 from framework.wire import keys
 

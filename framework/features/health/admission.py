@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
-from framework.backoff import backoff_s
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import DeferOnHealth
@@ -23,6 +22,7 @@ from framework.telemetry import logs
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.telemetry.logs import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, Tracker
+from framework.timings import backoff_s
 from framework.typeguards import is_list, is_tuple, short_repr
 from framework.version import install_extra
 from framework.wire.job import deferral_count

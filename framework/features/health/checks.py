@@ -22,9 +22,8 @@ from framework.features.health.indicator import (
 )
 from framework.features.health.prometheus import HealthConnection
 from framework.features.health.settings import POSTGRES_INDICATORS, HealthSettings
-from framework.messages import did_you_mean, join_names
 from framework.supervised_threads import SupervisedThread
-from framework.text import error_class, error_message
+from framework.text import did_you_mean, error_class, error_message, join_names
 from framework.typeguards import short_repr
 
 _MAX_CACHED = 1_000

@@ -37,7 +37,7 @@ from framework.features.profiling.store import JobProfile
 from framework.features.profiling.worker import Profiles
 from framework.finish.answers import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
-from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type

@@ -16,7 +16,7 @@ from framework.declare.worker import CoreWorker
 from framework.errors import DeclarationError
 from framework.features.iteration.iterable_pushes import IterablePushes
 from framework.features.iteration.run import IterationRun, iterate, iterate_async
-from framework.messages import nearest
+from framework.text import nearest
 from framework.typeguards import qualified_name
 
 _PERFORM, _BUILD, _EACH, _CURSOR = "perform", "build_enumerator", "each_iteration", "cursor"

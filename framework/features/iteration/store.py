@@ -16,7 +16,6 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from framework.backoff import backoff_s
 from framework.declare.job_context import ExtraFields
 from framework.declare.progress import JobProgress, StopReason
 from framework.execute.perform import CursorStore
@@ -26,6 +25,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import Script, is_lasting
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import LogRateLimit
+from framework.timings import backoff_s
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.iteration_state import (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.features.limiters.admin import LimiterState, read_limiter, read_limiters, used_keys
 from framework.features.limiters.store import reset_limiter, resize_limiter
 from framework.process.identity import operator_name

@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 from framework.errors import ConfigurationProblem
 from framework.extensions import NamedExtensions
 from framework.features.flags.flag import BackgroundValue
-from framework.messages import did_you_mean, join_names
 from framework.route.router import LoadedWorkers
+from framework.text import did_you_mean, join_names
 from framework.timings import STANDARD, Timings
 from framework.typeguards import short_repr
 

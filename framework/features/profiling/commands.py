@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED
 from framework.features.profiling.store import JobProfile, read_profile, read_profiles
 from framework.store.connect import server_time
 from framework.terminal.options import json_option, shard_option

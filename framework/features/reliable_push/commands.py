@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from framework.all_settings import load
-from framework.command_line import command
-from framework.exit_codes import EXIT_FAILED
+from framework.command_line import EXIT_FAILED, command
 from framework.features.reliable_push.push_file import VERSION, read_file
 from framework.features.reliable_push.push_folder import is_locked, push_files, set_aside_files
 from framework.features.reliable_push.reliable_push import open_reliable_push

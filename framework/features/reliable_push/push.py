@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from framework.feature import Late
 from framework.features.reliable_push.settings import ReliablePushSettings
-from framework.push.fallback import NO_FALLBACK, PushFallback
+from framework.push.job_batch import NO_FALLBACK, PushFallback
 from framework.settings.base import SettingsBase
 from framework.shard.shard import Shard
 

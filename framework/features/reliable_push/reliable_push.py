@@ -18,8 +18,7 @@ from framework.features.reliable_push.push_folder import remove_file, take_over_
 from framework.features.reliable_push.replay_round import ReplayProgress, ReplayRound
 from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.process_clock import process_clock
-from framework.push.fallback import PushFallback
-from framework.push.job_batch import JobBatch
+from framework.push.job_batch import JobBatch, PushFallback
 from framework.shard.redis_errors import is_outage
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread, ThreadStartError

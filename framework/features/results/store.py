@@ -17,13 +17,13 @@ from typing import Any, cast
 import redis
 from redis.exceptions import RedisError
 
-from framework.backoff import backoff_s
 from framework.declare.request import PushRequest
 from framework.errors import MissingKeyError, ShardUnavailableError, StateRefusedError
 from framework.features.results.keys import result_calls, result_facts
 from framework.push.client import Client
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
+from framework.timings import backoff_s
 from framework.types import Jid, JobState
 from framework.wire import keys
 from framework.wire.answers import end_answer

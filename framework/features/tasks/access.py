@@ -12,7 +12,7 @@ from framework.declare import port
 from framework.errors import TaskError
 from framework.execute.recording import JobRecorder
 from framework.feature import Late
-from framework.push.recording import PushRecorder
+from framework.push.job_batch import PushRecorder
 from framework.version import install_extra
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from framework.features.tasks.recorder import EventRecorder
     from framework.features.tasks.store import TaskStore
     from framework.push.client import Client
-    from framework.push.job_batch import JobBatch
+    from framework.push.job_batch import Destination, JobBatch
     from framework.push.protection import PayloadProtection
-    from framework.push.recording import Destination
     from framework.settings.model import CoreSettings
     from framework.shard.shards import Shards
     from framework.types import Jid, Payload

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict
 
 from framework.declare.attribute import attribute, attribute_group
 from framework.declare.job_context import JobStory
-from framework.declare.job_option import TRACKED
+from framework.declare.options import TRACKED
 
 
 @attribute_group()

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, ins
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 
-from framework.backoff import backoff_s
 from framework.command_line import command as command_name
 from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.features.tasks.model import metadata
@@ -25,6 +24,7 @@ from framework.private_files import make_file, make_folder
 from framework.settings.urls import shown_url
 from framework.store.postgres import bounded_connection
 from framework.telemetry import logs
+from framework.timings import backoff_s
 
 REVISION = "0002"
 """The newest migration."""

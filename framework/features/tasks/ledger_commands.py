@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import click
 from redis.exceptions import RedisError
 
+from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
-from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.features.tasks.access import current, load_part
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import confirm, json_option, yes_option

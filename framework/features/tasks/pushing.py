@@ -13,7 +13,7 @@ from framework.features.tasks.job_ends import DROPPED
 from framework.features.tasks.params import params_of
 from framework.features.tasks.scope import PUSH_SCOPE, PushScope
 from framework.features.tasks.settings import TaskSettings
-from framework.push.recording import TASK_FIELDS
+from framework.push.job_batch import TASK_FIELDS
 from framework.types import Jid, Json
 from framework.wire.job import TASK, TASK_ITEMS, generate_jid
 

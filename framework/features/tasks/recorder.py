@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.declare.job_option import TRACKED
+from framework.declare.options import TRACKED
 from framework.execute.recording import ElsewhereState, JobRecorder, RunRecord
 from framework.features.tasks.change import EventChange, Message, clean_text, has_valid_jid
 from framework.features.tasks.claim import claim_events
@@ -28,9 +28,8 @@ from framework.features.tasks.writer import EventWriter, Ticket
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
 from framework.finish.retry import RetryDecision
-from framework.push.job_batch import JobBatch
+from framework.push.job_batch import Destination, JobBatch
 from framework.push.protection import NO_PROTECTION, PayloadProtection
-from framework.push.recording import Destination
 from framework.telemetry import logs
 from framework.types import Jid, Payload
 from framework.wire.job import TASK, TASK_ITEMS

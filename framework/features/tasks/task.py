@@ -26,8 +26,7 @@ from framework.features.tasks.progress import EventMessage, JobEvent, TaskProgre
 from framework.features.tasks.pushing import PUSH_CHUNK, push_chunk
 from framework.features.tasks.retrying import push_failed_again
 from framework.features.tasks.store import TaskStore
-from framework.messages import did_you_mean
-from framework.text import format_count
+from framework.text import did_you_mean, format_count
 from framework.typeguards import short_repr
 from framework.types import Jid, Json
 from framework.wire.json import dumps

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from framework.backoff import backoff_s
 from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.execute.recording import Durable
 from framework.features.tasks.apply import write_changes
@@ -24,6 +23,7 @@ from framework.features.tasks.database import WRITE_S, TaskDatabase, limited
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
+from framework.timings import backoff_s
 
 WhenDown: TypeAlias = Literal["continue", "wait"]
 

@@ -25,7 +25,7 @@ from framework.features.workflows.definition import (
     is_step_name,
     is_workflow_id,
 )
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 from framework.typeguards import is_class, short_repr
 
 if TYPE_CHECKING:

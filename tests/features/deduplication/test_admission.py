@@ -12,7 +12,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.errors import Discard
 from framework.fetch.requeue import requeue
 from framework.finish.outcome import Deferred, Failed
-from framework.push.size_limiter import SizeLimits
+from framework.push.argument_checks import SizeLimits
 from framework.wire.json import dumps
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS
 from tests.harness import IDENTITY, encoded, until

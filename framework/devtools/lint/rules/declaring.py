@@ -9,7 +9,7 @@ from framework.declare.validators import InvalidValue
 from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ITERATION, AttributeValue, ClassIndex, SourceClass
 from framework.devtools.lint.rule import LintRule, Match, Matches, match_at
 from framework.devtools.lint.workspace import UNKNOWN
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 from framework.typeguards import short_repr
 
 

@@ -14,7 +14,7 @@ from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.errors import ArgumentsError, DeclarationError
 from framework.execute.inline import run_inline
-from framework.push.strict_arguments import LOG_INTERVAL_S, StrictArgumentsCheck
+from framework.push.argument_checks import LOG_INTERVAL_S, StrictArgumentsCheck
 from framework.wire import keys
 from tests.push.conftest import LetPass, worker
 from tests.tables import each_row

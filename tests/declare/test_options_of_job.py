@@ -9,7 +9,7 @@ from framework import job_options as declaring
 from framework.application_worker import ApplicationWorker
 from framework.by_name import enqueue
 from framework.declare import queue_facts
-from framework.declare.job_option import TRACKED
+from framework.declare.options import TRACKED
 from framework.errors import ArgumentsError, DeclarationError
 from framework.job_options import declare_option
 from framework.testing import fake
@@ -88,7 +88,9 @@ def test_option_wrong_declaration_or_value_is_refused():
     assert "options" not in queue_facts.queue_facts(make("TrackedWorker", track=True).declaration(), {})
     # A mixin is not checked, so a class that came before the option has the name without its effect.
     type("LateWorker", (type("Mixin", (), {"mixed_in": True}), make("BaseWorker")), {"__module__": "workers.sample"})
-    with pytest.raises(DeclarationError, match=r"Mixin had the name before: import .*test_job_option in the module"):
+    with pytest.raises(
+        DeclarationError, match=r"Mixin had the name before: import .*test_options_of_job in the module"
+    ):
         _declare("mixed_in")
 
 

@@ -11,9 +11,9 @@ from framework.declare import registry
 from framework.declare.request import bind_all, json_chunks
 from framework.errors import ArgumentsError, ExceedLimitError
 from framework.process_clock import process_clock
+from framework.push.argument_checks import SizeLimiter, SizeLimits
 from framework.push.normalize import Normalizer
-from framework.push.size_limiter import SizeLimiter, SizeLimits
-from framework.push.template import JobTemplate
+from framework.push.push_plan import JobTemplate
 from framework.telemetry import context
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import wire_timestamp, wire_timestamp_json

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.backoff import backoff_s
+from framework.timings import backoff_s
 
 
 def test_backoff_s_doubles_up_to_the_longest_wait():

@@ -10,7 +10,7 @@ import pytest
 
 from framework.declare import registry
 from framework.errors import BulkPushError, ExceedLimitError
-from framework.push.size_limiter import LOG_INTERVAL_S, OversizeReporter, SizeLimiter, SizeLimits
+from framework.push.argument_checks import LOG_INTERVAL_S, OversizeReporter, SizeLimiter, SizeLimits
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps

@@ -1,6 +1,6 @@
 """Test the suggestion of the nearest known word."""
 
-from framework.messages import did_you_mean
+from framework.text import did_you_mean
 from tests.tables import each_row
 
 
