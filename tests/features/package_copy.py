@@ -1,10 +1,11 @@
 """Copy the package without some rooms, or with another one: to show that no file of the core knows a feature.
 
 What names a room outside of its folder is its line in ``features/order.py``, its bases in the composed classes, and its front
-doors. A copy has all other files unchanged: links to them.
+doors. All other files of a copy are unchanged.
 """
 
 import ast
+import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
@@ -32,13 +33,9 @@ FRONT_DOORS = {
 }
 """The public modules of a room at the top of the package."""
 
-NEEDS = {
-    "deduplication": ("consistency", "flags"),
-    "deferral": ("flags",),
-    "pause": ("flags",),
-    "workflows": ("batches",),
-}
-"""The pairs of rooms of which one imports the other, as ``pyproject.toml`` lists them."""
+_PAIR = re.compile(r'"framework\.features\.(\w+)\.\*\* -> framework\.features\.(\w+)\.\*\*"')
+NEEDS = sorted(set(_PAIR.findall((PACKAGE.parent / "pyproject.toml").read_text())))
+"""The pairs of rooms of which the first imports the second."""
 
 
 def rooms() -> list[str]:
@@ -50,23 +47,37 @@ def with_dependents(room: str) -> list[str]:
     """Return the room, and those that import it: none of them can stay without it."""
     found = [room]
     for name in found:
-        found += [one for one, needed in NEEDS.items() if name in needed and one not in found]
+        found += [one for one, needed in NEEDS if name == needed and one not in found]
+    return found
+
+
+def names_of(removed: Collection[str]) -> set[str]:
+    """Return the words by which a test uses these rooms: attributes, options, base classes, front doors, the rooms themselves."""
+    found = {*removed, *(door for room in removed for door in FRONT_DOORS.get(room, ()))}
+    for room in removed:
+        for path in (PACKAGE / "features" / room).glob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.add(node.name)
+                    declared = node.body if path.name in ("attributes.py", "settings.py") else []
+                    found |= {ast.unparse(one.target) for one in declared if isinstance(one, ast.AnnAssign)}
     return found
 
 
 def copy_without(removed: Collection[str], folder: Path) -> Path:
     """Make a package ``framework`` in the folder, without these rooms. Return the folder, for ``PYTHONPATH``."""
     package = folder / "framework"
-    doors = {name for room in removed for door in FRONT_DOORS.get(room, ()) for name in (door, f"{door}.py")}
-    _link(PACKAGE, package, left_out={*doors, *COMPOSED, "features"})
-    _link(PACKAGE / "features", package / "features", left_out={*removed, "order.py"})
+    names = [door for room in removed for door in FRONT_DOORS.get(room, ())]
+    doors = {*names, *(f"{name}.py" for name in names)}
+    _copy(PACKAGE, package, left_out={*doors, *COMPOSED, "features"})
+    _copy(PACKAGE / "features", package / "features", left_out={*removed, "order.py"})
     for name in (ORDER, *COMPOSED):
         without = _Without(removed)
         tree = without.visit(ast.parse((PACKAGE / name).read_text()))
         if without.names:
             (package / name).write_text(ast.unparse(tree))
         else:
-            (package / name).symlink_to(PACKAGE / name)
+            shutil.copy2(PACKAGE / name, package / name)
     return folder
 
 
@@ -93,12 +104,12 @@ def copy_with(room: Path, bases: dict[str, dict[str, str]], folder: Path) -> Pat
     return folder
 
 
-def _link(source: Path, target: Path, left_out: Collection[str]) -> None:
+def _copy(source: Path, target: Path, left_out: Collection[str]) -> None:
     target.mkdir(parents=True)
     for one in source.iterdir():
         # The folders __pycache__ too: Python compares the time of each source with what it has compiled.
         if one.name not in left_out:
-            (target / one.name).symlink_to(one)
+            (shutil.copytree if one.is_dir() else shutil.copy2)(one, target / one.name)
 
 
 class _Without(ast.NodeTransformer):

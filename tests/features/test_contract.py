@@ -1,5 +1,6 @@
 """Check the contract between the core and the features."""
 
+import importlib
 import inspect
 import re
 import subprocess
@@ -110,7 +111,46 @@ def test_parts_of_pushes_and_processes_are_functions() -> None:
             assert part is None or len(inspect.signature(part.load()).parameters) == parameters
 
 
-@pytest.mark.parametrize("part", ["locks", "protection", "fallback"])
+@pytest.mark.parametrize("part", ["locks", "protection", "fallback", "recorder"])
 def test_one_feature_has_each_single_part_of_a_process(part: str) -> None:
     """A client takes the first: a second feature with the part would be ignored."""
     assert len([one.name for one in features() if getattr(one, part) is not None]) == 1
+
+
+STANDARD = {
+    "push": {"push"},
+    "locks": {"push"},
+    "fallback": {"push"},
+    "payload": {"payload", "push"},
+    "holds": {"payload"},
+    "worker": {"worker", "admission", "process_flags"},  # flags: producers ask the same object
+    "explain": {"explain"},
+    "protection": {"protection"},
+}
+"""The files of a room in which the parts of its record stand."""
+
+
+@pytest.mark.parametrize("feature", features(), ids=lambda one: one.name)
+def test_parts_of_a_room_stand_in_files_of_the_same_names(feature: Feature) -> None:
+    """A reader of one room knows where to look in any other (docs/internals/rooms.md)."""
+    room = f"framework.features.{feature.name}"
+    assert getattr(importlib.import_module(room), feature.name.upper()) is feature
+    for part in late_parts(feature):
+        assert part.path.startswith(f"{room}."), part
+    for name, files_ in STANDARD.items():
+        value = getattr(feature, name)
+        parts = [value] if isinstance(value, Late) else [one.waiter for one in value or ()]
+        assert {part.path.partition(":")[0].removeprefix(f"{room}.") for part in parts} <= files_, name
+    for one in (*feature.commands, *feature.job_commands):
+        assert one.command.path.partition(":")[0].endswith("commands"), one
+
+
+def test_attributes_settings_and_scripts_stand_in_files_of_the_same_names() -> None:
+    for path in FOLDER.glob("*/*.py"):
+        text = path.read_text()
+        assert path.name == "attributes.py" or "@attribute_group" not in text, path
+        assert path.name == "settings.py" or not re.search(r"^class \w+\(SettingsBase\)", text, re.MULTILINE), path
+        # Classes that a type checker reads apart are in calls.py: the pure files that the composed classes import.
+        assert path.name == "attributes.py" or "(TypedDict, total=False)" not in text, path
+    for path in FOLDER.rglob("*.lua"):
+        assert path.relative_to(FOLDER).parts[1] == "scripts", path

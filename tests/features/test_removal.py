@@ -1,8 +1,16 @@
-"""Remove each room: the rest of the program still imports, boots a worker, and runs a job."""
+"""Remove each room: the rest of the program still imports, boots a worker, and runs a job.
+
+The campaign runs the tests of the core on the rest: those whose files do not use the room.
+"""
+
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.features.package_copy import copy_without, rooms, with_dependents
+from tests.features.package_copy import PACKAGE, copy_without, names_of, rooms, with_dependents
 
 JOBS = """
 from framework import ApplicationWorker
@@ -28,8 +36,8 @@ for name in sorted(one.stem for one in package.glob("*.py") if not one.stem.star
 from framework.cli.main import jobs
 from framework.cli.main import main
 for command in (jobs, main):
-    # These two show what several rooms say, so they stand above the rooms.
-    for name in {*command.commands} - {"explain", "counters"}:
+    # These show what several rooms say, so they stand above the rooms.
+    for name in {*command.commands} - {"explain", "counters", "stats"}:
         command.commands[name]
 loaded = {name.split(".")[2] for name in sys.modules if name.startswith("framework.features.")}
 assert loaded.isdisjoint(sys.argv[2:]), loaded
@@ -47,14 +55,8 @@ with EmbeddedWorker(["default"], concurrency=1) as worker:
         time.sleep(0.01)
 """
 
-IN_CORE = {
-    "batches": "store/script.py names the part batches/batch",
-    "iteration": "wiring/capsule_parts.py reads its setting",
-}
-"""Rooms of which the core still needs something."""
 
-
-@pytest.mark.parametrize("room", sorted({*rooms()} - {*IN_CORE}))
+@pytest.mark.parametrize("room", rooms())
 def test_program_without_a_room_runs_jobs(room, cold_site, tmp_path):
     removed = with_dependents(room)
     copy = copy_without(removed, tmp_path / "copy")
@@ -62,3 +64,34 @@ def test_program_without_a_room_runs_jobs(room, cold_site, tmp_path):
     done = cold_site.run("-c", RUNS, str(copy), *removed, role="worker", PYTHONPATH=str(copy))
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if "performed" in line) == ["performed 7", "performed 8"]
+
+
+ROOT = PACKAGE.parent
+CORE = ("declare", "execute", "fetch", "finish", "push", "recover", "route", "schedule", "settings", "store", "wire")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("room", rooms())
+def test_core_passes_its_tests_without_a_room(room, tmp_path):
+    removed = with_dependents(room)
+    copy = copy_without(removed, tmp_path / "copy")
+    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, names_of(removed)))})\b")
+    files = [
+        str(path)
+        for folder in CORE
+        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
+        if not any(words.search(one.read_text()) for one in (path, *path.parent.glob("conftest.py")))
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    done = subprocess.run(
+        [*command, "--rootdir", str(ROOT), *files],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert done.returncode == 0, done.stdout[-20_000:]
+    assert passed is not None
+    assert int(passed[1]) > 100

@@ -13,7 +13,8 @@ class WorkflowStepWorker(ApplicationWorker):
 
     wire_name = WORKFLOW_STEP
     feature_category = "not_owned"
-    idempotent = True
+    if hasattr(ApplicationWorker, "idempotent"):
+        idempotent = True
     # Each run goes on where the last one ended, so a process that dies with it is no reason to give it up.
     max_retries_after_interruption = -1
     loggable_arguments = ("workflow", "step", "event")
