@@ -87,7 +87,7 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
         pauses,
         batches,
         *results,
-        "framework/features/tasks/spool.py: ZREM",
+        "framework/features/tasks/store.py: ZREM",
         "framework/process/record.py: RPOP",
         slots,
     ]

@@ -18,7 +18,7 @@ from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag
 from framework.features.pause.admission import PausePolicy, PauseState
 from framework.features.pause.strategies import PauseStrategies
-from framework.features.tasks.job_ends import EVENT_ENDS
+from framework.features.tasks.change import EVENT_ENDS
 from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS

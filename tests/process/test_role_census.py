@@ -75,7 +75,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+lpos": ("shard/shard.py", '"LPOS"'),
         "+scan": ("features/limiters/store.py", "scan_iter("),
         "+srem": ("features/batches/scripts/parts/batch.lua", "'SREM'"),
-        "~aw:task_events": ("features/tasks/spool.py", "keys.TASK_EVENTS"),
+        "~aw:task_events": ("features/tasks/store.py", "keys.TASK_EVENTS"),
         "~aw:limiter:*": ("features/limiters/store.py", "keys.limiter("),
         "~aw:limiters": ("features/limiters/store.py", "keys.NAMES"),
         "~aw:exclusive_lease:*": ("features/leases/store.py", "keys.exclusive_lease("),

@@ -24,7 +24,7 @@ from framework.features.cron.worker import open_cron
 from framework.features.results.calls import RESULTS
 from framework.features.results.keys import result_facts
 from framework.features.tasks.change import EventChange
-from framework.features.tasks.spool import drain
+from framework.features.tasks.store import drain
 from framework.features.workflows import keys as workflow_keys
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext

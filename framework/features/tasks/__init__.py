@@ -15,7 +15,7 @@ TASKS = Feature(
         LateCommand(
             "ledger",
             "Find recorded jobs that Redis has lost, and enqueue them again.",
-            Late("framework.features.tasks.ledger_commands:ledger"),
+            Late("framework.features.tasks.commands:ledger"),
         ),
     ),
     job_commands=(

@@ -7,18 +7,17 @@ written over an equal end, messages have keys. Rows are locked in the order of t
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Float, Update, bindparam, case, select, update
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from framework.errors import TaskTablesError
-from framework.features.tasks.change import EventChange, Status
-from framework.features.tasks.database import TaskDatabase
-from framework.features.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
-from framework.features.tasks.model import OPEN_STATUSES, events, tasks
+from framework.errors import EventsTakenError, TaskTablesError
+from framework.features.tasks.change import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED, EventChange, Status
+from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, messages, sql_errors, tasks
 from framework.features.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
+from framework.types import Jid
 
 _OF_A_RUN = ("start", "end")
 _HELD = HELD.state
@@ -355,3 +354,62 @@ def _counted(rows: Sequence[StoredEvent], now: float) -> list[tuple[Any, ...]]:
 def note_completion(connection: Connection, task_ids: Sequence[str], now: float) -> None:
     """Set the time of completion of tasks that are closed and have no open event, and remove it from the others."""
     connection.execute(_COMPLETE, {"ids": list(task_ids), "now": now})
+
+
+PUSHED_AGAIN = "pushed again by retry_failed"
+"""The reason of an event between its claim and the start of its job."""
+
+
+class SeenEvent(NamedTuple):
+    """An event of a failed job, as a call has read it."""
+
+    id: int
+    jid: Jid
+    changed_at: float
+
+
+# Of several calls at a time one pushes each failed job again: a call claims an event in the state in which it has read it, in one
+# transaction before the job is written to Redis, and leaves out a job whose event has changed meanwhile. A kill before the claim
+# leaves a failed event, which the next call finds. A kill after it leaves an event that waits with the reason ``PUSHED_AGAIN``, and
+# perhaps no job: the next call looks for such jobs in Redis (``retrying``); without one the leader does, as for every push.
+def claim_events(database: TaskDatabase, seen: Sequence[SeenEvent], changes: Sequence[EventChange]) -> None:
+    """Let each event begin again with the job of its change. May be repeated with the same new jobs.
+
+    Raises:
+        EventsTakenError: another call was faster.
+        TaskDatabaseError: the database does not answer.
+    """
+    with sql_errors(database):
+        database.write(partial(_claim, seen=seen, changes=changes))
+
+
+def _claim(connection: Connection, seen: Sequence[SeenEvent], changes: Sequence[EventChange]) -> None:
+    # In the order in which every writer locks events.
+    columns = select(events.c.id, events.c.jid, events.c.changed_at).where(events.c.id.in_([one.id for one in seen]))
+    stored: dict[int, Any] = {
+        row.id: row for row in connection.execute(columns.order_by(events.c.jid).with_for_update())
+    }
+    taken: set[int] = set()
+    claimed: list[tuple[SeenEvent, EventChange]] = []
+    for one, change in zip(seen, changes, strict=True):
+        row = stored.get(one.id)
+        if row is not None and row.changed_at == one.changed_at:
+            change.kind, change.seen_at, change.reason = "mend", one.changed_at, PUSHED_AGAIN
+            claimed.append((one, change))
+        # An earlier try of this push has claimed it: its new id is known to no other call.
+        elif row is None or not row.jid == change.jid != one.jid:
+            taken.add(one.id)
+    if taken:
+        raise EventsTakenError(frozenset(taken))
+    _replace_jids(connection, claimed)
+    apply_changes(connection, [change for _, change in claimed])
+
+
+def _replace_jids(connection: Connection, claimed: Sequence[tuple[SeenEvent, EventChange]]) -> None:
+    """Give the claimed events and their messages the ids of the new jobs."""
+    renamed = [{"old": one.jid, "new": change.jid} for one, change in claimed if one.jid != change.jid]
+    if renamed:
+        for table in (events, messages):
+            connection.execute(
+                update(table).where(table.c.jid == bindparam("old")).values(jid=bindparam("new")), renamed
+            )

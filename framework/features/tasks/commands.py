@@ -1,4 +1,4 @@
-"""``tasks``: show tasks and their failed jobs, cancel and retry them, make their tables; ``jobs story``: show the life of a job."""
+"""``tasks``: show, cancel and retry tasks, make their tables; ``jobs story``: the life of a job; ``ledger``: find lost jobs."""
 
 import time
 from collections.abc import Sequence
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from framework.features.tasks.progress import JobEvent
     from framework.features.tasks.retention import Pruned
     from framework.features.tasks.task import Task
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from redis.exceptions import RedisError
+
+from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
+from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
+
+if TYPE_CHECKING:
+    from framework.features.tasks.ledger import Ledger, LostJob
 
 _HEADINGS = ("TASK", "TITLE", "OWNER", "AGE", "JOBS", "ENDED", "FAILED", "STATE")
 _EVENT_HEADINGS = ("EVENT", "JID", "CLASS", "STATUS", "STATE", "RUNS", "REASON")
@@ -247,3 +259,138 @@ def _event_row(event: "JobEvent") -> Sequence[str]:
 
 def _moment(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOST_HEADINGS = ("EVENT", "JID", "CLASS", "QUEUE", "SHARD", "STATE", "CHANGED", "PAYLOAD")
+_HOUR_S = 3_600.0
+
+_grace_option = click.option(
+    "--grace",
+    "grace_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 86_400),
+    default=60.0,
+    show_default=True,
+    help="Leave out jobs whose events changed within the last SECONDS.",
+)
+_since_option = click.option(
+    "--since",
+    "since_h",
+    metavar="HOURS",
+    type=click.FloatRange(0, 8_760),
+    default=24.0,
+    show_default=True,
+    help="Include jobs that the leader has given up as deleted within the last HOURS.",
+)
+
+
+def _reports_outage(command: Callable[P, R]) -> Callable[P, R]:
+    """End a command with status 75 if Redis or the database does not answer."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except TaskTablesError:
+            raise
+        except (TaskDatabaseError, ShardUnavailableError, RedisError) as error:
+            echo(error, err=True)
+            sys.exit(EXIT_UNREACHABLE)
+
+    return run
+
+
+@click.group("ledger", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def ledger() -> None:
+    """Compare the database of tasks with Redis, and enqueue recorded jobs again that Redis has lost.
+
+    Only jobs that were pushed under the setting tasks.ledger (keep or heal) can be enqueued again.
+    """
+
+
+@ledger.command("diff")
+@_grace_option
+@_since_option
+@click.option(
+    "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Show at most this number of jobs."
+)
+@json_option
+@reports_errors
+@_reports_outage
+def diff(*, grace_s: float, since_h: float, limit: int, as_json: bool) -> None:
+    """List the jobs that wait by their events, and that no key of Redis has.
+
+    Status 1: there are some. Status 75: Redis or the database does not answer, so it is not known.
+    """
+    found = _lost(_open(grace_s), since_h)
+    kept = sum(one.has_payload for one in found)
+    if as_json:
+        echo_json({"lost": len(found), "with_payload": kept, "jobs": [one.as_json() for one in found[:limit]]})
+    elif found:
+        echo_lines(columns([_LOST_HEADINGS, *map(_lost_row, found[:limit])]))
+        echo(f"{format_count(len(found), 'job', 'is')} lost; {kept:,} of them can be enqueued again.")
+    else:
+        echo("No job is lost.")
+    if found:
+        sys.exit(EXIT_FAILED)
+
+
+@ledger.command("heal")
+@_grace_option
+@_since_option
+@yes_option
+@json_option
+@reports_errors
+@_reports_outage
+def heal(*, grace_s: float, since_h: float, yes: bool, as_json: bool) -> None:
+    """Enqueue the lost jobs again, each with its id, as it was pushed.
+
+    Jobs that were deleted by hand come back too: see the list of `ledger diff` first.
+
+    Status 1: some have no payload, and are still lost. Status 75: Redis or the database does not answer; run it again.
+    """
+    opened = _open(grace_s)
+    found = _lost(opened, since_h)
+    if found:
+        kept = sum(one.has_payload for one in found)
+        confirm(f"Enqueue {kept:,} of {format_count(len(found), 'lost job')} again?", yes=yes)
+    healed = opened.heal(found)
+    if as_json:
+        echo_json({"lost": len(found), **healed.as_json()})
+    elif not found:
+        echo("No job is lost.")
+    else:
+        echo(
+            f"{format_count(healed.enqueued, 'job', 'is')} enqueued again; not enqueued: {healed.cancelled:,} of cancelled tasks, "
+            f"{healed.moved:,} that changed meanwhile, {healed.without_payload:,} without a payload."
+        )
+    if healed.without_payload:
+        sys.exit(EXIT_FAILED)
+
+
+def _open(grace_s: float) -> "Ledger":
+    access = current()
+    opened: Ledger = load_part("ledger").Ledger(
+        access.shards, access.store.database, access.settings.size_limit, grace_s=grace_s
+    )
+    return opened
+
+
+def _lost(opened: "Ledger", since_h: float) -> "list[LostJob]":
+    return [one for name in current().shards for one in opened.lost(name, given_up_s=since_h * _HOUR_S)]
+
+
+def _lost_row(job: "LostJob") -> Sequence[str]:
+    return (
+        str(job.id),
+        job.jid,
+        visible(job.worker),
+        visible(job.queue),
+        job.shard,
+        job.state,
+        format_age(time.time(), job.changed_at),
+        "kept" if job.has_payload else "-",
+    )

@@ -1,9 +1,9 @@
-"""Open the database of tasks: SQLite makes its tables at the first use, PostgreSQL is migrated by a command."""
+"""Define the tables of tasks, and open their database: SQLite makes them at the first use, PostgreSQL is migrated by a command."""
 
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
@@ -13,13 +13,31 @@ from typing import Any, TypeVar
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, inspect, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    StaticPool,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    inspect,
+    text,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 
 from framework.command_line import command as command_name
 from framework.errors import TaskDatabaseError, TaskTablesError
-from framework.features.tasks.model import metadata
 from framework.private_files import make_file, make_folder
 from framework.settings.urls import shown_url
 from framework.store.postgres import bounded_connection
@@ -288,3 +306,141 @@ def _postgres_arguments(url: URL) -> dict[str, Any]:
         # Shorter than the deadlines of this process: an error of the server is more precise, and leaves the connection usable.
         usual["options"] = "-c statement_timeout=9500 -c lock_timeout=4000"
     return {name: value for name, value in usual.items() if name not in url.query}
+
+
+# ``Connection.exec_driver_sql`` takes 20 to 70 us for each statement beyond what the driver takes, which is more than most
+# statements of a batch take. These three raise errors as SQLAlchemy raises them.
+def execute(connection: Connection, statement: str, parameters: Sequence[Any]) -> Any:
+    """Execute a statement in the transaction of the connection; return the cursor. Raises DBAPIError."""
+    driver: Any = connection.connection.dbapi_connection
+    try:
+        return driver.execute(statement, parameters)
+    except Exception as error:
+        raise _translated(connection, statement, error) from error
+
+
+def fetch(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Execute a statement as ``execute``; return all its rows. Raises DBAPIError."""
+    rows: list[tuple[Any, ...]] = execute(connection, statement, parameters).fetchall()
+    return rows
+
+
+def execute_many(connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Execute a statement for each row, with SQLite. Raises DBAPIError."""
+    driver: Any = connection.connection.dbapi_connection
+    try:
+        driver.executemany(statement, rows)
+    except Exception as error:
+        raise _translated(connection, statement, error) from error
+
+
+def _translated(connection: Connection, statement: str, error: Exception) -> BaseException:
+    """Return the error of SQLAlchemy for one of the driver. A connection that is lost does not return to its pool."""
+    dialect = connection.dialect
+    errors: type[Exception] = dialect.loaded_dbapi.Error
+    if not isinstance(error, errors):
+        return error
+    is_lost = dialect.is_disconnect(error, connection.connection, None)  # type: ignore[arg-type]
+    if is_lost:
+        connection.invalidate(error)
+    return DBAPIError.instance(
+        statement, None, error, errors, hide_parameters=True, connection_invalidated=is_lost, dialect=dialect
+    )
+
+
+STATUSES = ("enqueue", "working", "finish", "failed", "error")
+"""The statuses of an event; a task has a counter of each."""
+
+OPEN_STATUSES = ("enqueue", "working")
+"""The statuses of an event whose job has not ended."""
+
+FAILED_STATUSES = ("failed", "error")
+"""The statuses of an event whose job ended without doing its work."""
+
+MAX_ID = 1 << 62
+"""The largest id of an event or a message that may be asked for: databases store eight bytes."""
+
+metadata = MetaData()
+
+# SQLite numbers rows by itself only in a column of the type INTEGER.
+_Id = BigInteger().with_variant(Integer(), "sqlite")
+
+
+_DELETED = "state = 'deleted'"
+_SINGLE = "task_id IS NULL AND ended_at IS NOT NULL"
+
+
+def _counter(name: str) -> "Column[int]":
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+tasks = Table(
+    "aw_tasks",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("worker", String(255)),
+    Column("title", Text),
+    Column("owner", String(255)),
+    Column("tenant", String(255)),
+    Column("result", Text),
+    Column("created_at", Float, nullable=False),
+    Column("closed_at", Float),
+    Column("completed_at", Float),
+    Column("cancelled_at", Float),
+    _counter("total"),
+    _counter("items"),
+    *(_counter(status) for status in STATUSES),
+    Index("aw_tasks_created", "created_at", "id"),
+    Index("aw_tasks_owner", "owner", "created_at"),
+    Index("aw_tasks_tenant", "tenant", "created_at"),
+    Index("aw_tasks_completed", "completed_at"),
+)
+"""One row per task. The counters are kept in the transactions that change its events."""
+
+events = Table(
+    "aw_events",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("jid", String(255), nullable=False, unique=True),
+    Column("task_id", String(32), ForeignKey("aw_tasks.id", ondelete="CASCADE")),
+    Column("worker", String(255), nullable=False),
+    Column("queue", String(255), nullable=False),
+    Column("shard", String(64), nullable=False),
+    Column("status", String(10), nullable=False),
+    Column("state", String(24), nullable=False),
+    Column("reason", Text),
+    Column("error_class", String(255)),
+    Column("params", Text),
+    Column("whole", Boolean, nullable=False, server_default=text("false")),
+    Column("items", Integer, nullable=False, server_default=text("1")),
+    Column("runs", Integer, nullable=False, server_default=text("0")),
+    Column("stands_for", String(255)),
+    Column("created_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    Column("changed_at", Float, nullable=False),
+    Column("payload", Text),
+    Column("due_at", Float),
+    Index("aw_events_task", "task_id", "status", "id"),
+    Index("aw_events_open", "shard", "changed_at", postgresql_where=text("status IN ('enqueue', 'working')")),
+    Index("aw_events_stands_for", "stands_for", postgresql_where=text("stands_for IS NOT NULL")),
+    Index("aw_events_deleted", "shard", "changed_at", postgresql_where=text(_DELETED), sqlite_where=text(_DELETED)),
+    Index("aw_events_single", "ended_at", postgresql_where=text(_SINGLE), sqlite_where=text(_SINGLE)),
+)
+"""One row per job. ``params`` is JSON, ``whole`` says whether it has every argument, ``stands_for`` is the job of a duplicate.
+
+``payload`` and ``due_at`` are those of a job that the ledger may enqueue again: it has not ended, or no key of Redis had it.
+"""
+
+messages = Table(
+    "aw_messages",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("key", String(80), nullable=False, unique=True),
+    Column("jid", String(255), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("fields", Text),
+    Index("aw_messages_jid", "jid", "id"),
+)
+"""One row per message of a job. ``key`` makes a repeated write harmless."""

@@ -21,12 +21,10 @@ from framework.admin.process_list import read_work
 from framework.admin.search import search
 from framework.errors import TaskError
 from framework.features.tasks.apply import apply_changes
-from framework.features.tasks.change import EventChange, Message
-from framework.features.tasks.database import TaskDatabase, sql_errors
-from framework.features.tasks.job_ends import LOST, EventEnd
-from framework.features.tasks.model import OPEN_STATUSES, events, tasks
+from framework.features.tasks.change import LOST, EventChange, EventEnd, Message
+from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, sql_errors, tasks
 from framework.features.tasks.reconcile import STALE_S, locate
-from framework.features.tasks.spool import count_changes
+from framework.features.tasks.store import count_changes
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import format_count

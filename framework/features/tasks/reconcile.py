@@ -27,10 +27,17 @@ from framework.admin.search import (
     search_lists,
 )
 from framework.features.tasks.apply import StoredEvent, apply_changes, ended_rows, note_completion, reason_of_duplicate
-from framework.features.tasks.change import EventChange, Message
-from framework.features.tasks.database import TaskDatabase
-from framework.features.tasks.job_ends import DEAD, DUPLICATE, INTERRUPTED, LOST, QUARANTINED, EventEnd
-from framework.features.tasks.model import OPEN_STATUSES, events, tasks
+from framework.features.tasks.change import (
+    DEAD,
+    DUPLICATE,
+    INTERRUPTED,
+    LOST,
+    QUARANTINED,
+    EventChange,
+    EventEnd,
+    Message,
+)
+from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, tasks
 from framework.types import Jid
 from framework.wire.json import loads_object
 

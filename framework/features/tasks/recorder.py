@@ -2,28 +2,33 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.options import TRACKED
 from framework.execute.recording import ElsewhereState, JobRecorder, RunRecord
-from framework.features.tasks.change import EventChange, Message, clean_text, has_valid_jid
-from framework.features.tasks.claim import claim_events
-from framework.features.tasks.job_ends import (
+from framework.features.tasks.apply import claim_events
+from framework.features.tasks.change import (
     DROPPED,
     DUPLICATE,
     INTERRUPTED,
     NOT_PUSHED,
     QUARANTINED,
+    EventChange,
     EventEnd,
+    Message,
+    clean_text,
     event_end,
     event_text,
     failure_fields,
+    has_valid_jid,
+    params_later,
+    params_of,
 )
-from framework.features.tasks.params import params_later, params_of
-from framework.features.tasks.scope import PUSH_SCOPE
 from framework.features.tasks.writer import EventWriter, Ticket
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
@@ -35,6 +40,9 @@ from framework.types import Jid, Payload
 from framework.wire.job import TASK, TASK_ITEMS
 from framework.wire.json import dumps, loads
 from framework.wire.sub_queues import parent_of
+
+if TYPE_CHECKING:
+    from framework.features.tasks.apply import SeenEvent
 
 _PUSH_WAIT_S = 2.0
 """How long a push waits until the events of jobs that it did not write are durable; after a failure it goes on without."""
@@ -331,3 +339,16 @@ def _encode(fields: Mapping[str, Any]) -> str | None:
             error=error,
         )
         return None
+
+
+@dataclass(slots=True)
+class PushScope:
+    """One bulk push of at most one chunk."""
+
+    replaces: "Sequence[SeenEvent]" = ()
+    """The events of failed jobs that the jobs run again, by the place of each job; empty for new events."""
+    recorded: set[int] = field(default_factory=set[int])
+    """The places of the jobs that were recorded: the others were dropped by a client middleware."""
+
+
+PUSH_SCOPE: ContextVar[PushScope | None] = ContextVar("aw_push_scope", default=None)

@@ -13,8 +13,7 @@ from typing import IO, Any
 
 from sqlalchemy import Connection, RowMapping, Table, delete, exists, select
 
-from framework.features.tasks.database import TaskDatabase, sql_errors
-from framework.features.tasks.model import OPEN_STATUSES, events, messages, tasks
+from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, messages, sql_errors, tasks
 
 _STEP = 500
 """Events of one transaction: it holds locks for some milliseconds."""

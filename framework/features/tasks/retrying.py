@@ -1,4 +1,4 @@
-"""Push the failed jobs of a task again: from the dead set, or from their events. ``claim`` has the crash story."""
+"""Push the jobs of a task, and its failed jobs again: from the dead set, or from their events (``claim_events``)."""
 
 import time
 from collections.abc import Sequence
@@ -9,23 +9,24 @@ from typing import Any, TypeAlias
 from sqlalchemy import RowMapping
 
 from framework.admin.shard_job_set import ShardJobSet
-from framework.application_worker import PushOptions
+from framework.application_worker import PushOptions, Setter
 from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.declare.setter import declaration_of
 from framework.errors import EventsTakenError, TaskRetryError
-from framework.features.tasks import queries
-from framework.features.tasks.access import LazyRecorder
-from framework.features.tasks.change import EventChange
-from framework.features.tasks.claim import PUSHED_AGAIN, SeenEvent, claim_events
-from framework.features.tasks.database import sql_errors
-from framework.features.tasks.job_ends import DEAD
+from framework.features.tasks.access import LazyRecorder, current
+from framework.features.tasks.apply import PUSHED_AGAIN, SeenEvent, claim_events
+from framework.features.tasks.change import DEAD, DROPPED, EventChange, params_of
+from framework.features.tasks.database import FAILED_STATUSES, sql_errors
 from framework.features.tasks.ledger import Ledger, LostJob
-from framework.features.tasks.model import FAILED_STATUSES
-from framework.features.tasks.progress import load_json
-from framework.features.tasks.pushing import PUSH_CHUNK, push_recorded
-from framework.features.tasks.scope import PushScope
+from framework.features.tasks.progress import failed_rows, load_json, pushed_again_rows
+from framework.features.tasks.recorder import PUSH_SCOPE, PushScope
 from framework.features.tasks.settings import TaskSettings
+from framework.push.job_batch import TASK_FIELDS
 from framework.push.transactions import skipping_transaction_check
 from framework.text import format_count
+from framework.types import Jid, Json
+from framework.wire.job import TASK, TASK_ITEMS, generate_jid
 
 _SHOWN = 3
 _PUSH_S = 10.0
@@ -51,11 +52,11 @@ def _failed_rows(task_id: str, access: LazyRecorder) -> list[_Row]:
     """Return the events of failed jobs, and those that a killed call may have claimed without pushing their jobs."""
     database = access.store.database
     with sql_errors(database), database.reading() as connection:
-        failed = chain.from_iterable(queries.failed_rows(connection, task_id, FAILED_STATUSES))
+        failed = chain.from_iterable(failed_rows(connection, task_id, FAILED_STATUSES))
         rows: list[_Row] = [*failed]
         # The faked jobs of a test are not in Redis, and no call of it is killed.
         if not access.is_in_memory:
-            rows += queries.pushed_again_rows(connection, task_id, PUSHED_AGAIN, time.time() - _PUSH_S)
+            rows += pushed_again_rows(connection, task_id, PUSHED_AGAIN, time.time() - _PUSH_S)
     return rows
 
 
@@ -142,3 +143,58 @@ def _push(task_id: str, name: str, rows: Sequence[_Row]) -> int:
 
 def _seen(row: _Row) -> SeenEvent:
     return SeenEvent(row["id"], row["jid"], row["changed_at"])
+
+
+PUSH_CHUNK = 1_000
+
+
+def push_chunk(
+    task_id: str,
+    worker: type[Any] | Setter[...],
+    jobs: Sequence[Sequence[Any]],
+    options: PushOptions,
+    *,
+    items: int = 1,
+) -> list[Jid | None]:
+    """Push at most ``PUSH_CHUNK`` jobs of a task; return their ids, ``None`` for those that were dropped."""
+    scope = PushScope()
+    jids = push_recorded(scope, task_id, worker, jobs, options, items=items)
+    dropped = [index for index, jid in enumerate(jids) if jid is None and index not in scope.recorded]
+    if dropped:
+        access = current()
+        whole = TaskSettings.of(access.settings).tasks.params == "whole"
+        changes = [_dropped(task_id, worker, jobs[index], items, whole=whole) for index in dropped]
+        access.store.writer.write(changes)
+    return jids
+
+
+def push_recorded(
+    scope: PushScope,
+    task_id: str,
+    worker: type[Any] | Setter[...],
+    jobs: Sequence[Sequence[Any]],
+    options: PushOptions,
+    *,
+    items: int = 1,
+) -> list[Jid | None]:
+    """Push jobs of a task; ``scope`` learns which of them were recorded."""
+    fields: dict[str, Json] = {TASK: task_id, **({TASK_ITEMS: items} if items > 1 else {})}
+    of_task, of_scope = TASK_FIELDS.set(fields), PUSH_SCOPE.set(scope)
+    try:
+        wish: PushOptions = {**options, "track": True}
+        pushed: list[Jid | None] = worker.set(**wish).perform_bulk(jobs)
+        return pushed
+    finally:
+        TASK_FIELDS.reset(of_task)
+        PUSH_SCOPE.reset(of_scope)
+
+
+def _dropped(
+    task_id: str, worker: type[Any] | Setter[...], args: Sequence[Any], items: int, *, whole: bool
+) -> EventChange:
+    declaration: Declaration = declaration_of(worker)
+    change = EventChange(generate_jid(), "push", time.time(), *DROPPED, worker=declaration.wire_name, task_id=task_id)
+    change.reason = "a client middleware did not yield"
+    change.items = items
+    change.params, change.whole = params_of({"args": list(args)}, declaration, whole=whole)
+    return change

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from framework.features.tasks.driver import execute, execute_many, fetch
-from framework.features.tasks.model import STATUSES
+from framework.features.tasks.database import STATUSES, execute, execute_many, fetch
 from framework.wire.json import dumps
 
 COUNTERS = (*STATUSES, "total", "items")

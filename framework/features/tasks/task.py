@@ -16,15 +16,26 @@ from framework.async_twin import async_twin
 from framework.declare.setter import declaration_of
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
-from framework.features.tasks import queries
 from framework.features.tasks.access import current
 from framework.features.tasks.apply import note_completion
 from framework.features.tasks.change import clean_text, has_valid_jid
-from framework.features.tasks.database import sql_errors
-from framework.features.tasks.model import FAILED_STATUSES, MAX_ID, STATUSES, tasks
-from framework.features.tasks.progress import EventMessage, JobEvent, TaskProgress, load_json, progress_of
-from framework.features.tasks.pushing import PUSH_CHUNK, push_chunk
-from framework.features.tasks.retrying import push_failed_again
+from framework.features.tasks.database import FAILED_STATUSES, MAX_ID, STATUSES, sql_errors, tasks
+from framework.features.tasks.progress import (
+    PAGE_BYTES,
+    EventMessage,
+    JobEvent,
+    TaskProgress,
+    find_event,
+    find_task,
+    has_events_after,
+    list_events,
+    list_messages,
+    list_tasks,
+    load_json,
+    open_events,
+    progress_of,
+)
+from framework.features.tasks.retrying import PUSH_CHUNK, push_chunk, push_failed_again
 from framework.features.tasks.store import TaskStore
 from framework.text import did_you_mean, format_count
 from framework.typeguards import short_repr
@@ -245,7 +256,7 @@ class Task:
                 )
         _check_page(after, limit)
         with _reading() as connection:
-            return queries.list_events(connection, self.id, statuses, after, limit)
+            return list_events(connection, self.id, statuses, after, limit)
 
     def failures(self, *, after: int = 0, limit: int = 100) -> list[JobEvent]:
         """Return a page of the events ``failed`` and ``error``, with messages and params; see ``events``."""
@@ -284,7 +295,7 @@ class Task:
         count, after = 0, 0
         while True:
             with _reading() as connection:
-                page = queries.open_events(connection, self.id, after)
+                page = open_events(connection, self.id, after)
             if not page:
                 return count
             for name, shard in current().shards.items():
@@ -367,27 +378,27 @@ def story(
     """
     _check_page(after, limit)
     with _reading() as connection:
-        found = queries.find_event(connection, jid) if has_valid_jid(jid) else None
+        found = find_event(connection, jid) if has_valid_jid(jid) else None
         if found is None:
             raise TaskNotFoundError(
                 f"no event of a job {jid}: its class does not declare `track = True`, or the event was removed"
             )
-        return found, queries.list_messages(connection, jid, after, limit, max_bytes)
+        return found, list_messages(connection, jid, after, limit, max_bytes)
 
 
 def page_as_json(
     *, owner: str | None = None, tenant: str | None = None, limit: int = 100, before: Task | None = None
 ) -> list[dict[str, Any]]:
     """Return a page of tasks as ``Task.as_json`` does each, at most ``PAGE_BYTES`` of texts; see ``Task.all``."""
-    return [_row_as_json(row) for row in _page(owner, tenant, limit, before, queries.PAGE_BYTES)]
+    return [_row_as_json(row) for row in _page(owner, tenant, limit, before, PAGE_BYTES)]
 
 
 def events_as_json(task_id: str, statuses: Sequence[str], *, after: int, limit: int) -> dict[str, Any]:
     """Return a page of events, at most ``PAGE_BYTES`` of texts, and the ``after`` of the next page, ``None`` behind the last."""
     with _reading() as connection:
-        found = queries.list_events(connection, task_id, statuses, after, limit, queries.PAGE_BYTES)
+        found = list_events(connection, task_id, statuses, after, limit, PAGE_BYTES)
         last = found[-1].id if found else after
-        more = queries.has_events_after(connection, task_id, statuses, last)
+        more = has_events_after(connection, task_id, statuses, last)
     return {"events": [one.as_json() for one in found], "next": last if more else None}
 
 
@@ -401,7 +412,7 @@ def _page(
         if value is not None and clean_text(_text(name, value)) != value:
             return []
     with _reading() as connection:
-        return queries.list_tasks(connection, owner, tenant, limit, place, max_bytes)
+        return list_tasks(connection, owner, tenant, limit, place, max_bytes)
 
 
 def _row_as_json(row: RowMapping) -> dict[str, Any]:
@@ -420,7 +431,7 @@ def _row(task_id: str) -> Any:
     # A database refuses other texts, and that would look like an outage.
     if has_valid_jid(task_id):
         with _reading() as connection:
-            found = queries.find_task(connection, task_id)
+            found = find_task(connection, task_id)
     if found is None:
         raise TaskNotFoundError(f"no task {task_id!r} in {open_database().database.name}")
     return found

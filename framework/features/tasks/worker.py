@@ -87,7 +87,7 @@ class TaskUpkeep:
     def work(self) -> None:
         """Write the spool to the database, then mend events. Raises redis errors and SQLAlchemyError."""
         database = self._recorder.store.database
-        spool = load_part("spool")
+        spool = load_part("store")
         store = self._recorder.store
         if written := spool.drain(self._client, database, store.recorder_of(self._shard), store.state_signatures):
             self._log.info(

@@ -1,7 +1,7 @@
 import pytest
 
 from framework.declare import registry
-from framework.features.tasks.model import metadata
+from framework.features.tasks.database import metadata
 from tests.features.tasks.task_bench import TaskBench
 from tests.postgres import database, postgres
 

@@ -3,10 +3,10 @@
 import threading
 from contextlib import contextmanager
 
-from framework.features.tasks import queries
 from framework.features.tasks.apply import apply_changes
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.database import TaskDatabase
+from framework.features.tasks.progress import find_event, find_task
 from framework.features.tasks.recorder import EventRecorder
 from framework.features.tasks.writer import EventWriter
 
@@ -57,11 +57,11 @@ class TaskBench:
     def event(self, jid):
         assert self.writer.flush(30)
         with self.database.reading() as connection:
-            return queries.find_event(connection, jid)
+            return find_event(connection, jid)
 
     def task(self, task_id):
         with self.database.reading() as connection:
-            return queries.find_task(connection, task_id)
+            return find_task(connection, task_id)
 
     def close(self):
         self.writer.close()

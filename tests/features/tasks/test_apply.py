@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from framework.errors import EventsTakenError
-from framework.features.tasks import queries
+from framework.features.tasks.apply import SeenEvent, claim_events
 from framework.features.tasks.change import Message
-from framework.features.tasks.claim import SeenEvent, claim_events
-from framework.features.tasks.model import STATUSES, events, messages, tasks
+from framework.features.tasks.database import STATUSES, events, messages, tasks
+from framework.features.tasks.progress import list_messages
 from tests.features.tasks.task_bench import change
 
 TASK = "a" * 32
@@ -106,7 +106,7 @@ def test_100_000_messages_of_one_job_are_read_in_pages(bench):
     event = bench.event("j")
     assert [one.text for one in event.messages] == [f"row {number}" for number in range(99_950, 100_000)]
     with bench.database.reading() as connection:
-        page = queries.list_messages(connection, "j", event.messages[0].id - 1, 1_000)
+        page = list_messages(connection, "j", event.messages[0].id - 1, 1_000)
     assert [one.text for one in page] == [one.text for one in event.messages]
 
 

@@ -13,8 +13,7 @@ from sqlalchemy.exc import OperationalError
 from framework.errors import TaskTablesError
 from framework.features.tasks import database as module
 from framework.features.tasks import writer
-from framework.features.tasks.database import REVISION, TaskDatabase
-from framework.features.tasks.model import metadata
+from framework.features.tasks.database import REVISION, TaskDatabase, metadata
 from tests.features.tasks.task_bench import TaskBench, change
 from tests.postgres import running
 

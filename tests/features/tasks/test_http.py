@@ -13,9 +13,8 @@ from starlette.routing import Mount
 
 from framework import ApplicationWorker, BusinessError, testing
 from framework.errors import TaskDatabaseError, TaskNotFoundError
-from framework.features.tasks import http, queries
-from framework.features.tasks.http import TaskScope, tasks_app
-from framework.features.tasks.openapi import DOCUMENT
+from framework.features.tasks import http
+from framework.features.tasks.http import DOCUMENT, TaskScope, tasks_app
 from framework.tasks import Task
 from tests.tables import each_row
 
@@ -134,7 +133,7 @@ def test_scope_without_a_name_is_an_error(facts):
 
 
 def test_page_ends_at_its_bytes(worker, monkeypatch):
-    monkeypatch.setattr(queries, "PAGE_BYTES", 3_000)
+    monkeypatch.setattr("framework.features.tasks.task.PAGE_BYTES", 3_000)
     monkeypatch.setattr(http, "PAGE_BYTES", 3_000)
     with Task.create(worker, title="t" * 1_000) as task:
         jids = task.perform_bulk(worker, [(10,), (11,), (12,), (3,), (4,), (5,)])

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from framework.features.tasks.database import TaskDatabase
-from framework.features.tasks.spool import drain
+from framework.features.tasks.store import drain
 from framework.recover.reaper import mark_dead
 from framework.wire import keys
 from tests.features.tasks.task_bench import TaskBench

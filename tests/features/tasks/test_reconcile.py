@@ -9,7 +9,7 @@ import pytest
 from framework.features.tasks import reconcile as module
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.reconcile import EventReconciler, OpenEvent, mend_of
-from framework.features.tasks.spool import drain
+from framework.features.tasks.store import drain
 from framework.wire import keys
 from tests.features.tasks.task_bench import TaskBench, change
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from framework.errors import TaskDatabaseError
 from framework.features.tasks import writer as writer_module
 from framework.features.tasks.database import TaskDatabase
-from framework.features.tasks.spool import drain
+from framework.features.tasks.store import drain
 from framework.wire import keys
 from tests.features.tasks.task_bench import TaskBench, change
 from tests.harness import ROOT, forked, until

@@ -12,7 +12,7 @@ from framework.features.cron.cron_worker import CronWorker
 from framework.features.cron.entries import CronEntry
 from framework.features.cron.push import TickJobs
 from framework.features.cron.store import CronStates
-from framework.features.tasks.spool import count_changes, drain
+from framework.features.tasks.store import count_changes, drain
 from framework.store.script import FINISH
 from framework.wire import keys
 from tests.features.tasks.task_bench import change

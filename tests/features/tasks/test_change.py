@@ -3,11 +3,21 @@
 import re
 
 from framework.errors import BusinessError
-from framework.features.tasks import job_ends
-from framework.features.tasks.change import EventChange, Message, clean_text, decode_change, has_valid_jid
-from framework.features.tasks.job_ends import EVENT_ENDS, event_end, event_text
-from framework.features.tasks.model import STATUSES
-from framework.features.tasks.params import params_later, params_of
+from framework.features.tasks import change as module
+from framework.features.tasks.change import (
+    EVENT_ENDS,
+    EventChange,
+    EventEnd,
+    Message,
+    clean_text,
+    decode_change,
+    event_end,
+    event_text,
+    has_valid_jid,
+    params_later,
+    params_of,
+)
+from framework.features.tasks.database import STATUSES
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
 from framework.finish.outcome import Discarded, Failed
@@ -63,5 +73,5 @@ def test_guide_shows_the_state_of_every_end():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()[2:]]
     shown = {state for row in rows for state in re.findall(r"`(\w+)`", row[2])}
     ends = {end.state for end in EVENT_ENDS.values() if end is not None}
-    named = {one.state for one in vars(job_ends).values() if isinstance(one, job_ends.EventEnd)}
+    named = {one.state for one in vars(module).values() if isinstance(one, EventEnd)}
     assert shown == ends | named | {"queued", "scheduled", "working"}
