@@ -28,7 +28,6 @@ from framework.push.push_plan import (
     prepared_job,
     recorded_plan,
 )
-from framework.push.sub_queue_payloads import SubQueuePayloads, check_priority
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
@@ -37,7 +36,6 @@ from framework.shard.shards import Shards
 from framework.types import Jid, Json, Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads
-from framework.wire.sub_queues import PRIORITY
 
 S = TypeVar("S")
 
@@ -92,6 +90,16 @@ class Client:
     def settings(self) -> CoreSettings:
         """The settings, for features. Only the client of a process has them."""
         raise NotImplementedError
+
+    @property
+    def has_middleware(self) -> bool:
+        """Whether client middlewares may change each job."""
+        return bool(self._middleware)
+
+    @property
+    def decompressed_limit(self) -> int:
+        """The most bytes of decompressed arguments."""
+        return self._limiter.limits.decompressed_limit
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""
@@ -355,35 +363,25 @@ class Client:
         if self.locks is not None and declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self.locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
-        if self._has_sub_queues(declaration, options, route.queue):
-            decompressed_limit = self._limiter.limits.decompressed_limit
-            level = None if self._middleware else options.get(PRIORITY, declaration.priority)
-            payloads = SubQueuePayloads(payloads, declaration, route.queue, decompressed_limit, level)
-        if (edits := self.protection.edits(declaration)).steps:
-            # Edits of large payloads do not apply: Redis extends no payload with compressed arguments.
-            if not edits.min_bytes:
-                check_accumulation(declaration)
-            payloads = EditedPayloads(payloads, edits)
-            if deduplication is not None:
-                deduplication.on_dropped = edits.undo
-        plan = PushPlan(declaration, shard, payloads, None, deduplication)
+        plan = PushPlan(declaration, shard, payloads, None, deduplication, queue=route.queue, options=options)
         for step in self._steps:
             plan = step(plan, self)
+        plan = self._with_edits(plan)
         if self.recorder is not None and is_recorded(declaration, options):
             return recorded_plan(plan, self.recorder)
         return plan
 
-    def _has_sub_queues(self, declaration: Declaration, options: Mapping[str, Any], queue: str) -> bool:
-        """Return whether jobs of a push to ``queue`` may go to its sub-queues. Raises ArgumentsError."""
-        if declaration.fair_by is None and declaration.priority is None:
-            if PRIORITY not in options:
-                return False
-            check_priority(declaration, options)
-            # Another program's class: its processes know of the levels.
-            return True
-        if PRIORITY in options:
-            check_priority(declaration, options)
-        return queue == self._router.route(declaration).queue
+    def _with_edits(self, plan: PushPlan) -> PushPlan:
+        """Return the plan with payloads that are protected last, as they are written."""
+        edits = self.protection.edits(plan.declaration)
+        if not edits.steps:
+            return plan
+        # Edits of large payloads do not apply: Redis extends no payload with compressed arguments.
+        if not edits.min_bytes:
+            check_accumulation(plan.declaration)
+        if plan.deduplication is not None:
+            plan.deduplication.on_dropped = edits.undo
+        return plan._replace(payloads=EditedPayloads(plan.payloads, edits))
 
     def _payloads_of(
         self, declaration: Declaration, options: Mapping[str, Any], shard: Shard, queue: str

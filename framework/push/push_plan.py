@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
-from framework.declare.request import CHUNK_SIZE, BulkRequest, DueTime, json_chunks
+from framework.declare.request import CHUNK_SIZE, NO_OPTIONS, BulkRequest, DueTime, json_chunks
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.process_clock import process_clock
 from framework.push.argument_checks import SizeLimiter, StrictArgumentsCheck
@@ -45,6 +45,10 @@ class PushPlan(NamedTuple):
     deduplication: Deduplication | None
     recorder: PushRecorder | None = None
     """Records the jobs of a tracked class before they are written."""
+    queue: str = ""
+    """The queue of the route."""
+    options: Mapping[str, Any] = NO_OPTIONS
+    """The options of the pushes."""
 
     @property
     def destination(self) -> Destination:

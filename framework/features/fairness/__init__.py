@@ -4,6 +4,7 @@ from framework.feature import Feature, Late, LateCommand
 
 FAIRNESS = Feature(
     name="fairness",
+    push=Late("framework.features.fairness.push:add_sub_queues"),
     worker=Late("framework.features.fairness.worker:worker_part"),
     job_commands=(
         LateCommand(

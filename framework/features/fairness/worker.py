@@ -7,9 +7,9 @@ from typing import NamedTuple
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.features.fairness.push import has_sub_queues
 from framework.process.record import read_processes
 from framework.process.worker_parts import ProcessContext, WorkerPart
-from framework.push.sub_queue_payloads import has_sub_queues
 from framework.route.router import Router
 
 

@@ -1,4 +1,4 @@
-"""Give the jobs of a class with ``fair_by`` or ``priority`` their sub-queues: a wrapper around the builder of its payloads."""
+"""Give the jobs of a class with ``fair_by`` or ``priority`` their sub-queues."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
@@ -6,8 +6,10 @@ from typing import Any, TypeAlias, cast
 from framework.declare.declaration import Declaration
 from framework.declare.options import PRIORITIES
 from framework.errors import ArgumentsError
+from framework.push.client import Client
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.protection import WrappedPayloads
+from framework.push.push_plan import PushPlan
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
@@ -22,6 +24,23 @@ _LOG_INTERVAL_S = 60.0
 _FIELD = f'"{SUB_QUEUE}":'.encode()
 
 _Columns: TypeAlias = dict[str, list[int]]
+
+
+def add_sub_queues(plan: PushPlan, client: Client) -> PushPlan:
+    """Let the jobs of a class with ``fair_by`` or ``priority`` go to the sub-queues of its queue. Raises ArgumentsError."""
+    declaration, options = plan.declaration, plan.options
+    if PRIORITY in options:
+        _check_priority(declaration, options)
+    if has_sub_queues(declaration):
+        # A queue that the push chooses has none.
+        if plan.queue != client.route(declaration).queue:
+            return plan
+    # Another program's class: its processes know of the levels.
+    elif PRIORITY not in options:
+        return plan
+    level = None if client.has_middleware else options.get(PRIORITY, declaration.priority)
+    payloads = SubQueuePayloads(plan.payloads, declaration, plan.queue, client.decompressed_limit, level)
+    return plan._replace(payloads=payloads)
 
 
 class SubQueuePayloads(WrappedPayloads):
@@ -108,7 +127,7 @@ def has_sub_queues(declaration: Declaration) -> bool:
     return declaration.fair_by is not None or declaration.priority is not None
 
 
-def check_priority(declaration: Declaration, options: Mapping[str, Any]) -> None:
+def _check_priority(declaration: Declaration, options: Mapping[str, Any]) -> None:
     """Refuse the option ``priority`` for a class without the attribute: no process would look for its jobs.
 
     Raises:
