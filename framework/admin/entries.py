@@ -92,7 +92,8 @@ def script_word(action: EntryAction) -> str:
     return _SCRIPT_WORDS[action]
 
 
-# Decision 221: operators act without the application's code.
+# Operators act without the application's code: at night they have a shell, and not always the application. One script moves an entry,
+# found by its bytes; Sidekiq's data API removes it and pushes it again, and a crash in between loses the job.
 def plan_action(
     kind: JobSetKind, action: EntryAction, member: bytes, now: float, decoded_limit: int, delay_s: float = 0.0
 ) -> PlannedAction | Refusal:

@@ -206,7 +206,7 @@ _MAX_FOREIGN_DELAY_S = 5.0
 _MAX_NAMES = 1_000
 
 
-# Decision 160: a job of an unknown class waits and spends no retry.
+# A job of an unknown class spends no retry: a rolling deploy, or a queue shared with Ruby, would use them up. Its lock stays.
 class UnknownClassDelays:
     """Decide how long such a job waits. Safe from any thread.
 

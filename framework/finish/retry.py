@@ -88,7 +88,7 @@ class RetryPolicy:
         count = self._count_failure(payload, worker, error)
         if limit is None:
             return Delete(payload, args)
-        # Decision 10: a business error is not a failure of the system.
+        # No retry changes a refusal by the business; in the dead set refusals hid real deaths, in stat:failed they raised alarms.
         if has_type(error, BusinessError):
             return self._kill_or_delete(payload, worker, error, args, business=True)
         if self._exhausted(payload, worker, count, limit):

@@ -20,7 +20,7 @@ _UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 """Errors under which Redis takes no write at all, so no acknowledgement either."""
 
 
-# Decision 55: the status of a job never decides about the job.
+# The status of a job never decides about the job. Without its key it is unknown; at GitLab a missing key reads as completed.
 class StatusWriter:
     """Write the states of one shard's jobs; ``on_write_failed`` is called for a state that was not written."""
 

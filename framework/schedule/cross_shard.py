@@ -102,7 +102,8 @@ class ShardTransfer:
     """As in ``DueAction``."""
 
 
-# Decision 25: a job changes shards under a token.
+# No move between two servers is atomic. The job is marked on its old shard with a token; the new shard writes it with a guard key of
+# that token; then the old one removes it. It runs twice only if its old shard is away for a day in between.
 class CrossShardTransfer:
     """Transfer jobs from ``local_shard``, whose client is ``client``, to the others of ``shards``."""
 

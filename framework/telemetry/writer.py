@@ -37,7 +37,8 @@ _RETRY_S = 0.02
 _CLOSED_ERRORS = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
 
 
-# Decision 11: lines are written in batches, and dropped lines are counted.
+# The end of a job is logged before its acknowledgement: after a kill a line may appear twice, and no job is gone without a trace.
+# Lines are written in batches; when the output accepts nothing, the oldest are dropped and counted.
 class LogWriter:
     """Take lines from any thread and write them in order, whole lines only.
 

@@ -5,7 +5,7 @@ import inspect
 import re
 import subprocess
 import sys
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +154,10 @@ def test_attributes_settings_and_scripts_stand_in_files_of_the_same_names() -> N
         assert path.name == "attributes.py" or "(TypedDict, total=False)" not in text, path
     for path in FOLDER.rglob("*.lua"):
         assert path.relative_to(FOLDER).parts[1] == "scripts", path
+
+
+def test_page_of_rooms_names_every_field_of_a_record() -> None:
+    page = (FOLDER.parent.parent / "docs" / "internals" / "rooms.md").read_text()
+    assert [one.name for one in fields(Feature) if f"`{one.name}`" not in page.partition("The files of a room")[0]] == [
+        "name"
+    ]

@@ -50,7 +50,8 @@ def flag_always_on(shard: str, flag: str) -> bool:
     return True
 
 
-# Decision 120: the script that writes a job takes its lock. The key names the method that runs the job, because two versions may
+# The script that writes a job takes its lock, after all middlewares: a push that is refused later leaves no lock behind.
+# The key names the method that runs the job, because two versions may
 # use the same positions for other values.
 class Deduplicator:
     """Make the lock requests of jobs. Shared between threads.
