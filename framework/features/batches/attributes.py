@@ -7,6 +7,7 @@ from framework.declare.options import LINKING
 from framework.declare.request import JobRequest
 from framework.declare.validators import InvalidValue, Validator
 from framework.features.batches.batch import Batch, BatchEvent, batch_of, event_of
+from framework.features.batches.calls import as_setter
 from framework.types import Payload
 
 
@@ -29,8 +30,7 @@ class BatchMember:
 
 
 def _check_link(value: Any) -> Any:
-    # Setters and workers are known by what they have: this module stands below them.
-    if isinstance(value, JobRequest) or hasattr(value, "_aw_setter") or hasattr(value, "request"):
+    if isinstance(value, JobRequest) or as_setter(value) is not None:
         return cast("Any", value)
     raise InvalidValue(LINK.allowed)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from framework.async_twin import async_twin
 from framework.declare.request import P, Performs
-from framework.declare.setter import CoreSetter, setter_of
+from framework.declare.setter import CoreSetter
 from framework.declare.validators import InvalidValue, queue
 from framework.errors import BatchError
-from framework.features.batches.calls import BatchFacts, batches, collecting, current_block
+from framework.features.batches.calls import BatchFacts, as_setter, batches, collecting, current_block
 from framework.features.batches.payload import EVENTS, BatchEventName, kept_values, new_bid
 from framework.text import format_count
-from framework.typeguards import is_class, is_text, short_repr
+from framework.typeguards import is_text, short_repr
 from framework.types import Jid
 from framework.wire.job import BATCH_EVENT, bid_of, is_bid
 
@@ -378,11 +378,10 @@ def _check_autoflush(count: object) -> int:
 
 
 def _check_callback(event: str, callback: object) -> CoreSetter[Any]:
-    if isinstance(callback, CoreSetter):
-        return cast("CoreSetter[Any]", callback)
-    if is_class(callback) and hasattr(callback, "_aw_setter"):
-        return setter_of(callback)
-    raise TypeError(f"on_{event}({short_repr(callback)}): give a worker class, or Worker.set(...)")
+    setter = as_setter(callback)
+    if setter is None:
+        raise TypeError(f"on_{event}({short_repr(callback)}): give a worker class, or Worker.set(...)")
+    return setter
 
 
 def _check_queue(name: object) -> str:

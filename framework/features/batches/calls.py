@@ -16,6 +16,7 @@ from framework.declare.request import BulkRequest, JobRequest, PushRequest, Rout
 from framework.declare.setter import CoreSetter, setter_of
 from framework.feature import Late
 from framework.features.batches.payload import BatchEventName, Callback, new_bid
+from framework.typeguards import is_class
 from framework.types import Jid, JobState
 
 if TYPE_CHECKING:
@@ -186,7 +187,13 @@ def _callback_request(callback: Any, jid: Jid) -> PushRequest:
     if isinstance(callback, JobRequest):
         given = cast("JobRequest[Any]", callback)
         return PushRequest(given.declaration, given.args)
-    setter: CoreSetter[Any] = (
-        cast("CoreSetter[Any]", callback) if isinstance(callback, CoreSetter) else setter_of(callback)
-    )
+    setter = as_setter(callback)
+    assert setter is not None, "the option was checked"  # noqa: S101
     return setter.request(jid)
+
+
+def as_setter(value: object) -> CoreSetter[Any] | None:
+    """Return ``Worker.set(...)``, or that of a worker class; ``None`` for anything else."""
+    if isinstance(value, CoreSetter):
+        return cast("CoreSetter[Any]", value)
+    return setter_of(value) if is_class(value) and hasattr(value, "_aw_setter") else None

@@ -14,19 +14,20 @@ from framework.async_twin import async_twin
 from framework.declare import port, registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import P, bind_all
-from framework.declare.setter import CoreSetter, setter_of
+from framework.declare.setter import CoreSetter
 from framework.declare.validators import InvalidValue
 from framework.declare.validators import queue as check_queue
 from framework.errors import ArgumentsError, WorkflowError
 from framework.feature import Late
 from framework.features.batches.batch import EXPIRES_IN, check_expiry, check_text
+from framework.features.batches.calls import as_setter
 from framework.features.workflows.definition import (
     StepCondition,
     is_step_name,
     is_workflow_id,
 )
 from framework.text import did_you_mean
-from framework.typeguards import is_class, short_repr
+from framework.typeguards import short_repr
 
 if TYPE_CHECKING:
     from framework.features.workflows.push import Workflows
@@ -419,13 +420,11 @@ class Workflow:
                     f"step {step.name!r}: no class {worker!r} is loaded{hint}. Import its module, or give the class"
                 )
             worker = found
-        if is_class(worker) and hasattr(worker, "_aw_setter"):
-            worker = setter_of(worker)
-        if not isinstance(worker, CoreSetter):
+        setter = as_setter(worker)
+        if setter is None:
             raise self._error(
                 f"step {step.name!r}: {short_repr(worker)} is no worker class, Worker.set(...) or name of a class"
             )
-        setter: CoreSetter[Any] = worker
         if setter.options.get("sync"):
             raise self._error(f"step {step.name!r}: set(sync=True) runs jobs here; leave out sync")
         return setter
