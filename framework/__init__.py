@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from framework.features.cron.cron_worker import CronWorker
     from framework.features.iteration.iterable import IterableWorker
     from framework.features.leases.reenqueuer import ReenqueuerWorker
+    from framework.features.results.calls import aresult, result
     from framework.function_jobs import background
-    from framework.results import aresult, result
     from framework.wire.job import Job
     from framework.wiring.client import boot
 
@@ -77,12 +77,12 @@ _MODULES = {
     "LimitedCapacityWorker": "framework.features.concurrency.limited_capacity",
     "acancel": "framework.cancellation",
     "aenqueue": "framework.by_name",
-    "aresult": "framework.results",
+    "aresult": "framework.features.results.calls",
     "background": "framework.function_jobs",
     "boot": "framework.wiring.client",
     "cancel": "framework.cancellation",
     "enqueue": "framework.by_name",
-    "result": "framework.results",
+    "result": "framework.features.results.calls",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""
 

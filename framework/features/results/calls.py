@@ -1,7 +1,8 @@
-"""Call jobs: push one, and wait for what its ``perform`` returns."""
+"""Call jobs: push one, and wait for what its ``perform`` returns; read the result of a job by its id."""
 
 import asyncio
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+import time
+from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from datetime import timedelta
@@ -18,13 +19,16 @@ from framework.declare.validators import InvalidValue
 from framework.errors import (
     ArgumentsError,
     MisuseError,
+    ResultExpiredError,
     ResultTimeoutError,
+    UnknownResultError,
 )
 from framework.feature import Late
 from framework.features.results.payload import MAX_TTL_S, RESULT, result_request, state_ttl_s
 from framework.typeguards import short_repr
 from framework.types import Jid
 from framework.wire.answers import CallEnd, stored_end, value_of
+from framework.wire.job import check_jid
 
 if TYPE_CHECKING:
     from framework.features.results.store import JobResults
@@ -265,3 +269,68 @@ async def _watched(results: "JobResults", jid: Jid, request: PushRequest) -> "Fu
 async def _in_loop(future: "Future[bytes]") -> bytes:
     # Shielded: the end of one waiter must not end the future of another.
     return await asyncio.shield(asyncio.wrap_future(future))
+
+
+_NOT_ENDED = frozenset({"queued", "running", "retrying"})
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 1.0
+_WAITING = object()
+"""The job has not ended."""
+
+
+def result(jid: Jid, timeout: timedelta | float | None = None) -> Any:
+    """Return the result of a job that was pushed with ``call``, or whose class has ``keep_result``.
+
+    Without a ``timeout`` it looks once and does not wait: what a browser needs that asks again. Each look is one round trip to each
+    shard, and a wait looks more and more seldom, at least once a second.
+
+    Raises:
+        ResultTimeoutError: the job has not ended: it waits, runs, or waits for its retry.
+        JobEndedError: it has ended without a result; its subclasses say how.
+        ResultExpiredError: it has ended, and its result is not kept any more.
+        UnknownResultError: no job that keeps its result has this id.
+        ShardUnavailableError: a shard does not answer, and no other one has the result.
+    """
+    if timeout is not None and running_loop() is not None:
+        raise MisuseError(
+            "framework.result", "a wait would stop the event loop: write await framework.aresult(jid, timeout)"
+        )
+    for pause_s in _pauses(check_jid(jid), timeout):
+        found = _look(jid)
+        if found is not _WAITING:
+            return found
+        time.sleep(pause_s)
+    raise _late(jid, timeout)
+
+
+async def aresult(jid: Jid, timeout: timedelta | float | None = None) -> Any:  # noqa: ASYNC109
+    """Return the result as ``result``, while the event loop goes on. It may be cancelled."""
+    for pause_s in _pauses(check_jid(jid), timeout):
+        found = await asyncio.to_thread(_look, jid)
+        if found is not _WAITING:
+            return found
+        await asyncio.sleep(pause_s)
+    raise _late(jid, timeout)
+
+
+def _look(jid: Jid) -> Any:
+    """Return the result, or ``_WAITING`` if the job has not ended. Raises as ``result``."""
+    answer, state = port.current().service(RESULTS).find(jid)
+    if answer is not None:
+        return value_of("", jid, stored_end(answer))
+    if state in _NOT_ENDED:
+        return _WAITING
+    raise UnknownResultError(jid) if state == "unknown" else ResultExpiredError(jid, state)
+
+
+def _pauses(jid: Jid, timeout: timedelta | float | None) -> Iterator[float]:
+    """Yield the pause after each look: none after the last one, which is at the end of the time-out."""
+    left_s = 0.0 if timeout is None else seconds_of(f"framework.result({jid!r})", timeout)
+    ends_at, pause_s = time.monotonic() + left_s, _FIRST_WAIT_S
+    while left_s > 0:
+        yield min(pause_s, left_s)
+        left_s, pause_s = ends_at - time.monotonic(), min(2 * pause_s, _LONGEST_WAIT_S)
+    yield 0.0
+
+
+def _late(jid: Jid, timeout: timedelta | float | None) -> ResultTimeoutError:
+    return ResultTimeoutError("", jid, 0.0 if timeout is None else seconds_of("", timeout))
