@@ -2,7 +2,7 @@
 
 from random import Random
 
-from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload
 from framework.wire import keys
 from framework.wire.compress import deflate_arguments

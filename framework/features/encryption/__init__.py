@@ -7,7 +7,7 @@ ENCRYPTION = Feature(
     explain=Late("framework.features.encryption.explain:ProtectionReader"),
     protection=Late("framework.features.encryption.protection:configured_protection"),
     worker=Late("framework.features.encryption.worker:worker_part"),
-    problems=Late("framework.features.encryption.problems:key_problems"),
+    problems=Late("framework.features.encryption.protection:key_problems"),
     commands=(
         LateCommand(
             "encryption",
@@ -17,7 +17,7 @@ ENCRYPTION = Feature(
         LateCommand(
             "payloads",
             "Show and sweep the store of large arguments.",
-            Late("framework.features.encryption.payload_commands:payloads"),
+            Late("framework.features.encryption.commands:payloads"),
         ),
     ),
 )

@@ -20,8 +20,8 @@ from framework.errors import (
     OffloadedArgumentsError,
     PayloadError,
 )
-from framework.features.encryption.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
 from framework.features.encryption.settings import KeySection
+from framework.features.encryption.signatures import KeyVersions, derived, key_name, missing_reason, version_in
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid, Json, Payload
 from framework.version import install_extra

@@ -1,11 +1,12 @@
-"""Protect the payloads of a process with the configured keys and the payload store."""
+"""Protect the payloads of a process with the configured keys and the payload store, and find classes that encrypt without a key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from framework.declare.declaration import Declaration
 from framework.declare.options import application_fields
 from framework.errors import (
+    ConfigurationProblem,
     EncryptionKeyError,
     MissingKeyError,
     OffloadedArgumentsError,
@@ -13,13 +14,12 @@ from framework.errors import (
     PayloadStoreError,
 )
 from framework.features.encryption.arguments import ArgumentEncryption, encryption_of
-from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.blob_store import FolderStore, S3Store
 from framework.features.encryption.offload import PayloadOffload
-from framework.features.encryption.s3_store import S3Store
 from framework.features.encryption.settings import EncryptionSettings, PayloadOffloadSection
-from framework.features.encryption.signatures import PayloadSignatures, payload_signatures
-from framework.features.encryption.stored_state import state_signatures
+from framework.features.encryption.signatures import PayloadSignatures, payload_signatures, state_signatures
 from framework.push.protection import Edits, PayloadProtection
+from framework.route.router import LoadedWorkers
 from framework.settings.base import SettingsBase
 from framework.types import Jid, Json, Payload
 from framework.wire.protected import OFFLOADED, UNSIGNED_STATE, ProtectedArguments, StateSignatures, is_encrypted
@@ -181,3 +181,15 @@ def _offload_to(url: str, threshold: int, *, made_before: bool) -> PayloadOffloa
     store = S3Store(bucket, prefix, endpoint=endpoint, region=region)
     store.load()
     return PayloadOffload(store, url, threshold, made_before=made_before)
+
+
+def key_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
+    """Yield a problem for each class that encrypts, if there is no key."""
+    settings = EncryptionSettings.of(workers.settings)
+    if settings.encryption.secrets:
+        return
+    file = settings.config_file_label("application.yml")
+    message = "{} declares `encrypt = True`: set encryption.keys, which `application-worker encryption new-key` makes"
+    for one in workers.declarations:
+        if one.encrypt:
+            yield ConfigurationProblem(file, "encryption.keys", message.format(one.wire_name))

@@ -1,8 +1,5 @@
 """Sweep the payload store from time to time, as the leader of a shard."""
 
-import time
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -12,7 +9,7 @@ from framework.features.encryption.offload import PayloadOffload
 from framework.features.encryption.protection import open_offload
 from framework.features.encryption.settings import EncryptionSettings
 from framework.process.worker_parts import ProcessContext, WorkerPart
-from framework.settings.model import CoreSettings
+from framework.process_clock import process_clock
 from framework.shard.shards import open_shards
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
@@ -33,36 +30,33 @@ def sweep_period_s(keep_s: float) -> float:
 
 
 class PayloadUpkeep:
-    """Call ``sweep`` in a thread each ``period_s`` while this process leads. ``sweep`` itself agrees with other processes."""
+    """Sweep the store in a thread from time to time while this process leads. The processes of all shards agree on one."""
 
-    def __init__(
-        self,
-        sweep: Callable[[float], None],
-        leads: Callable[[], bool],
-        period_s: float,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._sweep = sweep
-        self._leads = leads
-        self._period_s = period_s
-        self._monotonic = monotonic
+    def __init__(self, process: ProcessContext, offload: PayloadOffload, keep_s: float) -> None:
+        self._process = process
+        self._offload = offload
+        self._keep_s = keep_s
+        self._period_s = period_s = sweep_period_s(keep_s)
         # The first look comes early, because processes may restart more often than the period.
-        self._next = monotonic() + min(60.0, period_s)
+        self._next = process_clock.monotonic() + min(60.0, period_s)
         self._thread: SupervisedThread | None = None
         self._rate = LogRateLimit(_LOG_PERIOD_S)
 
     def step(self) -> None:
         """Begin a sweep in a thread if it is due and this process leads."""
-        if self._monotonic() < self._next or not self._leads() or (self._thread and self._thread.is_alive()):
+        if (
+            process_clock.monotonic() < self._next
+            or not self._process.leads()
+            or (self._thread and self._thread.is_alive())
+        ):
             return
-        self._next = self._monotonic() + min(600.0, self._period_s)
+        self._next = process_clock.monotonic() + min(600.0, self._period_s)
         self._thread = SupervisedThread("payload-sweep", self._work)
         self._thread.start()
 
     def _work(self) -> None:
         try:
-            self._sweep(self._period_s)
+            self._sweep()
         except (OSError, RedisError) as error:
             self._rate.error(
                 "sweep",
@@ -70,6 +64,19 @@ class PayloadUpkeep:
                 "payload_store.sweep_failed",
                 error=error,
             )
+
+    def _sweep(self) -> None:
+        # Of its own and closed again: one sweep in hours needs no connection to every shard meanwhile.
+        shards = open_shards(self._process.settings, role="payload-sweep")
+        try:
+            sweeper = _SWEEPER.load()(self._offload, self._keep_s, {name: shards[name].client for name in shards})
+            if sweeper.claim(self._period_s):
+                found = sweeper.sweep()
+                sweeper.end_claim()
+                if found.deleted:
+                    log_sweep(found.deleted, found.deleted_size)
+        finally:
+            shards.close()
 
 
 def log_sweep(count: int, size: int) -> None:
@@ -88,19 +95,4 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     offload, keep_s = open_offload(settings), settings.payload_offload.keep
     if offload is None:
         return WorkerPart()
-    sweep = partial(_sweep, process.settings, offload, keep_s)
-    return WorkerPart(periodic=(PayloadUpkeep(sweep, process.leads, sweep_period_s(keep_s)).step,))
-
-
-def _sweep(settings: CoreSettings, offload: PayloadOffload, keep_s: float, period_s: float) -> None:
-    # Of its own and closed again: one sweep in hours needs no connection to every shard meanwhile.
-    shards = open_shards(settings, role="payload-sweep")
-    try:
-        sweeper = _SWEEPER.load()(offload, keep_s, {name: shards[name].client for name in shards})
-        if sweeper.claim(period_s):
-            found = sweeper.sweep()
-            sweeper.end_claim()
-            if found.deleted:
-                log_sweep(found.deleted, found.deleted_size)
-    finally:
-        shards.close()
+    return WorkerPart(periodic=(PayloadUpkeep(process, offload, keep_s).step,))

@@ -10,8 +10,7 @@ import click
 
 from framework.all_settings import load
 from framework.command_line import EXIT_FAILED, command
-from framework.features.reliable_push.push_file import VERSION, read_file
-from framework.features.reliable_push.push_folder import is_locked, push_files, set_aside_files
+from framework.features.reliable_push.push_file import VERSION, is_locked, push_files, read_file, set_aside_files
 from framework.features.reliable_push.reliable_push import open_reliable_push
 from framework.private_files import check_folder
 from framework.shard.shards import open_shards

@@ -1,21 +1,78 @@
-"""One file of kept pushes: a header, then a line per push. Its process holds a lock on it until the process ends.
+"""Keep pushes in files of a folder: the calls to the operating system, the form of a file, and who owns it."""
 
-A line begins with ten characters that change in their place, so that a replay needs no space on the disk: the epoch second of the
-first try (zeros: not tried), or the word `done`. Then come a checksum and the push as JSON.
-"""
-
+import fcntl
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from framework.features.reliable_push.file_system import FileSystem
+from framework import private_files
+from framework.errors import UnsafeFileError
 from framework.features.reliable_push.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
-from framework.private_files import make_folder
+from framework.private_files import check_folder, make_folder
 from framework.private_files import read_file as read_private_file
+from framework.telemetry import logs
+
+
+class FileSystem:
+    """Make, write and lock files. Each method raises OSError."""
+
+    def create(self, path: Path) -> int:
+        """Make a file that does not exist, readable for its owner alone; return its descriptor."""
+        return private_files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+    def open(self, path: Path) -> int:
+        """Open a file of this user for reading and writing; return its descriptor."""
+        return private_files.open_file(path, os.O_RDWR)
+
+    def lock(self, descriptor: int) -> bool:
+        """Lock a file until its descriptor is closed or its process ends; return whether no other process has it locked."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def write(self, descriptor: int, data: bytes, offset: int) -> None:
+        """Write all of ``data`` at a place of a file."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until what was written to a file is on its disk."""
+        os.fsync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut a file to a size."""
+        os.ftruncate(descriptor, size)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Give a file another name in its folder."""
+        path.rename(target)
+        self.sync_folder(path.parent)
+
+    def delete(self, path: Path) -> None:
+        """Delete a file."""
+        path.unlink()
+
+    def sync_folder(self, folder: Path) -> None:
+        """Wait until the names of the files in a folder are on its disk."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
 
 VERSION = 1
 """The version of the format. A file of another version is left to the release that wrote it."""
@@ -237,3 +294,114 @@ def _is_same(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+# A process makes a file in far less time.
+_CREATION_S = 60.0
+
+
+def push_files(folder: Path) -> list[Path]:
+    """Return the files of kept pushes in a folder, the oldest first; none if there is no such folder."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def set_aside_files(folder: Path) -> list[Path]:
+    """Return the files that were set aside because of damage."""
+    return sorted(folder.glob(f"*{SUFFIX}{DAMAGED}"))
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a running process has a file of kept pushes. Raises OSError."""
+    files = FileSystem()
+    descriptor = files.open(path)
+    try:
+        return not files.lock(descriptor)
+    finally:
+        files.close(descriptor)
+
+
+def take_over_files(folder: Path, files: FileSystem, own: Collection[Path]) -> Sequence[PushFile]:
+    """Lock and return the files of ended processes; ``own`` are files of this process.
+
+    A file without a readable header is set aside. A file of another version, or one that cannot be opened, stays as it is. Both are
+    logged. So is a folder into which other users may write: none of its files is read.
+    """
+    try:
+        check_folder(folder)
+    except OSError as error:
+        _log_unsafe(error)
+        return []
+    _delete_unfinished(folder, files)
+    taken: list[PushFile] = []
+    for path in push_files(folder):
+        if path in own:
+            continue
+        try:
+            found = PushFile.take_over(path, files)
+            if found is not None and _is_usable(found):
+                taken.append(found)
+        except FileNotFoundError:
+            # Its process has replayed it meanwhile.
+            continue
+        except UnsafeFileError as error:
+            _log_unsafe(error)
+        except OSError as error:
+            _log_unreadable(path, "it cannot be opened. Give this user the right to read and write it", error)
+    return taken
+
+
+def remove_file(file: PushFile) -> None:
+    """Delete a file without pushes; set it aside if lines of it are damaged."""
+    damaged = file.damaged
+    try:
+        file.remove()
+    except OSError as error:
+        file.close()
+        _log_unreadable(file.path, "all of its pushes are replayed, but it cannot be deleted. Delete it", error)
+        return
+    if damaged:
+        count = f"{damaged:,} of its pushes are damaged and were not replayed"
+        _log_set_aside(file.path, f"{count}. Look for their jobs in the file {file.path}{DAMAGED}")
+
+
+def _is_usable(file: PushFile) -> bool:
+    if file.version == VERSION:
+        logs.logger().info(
+            "pushes that an ended process kept are taken over",
+            event_name="push.file_taken_over",
+            file=str(file.path),
+            owner=file.owner,
+            jobs=file.kept_jobs,
+        )
+        return True
+    if file.version is None:
+        file.set_aside()
+        _log_set_aside(file.path, f"it has no readable header. Look for its jobs in the file {file.path}{DAMAGED}")
+        return False
+    file.close()
+    _log_unreadable(file.path, f"its format is version {file.version!r}. Start the release that wrote it", None)
+    return False
+
+
+def _delete_unfinished(folder: Path, files: FileSystem) -> None:
+    """Delete files whose process ended before it gave them their final name: they have no push."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _CREATION_S and not is_locked(path):
+                files.delete(path)
+
+
+def _log_set_aside(path: Path, reason: str) -> None:
+    logs.logger().error(
+        f"a file of kept pushes was set aside: {reason}", event_name="push.file_set_aside", file=str(path)
+    )
+
+
+def _log_unsafe(error: OSError) -> None:
+    logs.logger().error(f"kept pushes are not replayed: {error}", event_name="push.file_left", error=error)
+
+
+def _log_unreadable(path: Path, reason: str, error: OSError | None) -> None:
+    logs.logger().error(
+        f"a file of kept pushes stays as it is: {reason}", event_name="push.file_left", file=str(path), error=error
+    )

@@ -11,11 +11,9 @@ from pathlib import Path
 from weakref import WeakSet
 
 from framework.errors import ShardUnavailableError
-from framework.features.reliable_push.file_system import FileSystem
 from framework.features.reliable_push.kept_push import KeptPush
-from framework.features.reliable_push.push_file import PushFile
-from framework.features.reliable_push.push_folder import remove_file, take_over_files
-from framework.features.reliable_push.replay_round import ReplayProgress, ReplayRound
+from framework.features.reliable_push.push_file import FileSystem, PushFile, remove_file, take_over_files
+from framework.features.reliable_push.replay import ReplayProgress, ReplayRound
 from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.process_clock import process_clock
 from framework.push.job_batch import JobBatch, PushFallback

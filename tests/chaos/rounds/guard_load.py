@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from framework import ApplicationWorker
-from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
 from framework.features.encryption.sweep import PayloadSweeper
 from tests.chaos.rounds.account import Account, Run, account, runs_of

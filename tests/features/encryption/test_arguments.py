@@ -7,7 +7,7 @@ import pytest
 
 from framework.errors import ConfigurationError, MissingKeyError, PayloadError
 from framework.features.encryption.arguments import ArgumentEncryption
-from framework.features.encryption.key_versions import KeyVersions
+from framework.features.encryption.signatures import KeyVersions
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps
 

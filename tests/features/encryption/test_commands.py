@@ -6,7 +6,7 @@ import json
 import pytest
 
 from framework.features.encryption.arguments import ArgumentEncryption
-from framework.features.encryption.key_versions import KeyVersions
+from framework.features.encryption.signatures import KeyVersions
 from framework.wire import keys
 from framework.wire.json import dumps
 from tests.harness import ROOT

@@ -9,12 +9,10 @@ import pytest
 
 from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError, UnsafeFileError
 from framework.features.encryption.arguments import ArgumentEncryption
-from framework.features.encryption.folder_store import FolderStore
-from framework.features.encryption.key_versions import KeyVersions
+from framework.features.encryption.blob_store import FolderStore, S3Store
 from framework.features.encryption.offload import PayloadOffload, blob_name
 from framework.features.encryption.protection import ConfiguredProtection
-from framework.features.encryption.s3_store import S3Store
-from framework.features.encryption.signatures import PayloadSignatures
+from framework.features.encryption.signatures import KeyVersions, PayloadSignatures
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps, loads
 from tests.harness import forked

@@ -6,8 +6,7 @@ from framework.errors import MissingKeyError, PayloadError
 from framework.features.batches.payload import KEPT
 from framework.features.cron.payload import CRON
 from framework.features.encryption import signatures as signatures_module
-from framework.features.encryption.key_versions import KeyVersions
-from framework.features.encryption.signatures import PayloadSignatures
+from framework.features.encryption.signatures import KeyVersions, PayloadSignatures
 from framework.features.results.payload import RESULT
 from framework.telemetry.context import CORRELATION_ID
 from framework.wire.job import BATCH_EVENT, BID

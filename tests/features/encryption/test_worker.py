@@ -1,27 +1,41 @@
 """The periodic sweep of the payload store: by a leader alone, and no more often than all processes together may."""
 
-from framework.features.encryption.folder_store import FolderStore
+from types import SimpleNamespace
+
+import pytest
+
+from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload
 from framework.features.encryption.sweep import PayloadSweeper
 from framework.features.encryption.worker import PayloadUpkeep, sweep_period_s
+from framework.process_clock import process_clock
 from tests.harness import until
 
 
-def test_leader_sweeps_once_in_a_period(tmp_path):
-    now, leads, sweeps = [1_000.0], [False], []
+@pytest.fixture
+def now():
+    seconds = [1_000.0]
+    with process_clock.override(monotonic=lambda: seconds[0]):
+        yield seconds
+
+
+def test_leader_sweeps_once_in_a_period(tmp_path, now, monkeypatch):
+    leads, sweeps = [False], []
     store = PayloadOffload(FolderStore(tmp_path), "", 1)
     sweeper = PayloadSweeper(store, 86_400, {}, lambda: now[0])
 
-    def sweep(period_s):
-        sweeps.append(sweeper.claim(period_s))
+    period = sweep_period_s(86_400)
+    assert period == 21_600
+
+    def sweep():
+        sweeps.append(sweeper.claim(period))
         if len(sweeps) == 1:
             raise OSError("the store is away")
         if sweeps[-1]:
             sweeper.end_claim()
 
-    period = sweep_period_s(86_400)
-    assert period == 21_600
-    upkeep = PayloadUpkeep(sweep, lambda: leads[0], period, monotonic=lambda: now[0])
+    upkeep = PayloadUpkeep(SimpleNamespace(leads=lambda: leads[0]), store, 86_400)
+    monkeypatch.setattr(upkeep, "_sweep", sweep)
 
     def step(seconds, count):
         now[0] += seconds

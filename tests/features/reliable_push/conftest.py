@@ -6,8 +6,7 @@ import os
 import pytest
 
 from framework.declare import port, registry
-from framework.features.reliable_push.file_system import FileSystem
-from framework.features.reliable_push.push_folder import push_files
+from framework.features.reliable_push.push_file import FileSystem, push_files
 from framework.features.reliable_push.reliable_push import KeepLimits, ReliablePush
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from framework.features.reliable_push.push_folder import push_files, set_aside_files
+from framework.features.reliable_push.push_file import push_files, set_aside_files
 from framework.wire import keys
 from tests.harness import ROOT, until
 

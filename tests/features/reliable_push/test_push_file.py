@@ -6,8 +6,7 @@ import pytest
 
 from framework.errors import ShardUnavailableError
 from framework.features.reliable_push.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
-from framework.features.reliable_push.push_file import read_file
-from framework.features.reliable_push.push_folder import set_aside_files
+from framework.features.reliable_push.push_file import read_file, set_aside_files
 from framework.push.job_batch import JobBatch
 from framework.wire.status_key import TrackedJob
 from tests.features.reliable_push.conftest import DOWN, Producer

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from framework.cli.main import main
 from framework.features.batches import keys as batch_keys
 from framework.features.batches.payload import Callback
-from framework.features.encryption.folder_store import FolderStore
+from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload
 from framework.wire import keys
 from framework.wire.compress import deflate_arguments

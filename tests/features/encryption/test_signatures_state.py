@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from framework.errors import MissingKeyError, PayloadError, StateRefusedError
-from framework.features.encryption.key_versions import KeyVersions
-from framework.features.encryption.stored_state import KeyedStateSignatures
+from framework.features.encryption.signatures import KeyedStateSignatures, KeyVersions
 from framework.wire.protected import UNSIGNED_STATE, StatePlace
 from tests.reference_pages import text_of
 
