@@ -5,7 +5,6 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,7 +13,6 @@ import yaml
 
 from demo.receiver import Receiver, receiving
 from framework import ApplicationWorker, BusinessError
-from framework.application_worker import ATTRIBUTES
 from framework.declare import registry
 from framework.testing import assert_idempotent, is_json
 from tests.tables import each_row
@@ -126,41 +124,12 @@ def test_example_has_a_test_of_its_domain(worker: Worker) -> None:
 # --- the guide's page ------------------------------------------------------------------------------------------------
 
 PAGE = (ROOT / "docs" / "learn" / "examples.md").read_text()
-ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(\S+?/workers/(\S+)\.py\))? ?\| `(\w+) = (.+?)` \| .+ \|$", re.MULTILINE)
-
-
-def page_rows() -> list[tuple[str, str, str]]:
-    """Return the class, the attribute and the value of each row; a row without a class belongs to the class above."""
-    found: list[tuple[str, str, str]] = []
-    for name, _, attribute, value in ROW.findall(PAGE):
-        found.append((name or found[-1][0], attribute, value))
-    return found
+LINK = re.compile(r"\[`(\w+)`\]\(\S+?/workers/(\S+)\.py\)")
 
 
 def test_examples_page_has_every_worker() -> None:
-    places = {(name, path.replace("/", ".")) for name, path, *_ in ROW.findall(PAGE) if name}
+    places = {(name, path.replace("/", ".")) for name, path in LINK.findall(PAGE)}
     assert places == {(worker.__name__, worker.__module__.removeprefix("workers.")) for worker in every_worker()}
-    assert sum(line.startswith("| ") for line in PAGE.splitlines()) == len(page_rows()) + PAGE.count("| Worker |")
-
-
-@each_row(("name", "attribute", "value"), page_rows())
-def test_examples_page_agrees_with_declarations(name: str, attribute: str, value: str) -> None:
-    (worker,) = (worker for worker in every_worker() if worker.__name__ == name)
-    declared = getattr(worker, attribute)
-    if value.endswith("(...)"):
-        assert type(declared).__name__ == value.removesuffix("(...)")
-    else:
-        assert declared == eval(value, {"timedelta": timedelta})
-
-
-def test_examples_page_has_every_used_attribute() -> None:
-    own = {
-        name
-        for worker in every_worker()
-        for name in ATTRIBUTES
-        if getattr(worker, name) != getattr(ApplicationWorker, name)
-    }
-    assert own - {"feature_category"} == {attribute for _, attribute, _ in page_rows()}
 
 
 # --- two runs have the result of one ----------------------------------------------------------------------------------
