@@ -16,9 +16,9 @@ from framework import middleware
 from framework.all_settings import load
 from framework.declare import registry
 from framework.errors import JobProcessError
+from framework.features.isolation.channel import SERVER_MODULE
 from framework.features.isolation.job_process import JobTools, run_job
 from framework.features.isolation.server import JobServer
-from framework.features.isolation.server_process import SERVER_MODULE
 from framework.middleware.chain import Call
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.wiring.client import connect

@@ -15,7 +15,7 @@ from framework.execute.policy_decision import GroupAdmission
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
-from framework.features.isolation.runs import IsolatedRuns
+from framework.features.isolation.worker import IsolatedRuns
 from framework.features.iteration.store import Iterations
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder

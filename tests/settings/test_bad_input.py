@@ -10,7 +10,7 @@ import pytest
 from framework.all_settings import Settings, load
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.features.health.settings import HealthSection
-from framework.features.isolation.server_process import MARK_VARIABLE
+from framework.features.isolation.worker import MARK_VARIABLE
 from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.signals import SUPERVISOR_VARIABLE, TERMINAL_VARIABLE

@@ -24,17 +24,16 @@ from framework.errors import JobMemoryError, JobProcessError, OverLimit
 from framework.execute.outcomes import call_backoff
 from framework.execute.perform import JobCaller, exit_forked_child, new_instance
 from framework.execute.timeouts import Timeouts
-from framework.features.isolation.channel import MessageReader, encoded_object
-from framework.features.isolation.remote_error import described
-from framework.features.isolation.system import (
+from framework.features.isolation.channel import MessageReader, described, encoded_object
+from framework.features.isolation.server import (
     adopt_orphans,
     end_with_parent,
     limit_memory,
     use_reserve,
     used_memory,
 )
+from framework.features.profiling.profiler import Profiles
 from framework.features.profiling.store import JobProfile
-from framework.features.profiling.worker import Profiles
 from framework.finish.answers import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck

@@ -2,26 +2,96 @@
 
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Never, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Never, ParamSpec, Protocol, Unpack, cast
 
-from framework.application_worker import ApplicationWorker
+from framework.application_worker import ApplicationWorker, PushOptions, Setter
 from framework.declare import check
 from framework.declare.annotations import resolve_annotations
 from framework.declare.progress import JobProgress, StopReason
+from framework.declare.request import JobRequest
 from framework.declare.signature import check_method, check_self_parameter
 from framework.declare.validators import ErrorCollector, InvalidValue
 from framework.declare.worker import CoreWorker
 from framework.errors import DeclarationError
-from framework.features.iteration.iterable_pushes import IterablePushes
 from framework.features.iteration.run import IterationRun, iterate, iterate_async
 from framework.text import nearest
 from framework.typeguards import qualified_name
+from framework.types import Jid
 
 _PERFORM, _BUILD, _EACH, _CURSOR = "perform", "build_enumerator", "each_iteration", "cursor"
 _HOOKS = ("on_start", "on_resume", "on_stop", "on_cancel", "on_complete")
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+P = ParamSpec("P")
+
+
+class Iterates(Protocol[P]):
+    """Represent a worker whose ``each_iteration`` takes an item and P. Type checkers compare pushes with it."""
+
+    def each_iteration(self, item: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Process one item."""
+
+
+class IterablePushes:
+    """The push methods, for type checkers: they take the arguments of ``each_iteration`` behind its item. At run time it is empty."""
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def arguments(cls: type[Iterates[P]], *args: P.args, **kwargs: P.kwargs) -> JobRequest[P]:
+            """Return one job for ``perform_bulk_for``."""
+            ...
+
+        @classmethod
+        def perform_async(cls: type[Iterates[P]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+            """Push the job."""
+            ...
+
+        @classmethod
+        def perform_in(
+            cls: type[Iterates[P]], delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Jid | None:
+            """Push the job, due after ``delay``."""
+            ...
+
+        @classmethod
+        def perform_at(
+            cls: type[Iterates[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Jid | None:
+            """Push the job, due at ``when``."""
+            ...
+
+        @classmethod
+        def perform_inline(cls: type[Iterates[P]], *args: P.args, **kwargs: P.kwargs) -> None:
+            """Run the job in this process."""
+            ...
+
+        @classmethod
+        def set(cls: type[Iterates[P]], **options: Unpack[PushOptions]) -> Setter[P]:
+            """Return an object with the same push methods and these options."""
+            ...
+
+        @classmethod
+        async def aperform_async(cls: type[Iterates[P]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+            """Push the job, in a thread."""
+            ...
+
+        @classmethod
+        async def aperform_in(
+            cls: type[Iterates[P]], delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Jid | None:
+            """Push the job, due after ``delay``, in a thread."""
+            ...
+
+        @classmethod
+        async def aperform_at(
+            cls: type[Iterates[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Jid | None:
+            """Push the job, due at ``when``, in a thread."""
+            ...
 
 
 class IterableWorker(IterablePushes, ApplicationWorker, abstract=True):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from framework import ApplicationWorker
 from framework.declare import port, registry
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
-from framework.features.isolation.runs import LOST_PROCESSES
+from framework.features.isolation.worker import LOST_PROCESSES, ServerProcess, wait_until_ready
 from framework.features.limiters.store import LimiterStore
 from framework.telemetry.counters import counters
 from framework.wire import keys
@@ -244,3 +245,27 @@ def test_turn_of_a_suspect_begins_when_its_process_can(bench, redis, tmp_path, m
     assert len(redis.hkeys(keys.process(IDENTITY))) == 1, "only the start of the other suspect is noted"
     (tmp_path / "free").touch()
     assert end_line(bench, "isolated")["job_status"] == "done"
+
+
+def test_server_process_ends_with_its_socket_and_writes_nothing(capfd):
+    server = ServerProcess()
+    # The byte that says that it is ready stays unread, so the end of the socket is an error (ECONNRESET) at the other end.
+    wait_until_ready(os.dup(server.open().fileno()), 60.0, lambda: False)
+    process = server.popen
+    server.close()
+    assert process.wait(60) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_signals_at_the_end_of_the_server_write_nothing(capfd, _):
+    server = ServerProcess()
+    wait_until_ready(os.dup(server.open().fileno()), 60.0, lambda: False)
+    process = server.popen
+    server.forget()
+    # As the system does when the thread that started it ends, and a supervisor to the whole group.
+    with suppress(ProcessLookupError):
+        while process.returncode is None:
+            os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert capfd.readouterr() == ("", "")
