@@ -138,7 +138,7 @@ class FetchPipeline:
         self._lock = threading.Lock()
         self._rotation = QueueRotation(order)
         self.prefetch = Prefetch()
-        self._error_rate = ErrorRateLimit(events.pipeline_failed)
+        self._error_rate = ErrorRateLimit(events)
         self._sent_at = 0.0
         self.acknowledging_since = 0.0
         """When a thread last began to acknowledge and wait. A watchdog reads it: a thread that tries again does not hang."""
@@ -372,8 +372,8 @@ class ErrorRateLimit:
     Errors are counted by type and location. For one thread at a time.
     """
 
-    def __init__(self, on_error: Callable[[Exception, int], None]) -> None:
-        self._on_error = on_error
+    def __init__(self, events: FetchEvents) -> None:
+        self._events = events
         self._seen: dict[_Location, deque[float]] = {}
 
     def record(self, error: Exception) -> None:
@@ -385,7 +385,7 @@ class ErrorRateLimit:
         times = self._seen.setdefault(location, deque(maxlen=MAX_ERRORS))
         now = time.monotonic()
         times.append(now)
-        self._on_error(error, sum(now - at <= WINDOW_S for at in times))
+        self._events.pipeline_failed(error, sum(now - at <= WINDOW_S for at in times))
         if len(times) == MAX_ERRORS and now - times[0] <= WINDOW_S:
             raise error
 

@@ -174,17 +174,17 @@ class BlockingQueues:
         client: "redis.Redis",
         names: Collection[str],
         orders: Sequence[QueueOrder],
-        running: Callable[[], Sequence[UnitOfWork]],
+        capsules: Capsules,
     ) -> None:
         self._client = client
-        self._running = running
+        self._capsules = capsules
         self._behind = _queues_behind(names, orders)
 
     def blocked(self) -> set[str]:
         """Return the queues that wait now. Raises redis errors."""
         if not self._behind:
             return set()
-        busy = {unit.queue for unit in self._running()} & self._behind.keys()
+        busy = {unit.queue for unit in self._capsules.running()} & self._behind.keys()
         busy |= self._with_waiting_jobs(self._behind.keys() - busy)
         if busy != self._behind.keys():
             busy |= self._running_elsewhere() & self._behind.keys()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import redis
 from redis.exceptions import RedisError, ResponseError
@@ -124,23 +124,8 @@ class _TaskProgress:
     stuck_s: float = 0.0
 
 
-class Watched(Protocol):
-    """A periodic task, or another thread of the framework."""
-
-    @property
-    def name(self) -> str:
-        """The name in log lines."""
-        ...
-
-    @property
-    def limit_s(self) -> float:
-        """The longest step."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """The number of step starts and step ends so far."""
-        ...
+Watched: TypeAlias = PeriodicTask | SupervisedThread
+"""Both have a name, a limit and the number of step starts and ends so far."""
 
 
 class Watchdog:

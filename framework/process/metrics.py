@@ -1,14 +1,14 @@
 """Write the keys of Sidekiq's Metrics page, of versions 7 and 8, in one pipeline per period."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import redis
 
-from framework.execute.stats import ClassMetrics
+from framework.execute.stats import ClassMetrics, RunningJobs
 from framework.process_clock import process_clock
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
@@ -29,20 +29,20 @@ class _Increment:
 class SidekiqMetrics:
     """Write the metrics of one process, for the given ``versions`` of Sidekiq.
 
-    ``measured`` returns the sums by class since the start of the process. Counts that were sent are never sent again, even after
+    ``runs`` has the sums by class since the start of the process. Counts that were sent are never sent again, even after
     an error: counts may be missing, but none is counted twice.
     """
 
     def __init__(
         self,
         client: "redis.Redis",
-        measured: Callable[[], dict[str, ClassMetrics]],
+        runs: RunningJobs,
         versions: tuple[int, ...],
         *,
         timings: Timings = STANDARD,
     ) -> None:
         self._client = client
-        self._measured = measured
+        self._runs = runs
         self._versions = versions
         self._period_s = timings.metrics_period_s
         self._written: dict[str, ClassMetrics] = {}
@@ -76,7 +76,7 @@ class SidekiqMetrics:
 
     def _increments(self) -> Iterator[_Increment]:
         """Yield the counts of each class since its last write, and remember them as written."""
-        measured = self._measured()
+        measured = self._runs.class_metrics()
         new = [name for name in measured if name not in self._written]
         for name in [*new, *(name for name in self._written if name in measured)]:
             total, before = measured[name], self._written.get(name) or ClassMetrics()

@@ -4,6 +4,7 @@ Liveness asks for a restart when the main thread has stopped. Readiness says whe
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -39,10 +40,10 @@ class WorkerHealth:
         state: SharedState,
         timings: Timings = STANDARD,
         *,
-        has_died: Callable[[], bool] = lambda: False,
+        died: threading.Event | None = None,
     ) -> None:
         self._shard = shard
-        self._has_died = has_died
+        self._died = died or threading.Event()
         self._record = record
         self._state = state
         self._timings = timings
@@ -68,7 +69,9 @@ class WorkerHealth:
 
     def _dead(self) -> list[str]:
         return (
-            ["a thread of the framework died (component.died in the log): the process ends"] if self._has_died() else []
+            ["a thread of the framework died (component.died in the log): the process ends"]
+            if self._died.is_set()
+            else []
         )
 
     def metrics(self) -> HealthAnswer:
@@ -100,7 +103,7 @@ def serve_health(components: ProcessComponents, shard: str, address: HealthAddre
         components.record,
         components.shared_state,
         components.timings,
-        has_died=components.events.died.is_set,
+        died=components.events.died,
     )
     HealthServer(checks.answers, address).start()
 

@@ -25,7 +25,8 @@ from framework.features.concurrency.admission import LIMITS
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.consistency.admission import CONSISTENCY_POLICY, ConsistencyPolicy
 from framework.features.flags.process_flags import WORKER_FLAGS, WorkerFlags
-from framework.features.health.admission import HEALTH_POLICY, HealthEvents, HealthPolicy
+from framework.features.health.admission import HEALTH_POLICY, HealthPolicy
+from framework.features.health.checks import HealthEvents
 from framework.features.health.indicator import registered as indicators
 from framework.features.health.settings import POSTGRES_INDICATORS
 from framework.features.iteration.store import Iterations, RedisIteration

@@ -105,14 +105,16 @@ class QueuedCommands(Sequence[StatusCommand]):
 
 def tracked_job(payload: Payload) -> TrackedJob | None:
     """Return the tracked job of a payload, or ``None`` if it is untracked or another writer's values are invalid."""
-    ttl_s, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")
-    wait_s = kept_state_s(payload)
-    # Almost all: the checks below take three times as long.
-    if type(ttl_s) is int and 0 < ttl_s <= MAX_TTL_S and type(jid) is str and jid:
-        return TrackedJob(jid, ttl_s, wait_s)
-    if not isinstance(ttl_s, int | float) or isinstance(ttl_s, bool) or not ttl_s > 0:
+    ttl_s = payload.get(STATUS_EXPIRATION)
+    # Almost every job: for what it waits is of no use then.
+    if ttl_s is None:
         return None
-    return TrackedJob(jid, math.ceil(min(ttl_s, MAX_TTL_S)), wait_s) if isinstance(jid, str) and jid else None
+    jid = payload.get("jid")
+    if type(ttl_s) is not int or not 0 < ttl_s <= MAX_TTL_S:
+        if not isinstance(ttl_s, int | float) or isinstance(ttl_s, bool) or not ttl_s > 0:
+            return None
+        ttl_s = math.ceil(min(ttl_s, MAX_TTL_S))
+    return TrackedJob(jid, ttl_s, kept_state_s(payload)) if isinstance(jid, str) and jid else None
 
 
 def most_advanced(found: Iterable[bytes | None]) -> JobState:

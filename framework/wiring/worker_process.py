@@ -158,12 +158,10 @@ def build_worker(
     return ProcessComponents(
         process=process,
         capsules=capsules,
-        blocking=BlockingQueues(
-            process.upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running
-        ),
+        blocking=BlockingQueues(process.upkeep, settings.blocking_queues, [one.order for one in plans], capsules),
         lease=ProcessLease(beating, identity, record.slots, detector, waits, {p.name: p.slots for p in plans[1:]}),
         record=record,
-        metrics=SidekiqMetrics(process.upkeep, process.runs.class_metrics, settings.sidekiq_metrics, timings=waits),
+        metrics=SidekiqMetrics(process.upkeep, process.runs, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),
         poller=open_poller(settings, process, polled),
         reaper=_open_reaper(process, detector),

@@ -1,5 +1,7 @@
 """Framework errors in fetching: wherever one is raised, no unit or acknowledgement is lost, and no lock stays held."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from framework.fetch import pipeline
@@ -123,7 +125,7 @@ def noted(one, number, where=0):
 def test_error_rate_counts_by_type_location_and_time(monkeypatch):
     now, counts = [100.0], []
     monkeypatch.setattr(pipeline.time, "monotonic", lambda: now[0])
-    one = ErrorRateLimit(lambda error, count: counts.append(count))
+    one = ErrorRateLimit(SimpleNamespace(pipeline_failed=lambda error, count: counts.append(count)))
     assert not any(noted(one, number, number % 2) for number in range(2 * MAX_ERRORS - 2))  # nine at each of two places
     assert counts[-2:] == [MAX_ERRORS - 1, MAX_ERRORS - 1]
     now[0] += WINDOW_S + 0.1
@@ -133,7 +135,7 @@ def test_error_rate_counts_by_type_location_and_time(monkeypatch):
 
 
 def test_error_rate_forgets_ever_new_locations():
-    one = ErrorRateLimit(lambda error, count: None)
+    one = ErrorRateLimit(SimpleNamespace(pipeline_failed=lambda error, count: None))
     for number in range(1_000):
         try:
             exec("\n" * number + "raise ValueError(1)")  # at another line each time

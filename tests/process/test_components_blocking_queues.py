@@ -1,5 +1,7 @@
 """Check queues that keep a process from others while they have jobs."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from framework.fetch.queues import QueueOrder
@@ -10,7 +12,7 @@ from tests.tables import each_row
 
 
 def blocking(client, weights, names=("b",)):
-    return BlockingQueues(client, names, [QueueOrder.of(weights)], list)
+    return BlockingQueues(client, names, [QueueOrder.of(weights)], SimpleNamespace(running=list))
 
 
 @each_row(

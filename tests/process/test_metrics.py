@@ -20,7 +20,7 @@ NAME = "Shop::BillWorker"
 def bench(redis, granted, set_clock):
     runs = RunningJobs()
     set_clock.now, set_clock.monotonic = AT, 0.0
-    made = SidekiqMetrics(granted, runs.class_metrics, (7, 8))
+    made = SidekiqMetrics(granted, runs, (7, 8))
     return SimpleNamespace(runs=runs, counts=runs.new_thread_counts(), metrics=made, clock=set_clock)
 
 
@@ -91,7 +91,7 @@ def test_metrics_above_the_class_limit_rotate_classes(redis, bench, monkeypatch)
 
 def test_metrics_without_a_version_write_nothing(redis, granted, bench):
     bench.counts.for_class(NAME).record_run(0)
-    SidekiqMetrics(granted, bench.runs.class_metrics, ()).flush()
+    SidekiqMetrics(granted, bench.runs, ()).flush()
     assert redis.keys() == []
 
 
@@ -111,7 +111,7 @@ def test_boot_without_redis_is_reported():
     runs = RunningJobs()
     runs.new_thread_counts().for_class(NAME).record_run(0)
     with pytest.raises(RedisError):
-        SidekiqMetrics(Redis(port=1, retry=None), runs.class_metrics, (8,)).flush_if_due()
+        SidekiqMetrics(Redis(port=1, retry=None), runs, (8,)).flush_if_due()
 
 
 def test_histogram_buckets_equal_sidekiqs():

@@ -66,7 +66,7 @@ def test_process_without_answers_of_redis_is_not_ready(health, limit):
 def test_process_with_a_dead_thread_is_neither_alive_nor_ready(health):
     health._state.note_heartbeat()
     health._state.publish(ProcessState.READY, 0, time.monotonic())
-    health._has_died = lambda: True
+    health._died.set()
     for well, reasons in answers(health):
         assert (well, reasons) == (
             False,

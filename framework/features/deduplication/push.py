@@ -1,6 +1,5 @@
 """Decide which pushes are deduplicated, compute the lock key of a job, and log duplicates (GitLab's guideline)."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import timedelta
@@ -59,11 +58,9 @@ class Deduplicator:
     ``enabled`` receives a shard and a feature flag, and returns whether the flag is on for jobs of the shard.
     """
 
-    def __init__(
-        self, enabled: Callable[[str, str], bool] = flag_always_on, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, enabled: Callable[[str, str], bool] = flag_always_on) -> None:
         self._enabled = enabled
-        self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
         """Return the deduplication policy for a push, or ``None`` if this push must not be deduplicated."""

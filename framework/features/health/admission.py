@@ -10,116 +10,23 @@ from framework.declare.policy_options import DeferOnHealth
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.admission import AdmissionRequest, StagedPolicy
 from framework.feature import Late
-from framework.features.health.checks import HealthChecker, health_problems
-from framework.features.health.indicator import HealthIndicator, NotAvailable, Signal, Stop, Unknown, registered
+from framework.features.health.checks import HealthChecker, HealthEvents, health_problems, log_fields
+from framework.features.health.indicator import HealthIndicator, Stop, Unknown, registered
 from framework.features.health.postgres import postgres_indicators
 from framework.features.health.prometheus import HealthConnection, Prometheus
 from framework.features.health.settings import HealthSettings
 from framework.finish.outcome import Deferred
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.settings.model import DatabaseSettings
-from framework.telemetry import logs
 from framework.telemetry.counters import SKIPPED_JOBS, counters
-from framework.telemetry.logs import LogRateLimit
-from framework.telemetry.sentry import LazyTracker, Tracker
+from framework.telemetry.sentry import Tracker
 from framework.timings import backoff_s
 from framework.typeguards import is_list, is_tuple, short_repr
 from framework.version import install_extra
 from framework.wire.job import deferral_count
 
 REASON: Final = "database_health_check"
-_LOG_INTERVAL_S = 30.0
 _JITTER = 0.1
-
-
-class HealthEvents:
-    """Log health events, each kind at most once in 30 s; report errors of indicators to the error tracker."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = LazyTracker(lambda: tracker)
-        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
-        self._unavailable: dict[tuple[str, str], str] = {}
-        self._unknown_tables: set[tuple[str, str]] = set()
-
-    def stop(self, worker: str, jid: str, database: str, indicator: str, signal: Stop, *, runs: bool) -> None:
-        """Log that an indicator stops jobs of a class, or that a job runs because it has been deferred often enough."""
-        event, effect = (
-            ("health.max_deferrals_reached", "run because they have reached max_deferrals")
-            if runs
-            else ("health.stop", "are deferred")
-        )
-        if count := self._count_if_due(event, worker, indicator, database):
-            logs.logger().warning(
-                f"jobs of {worker} {effect}: {signal.reason}",
-                event_name=event,
-                status_checker_type="worker",
-                status_checker_id=jid,
-                job_class_name=worker,
-                count=count,
-                **_log_fields(indicator, database, signal),
-            )
-
-    def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """Log that an indicator could not read the state of a database."""
-        if count := self._count_if_due("health.unknown", indicator, database):
-            logs.logger().warning(
-                f"the health indicator {indicator} cannot read the database {database}, so jobs run: {signal.reason}",
-                event_name="health.unknown",
-                count=count,
-                error=error,
-                **_log_fields(indicator, database, signal),
-            )
-            if error is not None:
-                tags = {"health_status_indicator": indicator, "database": database}
-                self._tracker.capture(
-                    error, tags, "health", on_failure="the error of an indicator could not be reported"
-                )
-
-    def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
-        """Log that an indicator does not apply to a database: once, and again when the reason changes."""
-        if self._unavailable.get((indicator, database)) != signal.reason:
-            self._unavailable[indicator, database] = signal.reason
-            logs.logger().info(
-                f"the health indicator {indicator} does not apply to the database {database}: {signal.reason}",
-                event_name="health.not_available",
-                **_log_fields(indicator, database, signal),
-            )
-
-    def unknown_table(self, database: str, table: str) -> None:
-        """Log, once, that a worker names a table that does not exist."""
-        if (database, table) not in self._unknown_tables and len(self._unknown_tables) < 1_000:
-            self._unknown_tables.add((database, table))
-            logs.logger().warning(
-                f"defer_on_health names the table {table}, which the database {database} does not have. Check schema and name",
-                event_name="health.unknown_table",
-                database=database,
-                table=table,
-            )
-
-    def resolver_failed(self, worker: str, reason: str, error: BaseException | None) -> None:
-        """Log that a class's resolver failed, so that the declared database and tables count."""
-        if count := self._count_if_due("health.resolver_failed", worker):
-            logs.logger().error(
-                f"the resolver of {worker} {reason}; the declared database and tables are used. Correct the resolver",
-                event_name="health.resolver_failed",
-                job_class_name=worker,
-                count=count,
-                error=error,
-            )
-
-    def failed(self, worker: str, error: BaseException) -> None:
-        """Log that the health check itself failed, so that jobs run."""
-        if count := self._count_if_due("health.failed", worker):
-            logs.logger().error(
-                f"the health check of {worker} failed, so its jobs run. Look at the error",
-                event_name="health.failed",
-                job_class_name=worker,
-                count=count,
-                error=error,
-            )
-
-    def _count_if_due(self, *topic: str) -> int:
-        return self._log_limit.hit(" ".join(topic))
 
 
 class HealthPolicy:
@@ -176,7 +83,7 @@ class HealthPolicy:
         if runs:
             return None
         counters.add(SKIPPED_JOBS, worker, action="deferred", reason=REASON)
-        return Deferred(deferral_delay_s(policy, count), REASON, _log_fields(indicator, database, signal))
+        return Deferred(deferral_delay_s(policy, count), REASON, log_fields(indicator, database, signal))
 
     def _indicators_of(self, policy: DeferOnHealth) -> tuple[str, ...]:
         if policy.indicators is None:
@@ -218,16 +125,6 @@ def deferral_delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
     # GitLab's exponent: the first two delays are equal. The random part only shortens, so `max_delay` is the maximum.
     deferrals = max(1, deferrals_before)
     return backoff_s(deferrals, policy.delay.total_seconds(), policy.max_delay.total_seconds(), jitter=_JITTER)
-
-
-def _log_fields(indicator: str, database: str, signal: Signal) -> dict[str, str]:
-    """Return the fields of GitLab's database_health_status log."""
-    return {
-        "health_status_indicator": indicator,
-        "indicator_signal": signal.name,
-        "signal_reason": signal.reason,
-        "database": database,
-    }
 
 
 def open_health_policy(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import DeferOnHealth
@@ -17,27 +17,122 @@ from framework.features.health.indicator import (
     Question,
     Rows,
     Signal,
+    Stop,
     Unknown,
     registered,
 )
 from framework.features.health.prometheus import HealthConnection
 from framework.features.health.settings import POSTGRES_INDICATORS, HealthSettings
 from framework.supervised_threads import SupervisedThread
+from framework.telemetry import logs
+from framework.telemetry.logs import LogRateLimit
+from framework.telemetry.sentry import LazyTracker, Tracker
 from framework.text import did_you_mean, error_class, error_message, join_names
 from framework.typeguards import short_repr
 
 _MAX_CACHED = 1_000
 _MAX_MESSAGE = 300
+_LOG_INTERVAL_S = 30.0
 
 
-class CheckEvents(Protocol):
-    """Receive what is logged besides the signals."""
+class HealthEvents:
+    """Log health events, each kind at most once in 30 s; report errors of indicators to the error tracker."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = LazyTracker(lambda: tracker)
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._unavailable: dict[tuple[str, str], str] = {}
+        self._unknown_tables: set[tuple[str, str]] = set()
+
+    def stop(self, worker: str, jid: str, database: str, indicator: str, signal: Stop, *, runs: bool) -> None:
+        """Log that an indicator stops jobs of a class, or that a job runs because it has been deferred often enough."""
+        event, effect = (
+            ("health.max_deferrals_reached", "run because they have reached max_deferrals")
+            if runs
+            else ("health.stop", "are deferred")
+        )
+        if count := self._count_if_due(event, worker, indicator, database):
+            logs.logger().warning(
+                f"jobs of {worker} {effect}: {signal.reason}",
+                event_name=event,
+                status_checker_type="worker",
+                status_checker_id=jid,
+                job_class_name=worker,
+                count=count,
+                **log_fields(indicator, database, signal),
+            )
 
     def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """An indicator could not read the state of the database."""
+        """Log that an indicator could not read the state of a database."""
+        if count := self._count_if_due("health.unknown", indicator, database):
+            logs.logger().warning(
+                f"the health indicator {indicator} cannot read the database {database}, so jobs run: {signal.reason}",
+                event_name="health.unknown",
+                count=count,
+                error=error,
+                **log_fields(indicator, database, signal),
+            )
+            if error is not None:
+                tags = {"health_status_indicator": indicator, "database": database}
+                self._tracker.capture(
+                    error, tags, "health", on_failure="the error of an indicator could not be reported"
+                )
 
     def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
-        """An indicator does not apply to this database."""
+        """Log that an indicator does not apply to a database: once, and again when the reason changes."""
+        if self._unavailable.get((indicator, database)) != signal.reason:
+            self._unavailable[indicator, database] = signal.reason
+            logs.logger().info(
+                f"the health indicator {indicator} does not apply to the database {database}: {signal.reason}",
+                event_name="health.not_available",
+                **log_fields(indicator, database, signal),
+            )
+
+    def unknown_table(self, database: str, table: str) -> None:
+        """Log, once, that a worker names a table that does not exist."""
+        if (database, table) not in self._unknown_tables and len(self._unknown_tables) < 1_000:
+            self._unknown_tables.add((database, table))
+            logs.logger().warning(
+                f"defer_on_health names the table {table}, which the database {database} does not have. Check schema and name",
+                event_name="health.unknown_table",
+                database=database,
+                table=table,
+            )
+
+    def resolver_failed(self, worker: str, reason: str, error: BaseException | None) -> None:
+        """Log that a class's resolver failed, so that the declared database and tables count."""
+        if count := self._count_if_due("health.resolver_failed", worker):
+            logs.logger().error(
+                f"the resolver of {worker} {reason}; the declared database and tables are used. Correct the resolver",
+                event_name="health.resolver_failed",
+                job_class_name=worker,
+                count=count,
+                error=error,
+            )
+
+    def failed(self, worker: str, error: BaseException) -> None:
+        """Log that the health check itself failed, so that jobs run."""
+        if count := self._count_if_due("health.failed", worker):
+            logs.logger().error(
+                f"the health check of {worker} failed, so its jobs run. Look at the error",
+                event_name="health.failed",
+                job_class_name=worker,
+                count=count,
+                error=error,
+            )
+
+    def _count_if_due(self, *topic: str) -> int:
+        return self._log_limit.hit(" ".join(topic))
+
+
+def log_fields(indicator: str, database: str, signal: Signal) -> dict[str, str]:
+    """Return the fields of GitLab's database_health_status log."""
+    return {
+        "health_status_indicator": indicator,
+        "indicator_signal": signal.name,
+        "signal_reason": signal.reason,
+        "database": database,
+    }
 
 
 class _CheckKey(NamedTuple):
@@ -68,7 +163,7 @@ class HealthChecker:
         self,
         indicators: Mapping[str, HealthIndicator],
         databases: Mapping[str, HealthConnection],
-        events: CheckEvents,
+        events: HealthEvents,
         *,
         cache_s: float,
         timeout_s: float,
