@@ -107,7 +107,7 @@ def test_at_most_one_feature_decides_about_locks() -> None:
 def test_parts_of_pushes_and_processes_are_functions() -> None:
     """Each is called with the plan and the client, with the client, or with the context of a process."""
     for feature in features():
-        for part, parameters in ((feature.push, 2), (feature.locks, 1), (feature.worker, 1)):
+        for part, parameters in ((feature.push, 2), (feature.locks, 1), (feature.worker, 1), (feature.stored_jobs, 2)):
             assert part is None or len(inspect.signature(part.load()).parameters) == parameters
 
 

@@ -93,7 +93,7 @@ class Workflows:
         for new, step in zip(workflow.steps, definition.steps, strict=True):
             args = [(index, one.args) for index, one in enumerate(new.jobs) if not (one.function or one.received)]
             place = workflow_keys.step_jobs(workflow_id, new.name)
-            parts = _add_parts(home, place, self._sealed(place, split_jobs(args)) if args else ())
+            parts = add_parts(home, place, self._sealed(place, split_jobs(args)) if args else ())
             if not step.is_computed:
                 fields |= {f"{new.name}:parts": str(parts), f"{new.name}:jobs": str(sum(len(one) for _, one in args))}
         facts = dumps({"ttl_s": workflow.expires_in_s, "fields": fields})
@@ -107,7 +107,7 @@ class Workflows:
     def advance(self, workflow_id: str, step: str, event: WorkflowEvent) -> None:
         log = logs.logger(workflow=workflow_id, workflow_step=step or None)
         try:
-            home, fields = self._homes.ask(workflow_id, lambda one: _found(one, read_fields(one.client, workflow_id)))
+            home, fields = self._homes.ask(workflow_id, lambda one: _found(one, read_fields(one, workflow_id)))
         except UnknownWorkflowError:
             log.warning("the workflow was deleted or has expired: no step starts", event_name="workflow.unknown")
             return
@@ -142,7 +142,7 @@ class Workflows:
         name = step.name
         if step.is_computed:
             self._compute(home, workflow_id, step)
-        now = _fields_on(home, workflow_id)
+        now = read_fields(home, workflow_id)
         parts, written = int((now or {}).get(f"{name}:parts", 0)), int((now or {}).get(f"{name}:written", 0))
         jobs = 0
         try:
@@ -151,7 +151,7 @@ class Workflows:
                 jobs += self._write_part(home, workflow_id, fields, step, part)
         except BatchError:
             # Cancelled or deleted meanwhile.
-            now = _fields_on(home, workflow_id)
+            now = read_fields(home, workflow_id)
             if now is None or "cancelled_at" in now:
                 return
             raise
@@ -162,9 +162,9 @@ class Workflows:
     def _write_part(
         self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep, part: StepPart
     ) -> int:
-        data = _part_on(home, workflow_keys.step_jobs(workflow_id, step.name), part.number)
+        data = step_part(home, workflow_keys.step_jobs(workflow_id, step.name), part.number)
         if data is None:
-            now = _fields_on(home, workflow_id)
+            now = read_fields(home, workflow_id)
             if now is not None and now.get(f"{step.name}:state") == "starting" and "cancelled_at" not in now:
                 raise WorkflowError(
                     workflow_id,
@@ -214,7 +214,7 @@ class Workflows:
     # At a crash: the result of each call is a list of its own, which expires. The first that is complete is moved to its place.
     def _compute(self, home: Shard, workflow_id: str, step: WorkflowStep) -> None:
         """Call the functions of a step, and store their result, unless it is stored."""
-        now = _fields_on(home, workflow_id)
+        now = read_fields(home, workflow_id)
         if now is None or f"{step.name}:planned" in now:
             return
         place = workflow_keys.step_jobs(workflow_id, step.name)
@@ -239,7 +239,7 @@ class Workflows:
             if jobs.function or jobs.received
         )
         token = f"{place}:{generate_jid()}"
-        parts = _add_parts(home, token, self._sealed(place, split_jobs(chain(stored, groups))))
+        parts = add_parts(home, token, self._sealed(place, split_jobs(chain(stored, groups))))
         write_workflow(home, workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
 
     # At a crash: the ends of jobs have stored the results; the arguments made of them are stored once, as computed ones.
@@ -264,9 +264,9 @@ class Workflows:
 
     def _stored_groups(self, home: Shard, place: str) -> Iterator[tuple[int, list[list[Json]]]]:
         """Yield the stored arguments of a step. Raises as ``StateSignatures.open``."""
-        number, data = 1, _part_on(home, place, 1)
+        number, data = 1, step_part(home, place, 1)
         while data is not None:
-            following = _part_on(home, place, number + 1)
+            following = step_part(home, place, number + 1)
             part = self._signatures.open(_part_place(place, number, last=following is None), data)
             yield from cast("list[tuple[int, list[list[Json]]]]", loads(part))
             number, data = number + 1, following
@@ -317,21 +317,6 @@ def _signed_facts(workflow_id: str, fields: Mapping[str, str]) -> tuple[StatePla
 def _part_place(place: str, number: int, *, last: bool) -> StatePlace:
     # With ``last`` no part can be cut off: the step would succeed without its jobs.
     return StatePlace("step part", place, (number, last))
-
-
-def _fields_on(home: Shard, workflow_id: str) -> Mapping[str, str] | None:
-    with home.reading():
-        return read_fields(home.client, workflow_id)
-
-
-def _add_parts(home: Shard, place: str, parts: Iterable[bytes]) -> int:
-    with home.reading():
-        return add_parts(home.client, place, parts)
-
-
-def _part_on(home: Shard, place: str, number: int) -> bytes | None:
-    with home.reading():
-        return step_part(home.client, place, number)
 
 
 def _found(home: Shard, fields: Mapping[str, str] | None) -> tuple[Shard, Mapping[str, str]] | None:

@@ -36,12 +36,13 @@ _PUSHED_BYTES = 4_000_000
 """Parts of one round trip."""
 
 
-def read_fields(client: "redis.Redis", workflow_id: str) -> dict[str, str] | None:
-    """Return the fields of a workflow, ``None`` if the shard does not have it. Raises redis errors."""
-    stored = cast("dict[bytes, bytes]", client.hgetall(workflow_keys.workflow(workflow_id)))
-    return (
-        {decode_escaped(name): decode_escaped(value) for name, value in stored.items()} if b"ttl_s" in stored else None
-    )
+def read_fields(shard: Shard, workflow_id: str) -> dict[str, str] | None:
+    """Return the fields of a workflow, ``None`` if the shard does not have it. Raises ShardUnavailableError."""
+    with shard.reading():
+        stored = cast("dict[bytes, bytes]", shard.client.hgetall(workflow_keys.workflow(workflow_id)))
+    if b"ttl_s" not in stored:
+        return None
+    return {decode_escaped(name): decode_escaped(value) for name, value in stored.items()}
 
 
 def read_workflows(client: "redis.Redis", shard: str, ids: Sequence[str]) -> list[WorkflowStatus]:
@@ -61,15 +62,17 @@ def read_workflows(client: "redis.Redis", shard: str, ids: Sequence[str]) -> lis
     return [_status_of(one, shard, fields, ttl_s, float(now), batches) for one, fields, ttl_s in found]
 
 
-def add_parts(client: "redis.Redis", place: str, parts: Iterable[bytes]) -> int:
-    """Append the parts of a step's jobs to a list that expires; return how many. Raises redis errors."""
+def add_parts(shard: Shard, place: str, parts: Iterable[bytes]) -> int:
+    """Append the parts of a step's jobs to a list that expires; return how many. Raises ShardUnavailableError."""
     count, waiting, size = 0, list[bytes](), 0
 
     def push() -> None:
-        pipeline: Any = client.pipeline(transaction=True)
-        pipeline.rpush(place, *waiting)
-        pipeline.pexpire(place, _LIST_TTL_MS)
-        pipeline.execute()
+        # Not around the loop: an error of the function that makes the parts is none of the shard.
+        with shard.reading():
+            pipeline: Any = shard.client.pipeline(transaction=True)
+            pipeline.rpush(place, *waiting)
+            pipeline.pexpire(place, _LIST_TTL_MS)
+            pipeline.execute()
 
     for part in parts:
         waiting.append(part)
@@ -99,7 +102,7 @@ def change_workflow(shard: Shard, workflow_id: str, action: WorkflowCommand) -> 
 
     Raises redis errors and ShardUnavailableError.
     """
-    fields = read_fields(shard.client, workflow_id)
+    fields = read_fields(shard, workflow_id)
     if fields is None:
         return False
     # The workflow first: no step begins afterwards. If this process dies here, the caller repeats both.
@@ -136,9 +139,10 @@ def advance_workflow(
     return answer.decode(), rest[0].decode() if rest else ""
 
 
-def step_part(client: "redis.Redis", place: str, number: int) -> bytes | None:
-    """Return a part of a step's jobs, from 1 on, ``None`` if the list does not have it. Raises redis errors."""
-    found: Any = client.lrange(place, number - 1, number - 1)
+def step_part(shard: Shard, place: str, number: int) -> bytes | None:
+    """Return a part of a step's jobs, from 1 on, ``None`` if the list does not have it. Raises ShardUnavailableError."""
+    with shard.reading():
+        found: Any = shard.client.lrange(place, number - 1, number - 1)
     return found[0] if found else None
 
 

@@ -26,6 +26,8 @@ ROWS = []
 
 @computes_arguments
 def rows_of(name):
+    if "no file" in ROWS:
+        raise FileNotFoundError("rows.csv")
     yield from ROWS
     if ROWS and ROWS[-1] == "broken":
         raise ZeroDivisionError
@@ -226,6 +228,15 @@ def test_step_started_by_two_runs_is_written_once(row, pusher, jobs, monkeypatch
     advance(run, "", "start")
     assert [job["args"] for job in jobs() if job["class"] == "Row"] == [[0], [1], ["other"]]
     assert run.status.step("import").jobs == Batch(f"aw-{run.id}.import").status.total == 3
+
+
+def test_error_of_a_function_is_not_one_of_the_shard(row, ended, jobs):
+    ROWS[:] = ["no file"]
+    catalogue(row).start()
+    ended()
+    ended()
+    with pytest.raises(FileNotFoundError):
+        advance_as(next(job for job in jobs() if job["args"][2] == "success"))
 
 
 def test_step_whose_function_fails_starts_when_it_works(row, ended, jobs):
