@@ -2,14 +2,26 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
-from framework import timings
+import redis
+
+from framework import middleware, timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.all_settings import Settings
+from framework.execute.decoding import open_decoder
+from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
+from framework.execute.outcomes import UnknownClassDelays
+from framework.execute.policy_decision import GroupAdmission
+from framework.execute.processor import Processor
+from framework.execute.threads import WorkerThreads
 from framework.feature import Late
+from framework.fetch.fetcher import Fetcher
+from framework.finish.retry import RetryPolicy
+from framework.finish.settle import Settler
 from framework.process.boot import check_rights, print_banner, wait_for_redis
 from framework.process.boot_warnings import (
     warn_readable_keys,
@@ -18,39 +30,46 @@ from framework.process.boot_warnings import (
     warn_unknown_queues,
     warn_unknown_variables,
 )
-from framework.process.components import BlockingQueues, ProcessComponents
+from framework.process.components import BlockingQueues, Capsule, Capsules, Closeable, ProcessComponents
 from framework.process.events import DEATH_LIMIT_S, ProcessEvents
 from framework.process.heartbeat import ProcessLease
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.own_queues import (
+    DEFAULT_CAPSULE,
+    CapsulePlan,
     OwnQueues,
     known_queues,
     warn_own_queues,
 )
+from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord, default_tag
 from framework.process.shared_state import SharedState
-from framework.process.signals import SignalQueue
+from framework.process.signals import SignalQueue, at_terminal
 from framework.process.title import Title
 from framework.process.unserved import open_watch
 from framework.process.worker_options import HealthAddress, WorkerOptions, check_options
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
+from framework.push.argument_checks import StrictArgumentsCheck
 from framework.push.protection import open_protection
 from framework.recover.reaper import FailureDetector, Reaper
+from framework.recover.suspects import SuspectRunner
 from framework.route.router import Router, open_router
 from framework.route.topology import QueueLocation
+from framework.schedule.cross_shard import CrossShardTransfer
+from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
+from framework.schedule.poller import Poller
 from framework.shard.shard import Shard
-from framework.shard.shards import open_shards
+from framework.shard.shards import Shards, open_shards
+from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import hold_reports, report_to
 from framework.telemetry import logs
 from framework.telemetry.sentry import tracker_of
 from framework.version import VERSION
-from framework.wiring.capsule_parts import CapsuleBuilder
-from framework.wiring.client import default_client
-from framework.wiring.schedule import open_poller
+from framework.wiring.client import default_client, open_limiter
 
 # The HTTP server of the standard library costs memory that most processes do not need.
 _HEALTH: "Late[Callable[[ProcessComponents, str, HealthAddress], None]]" = Late(
@@ -191,3 +210,139 @@ def _open_reaper(process: ProcessContext, detector: FailureDetector) -> Reaper:
         process.interruptions,
         process.timings,
     )
+
+
+class CapsuleBuilder:
+    """Build the capsules of one process, which share everything but their fetchers and threads. Opens no socket."""
+
+    def __init__(self, settings: Settings, process: ProcessContext) -> None:
+        shard, waits = process.shard, process.timings
+        self._settings = settings
+        self._process = process
+        self._fetching = shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        self._fetchers: Sequence[Fetcher] = ()
+        self._pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
+        self._decoding = open_decoder(settings.size_limit, process.protection, process.runs, process.budget)
+        slots = sum(one.slots for one in process.plans)
+        self._suspects = SuspectRunner(shard.client, process.identity, slots, waits)
+
+    @property
+    def connections(self) -> Sequence[Closeable]:
+        """What the capsules share and do not close themselves."""
+        return self._fetching, self._pool
+
+    def build(self, parts: WorkerParts) -> Capsules:
+        """Return the capsules with the policies of these parts."""
+        process = self._process
+        self._fetchers = _open_fetchers(process, self._fetching, parts.sub_queues)
+        for fetcher in self._fetchers:
+            process.runs.show(fetcher.in_flight)
+        return Capsules(
+            [self._capsule(parts, *one) for one in zip(process.plans, process.owners, self._fetchers, strict=True)]
+        )
+
+    def push_back(self) -> PushBack:
+        """Return the push-back of the jobs of all capsules."""
+        process = self._process
+        jobs = {owner: one.in_flight for owner, one in zip(process.owners, self._fetchers, strict=True)}
+        limit = None if at_terminal() else process.interruptions
+        return PushBack(process.shard.client, jobs, process.events, limit)
+
+    def _capsule(self, parts: WorkerParts, plan: CapsulePlan, owner: str, fetcher: Fetcher) -> Capsule:
+        process = self._process
+        own_name = "" if plan.name == DEFAULT_CAPSULE else plan.name
+        threads = WorkerThreads(fetcher, own_name)
+        executor = self._executor(own_name, owner, fetcher, threads, parts)
+        processor = Processor(
+            fetcher,
+            threads,
+            executor,
+            self._settler(owner),
+            process.job_log,
+            process.runs,
+            process.loop,
+            process.events,
+        )
+        return Capsule(plan, fetcher, processor)
+
+    def _executor(
+        self, own_name: str, owner: str, fetcher: Fetcher, threads: WorkerThreads, parts: WorkerParts
+    ) -> Executor:
+        process, settings, admission = self._process, self._settings, parts.chain(owner)
+        together = GroupAdmission(self._pool, owner, fetcher, self._decoding, admission, process.states)
+        chain = middleware.capsule(own_name) if own_name else middleware.server
+        return Executor(
+            chain.compile(),
+            process.job_log,
+            process.runs,
+            self._decoding,
+            threads,
+            self._suspects,
+            StrictArgumentsCheck(settings.strict_arguments),
+            process.states,
+            settings.retired_workers,
+            admission,
+            UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
+            together,
+            process.events.moved_jobs.recorder,
+            around=parts.around,
+            cursors=parts.cursors(owner),
+            detached=parts.detached,
+            capsule=own_name,
+        )
+
+    def _settler(self, owner: str) -> Settler:
+        process, settings = self._process, self._settings
+        return Settler(
+            process.shard.client,
+            owner,
+            process.events,
+            RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business),
+            process.dead_set,
+            process.poll_timing.expect_retry,
+            process.states,
+            process.timings,
+            process.protection.state,
+        )
+
+
+def _open_fetchers(process: ProcessContext, client: "redis.Redis", sub_queues: AbstractSet[str]) -> list[Fetcher]:
+    """Return the fetcher of each capsule; running jobs have different places in all of them."""
+    settings, fetchers, first = process.settings, list[Fetcher](), 0
+    for owner, plan in zip(process.owners, process.plans, strict=True):
+        fetchers.append(
+            Fetcher(
+                client,
+                owner,
+                plan.order,
+                plan.slots,
+                process.events,
+                process.dead_set,
+                settings.size_limit.decoded_limit,
+                process.absent,
+                settings.process_limits,
+                process.timings,
+                first,
+                sub_queues,
+            )
+        )
+        first += plan.slots
+    return fetchers
+
+
+def open_poller(settings: Settings, process: ProcessContext, shards: Shards) -> Poller:
+    """Return the poller of the shard of the process; it writes due jobs to their shards, among ``shards``."""
+    client, shard, events = process.upkeep, process.shard.name, process.events
+    transfer = CrossShardTransfer(client, shard, shards, events)
+    planner = DueJobPlanner(
+        events,
+        DestinationResolver(process.router, shard),
+        transfer,
+        process.states,
+        middleware=middleware.client.compile(),
+        limiter=open_limiter(settings, process.protection),
+        locks=default_client().locks,
+        budget=process.budget,
+        protection=process.protection,
+    )
+    return Poller(client, events, planner, transfer, process.poll_timing, process.dead_set)
