@@ -118,6 +118,10 @@ class Feature:
     """``(redis.Redis, bytes) -> Iterator[bytes]``: the payloads with this text that it keeps, to enqueue them later."""
     explain: "Late[Any] | None" = None
     """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
+    assumptions: "Late[Any] | None" = None
+    """``type[AssumptionReader]``: what an operator may assume about it in ``jobs explain --assume``."""
+    gauges: "Late[Any] | None" = None
+    """``(Shard, float) -> Iterable[Gauge]``: its gauges in ``jobs counters``; the number is the time of the shard's Redis."""
     commands: tuple[LateCommand, ...] = ()
     """Commands of their own: ``application-worker NAME``."""
     job_commands: tuple[LateCommand, ...] = ()

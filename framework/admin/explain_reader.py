@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
+import click
 import redis
 from redis.exceptions import ResponseError
 
@@ -15,6 +16,7 @@ from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionStage
 from framework.feature import Late
 from framework.process.record import ProcessInfo, read_processes, recorded_payload
+from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.types import Jid, Payload
@@ -286,3 +288,57 @@ class ExplainReader:
         """Return the facts of a class, after all its jobs on the shard were counted."""
         del worker
         return ShownFacts()
+
+
+class AssumptionReader:
+    """Read what an operator assumes about a class (``jobs explain --assume``): it counts instead of what is in force."""
+
+    form = ""
+    """An example, such as ``limit=20``."""
+
+    def __init__(self, worker: str, forms: str) -> None:
+        """``worker`` is the name of the class; ``forms`` a text with the examples of all features."""
+        self.worker = worker
+        self.forms = forms
+
+    def read(self, text: str, name: str, value: str) -> bool:
+        """Take the assumption ``text``, which is NAME=VALUE; return false for one of another feature.
+
+        Raises:
+            click.UsageError: the value is wrong.
+        """
+        raise NotImplementedError
+
+    def assumed(
+        self, declaration: Declaration | None, shard: Shard, known: Mapping[str, Mapping[str, Any]]
+    ) -> "Assumed":
+        """Return what counts on a shard; ``known`` has what the features before this one have said.
+
+        Raises redis errors.
+
+        Raises:
+            click.UsageError: it cannot be said for this class.
+        """
+        raise NotImplementedError
+
+    def whole_number(self, text: str, value: str) -> int:
+        """Return the number. Raises click.UsageError."""
+        try:
+            return int(value)
+        except ValueError:
+            raise click.UsageError(f"--assume {text!r}: {value!r} is no whole number; {self.forms}.") from None
+
+
+class Assumed(NamedTuple):
+    """What counts under the assumptions: by the name of a feature, and then by name; and lines for the answer."""
+
+    facts: Mapping[str, Mapping[str, Any]]
+    lines: Sequence[tuple[str, str]] = ()
+
+
+class Gauge(NamedTuple):
+    """A gauge of a feature for Prometheus: the command adds the shard to its labels."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float

@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from framework.admin.access import Answers
+from framework.admin.explain_reader import Gauge
 from framework.admin.queue_reader import waiting_by_level
 from framework.admin.statistics import MOST_DAYS, ShardStats, Stats, read_history, read_stats, sum_stats
 from framework.cli.jobs_queues import read_held
-from framework.features.concurrency.admin import read_limits
+from framework.feature import features
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.telemetry.counters import series_name
@@ -111,7 +112,6 @@ def _show_days(on: ShardCommand, days: int, *, as_json: bool) -> None:
         on.print_table(_DAY_HEADINGS, [(day, f"{processed:,}", f"{failed:,}") for day, processed, failed in counts], "")
 
 
-_LIMIT_GAUGE = "sidekiq_concurrency_limit"
 # A line that Prometheus cannot read makes it refuse all others.
 _SERIES = re.compile(r"[a-z_:][\w:]*(?:\{(?:[a-z_]\w*=\"(?:[^\"\\\n]|\\[\\\"n])*\",?)*\})?", re.ASCII | re.IGNORECASE)
 """A counter as Prometheus reads it."""
@@ -153,20 +153,15 @@ def _read_counters(shard: Shard) -> dict[str, int]:
     return {series: int(count) for series, count in read if count.isdigit() and _SERIES.fullmatch(series)}
 
 
-def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield GitLab's gauges of each limit, the number and age of the held jobs of each place, and the waiting jobs of each level."""
+def _read_gauges(shard: Shard) -> Iterator[Gauge]:
+    """Yield the gauges of the features, the number and age of the held jobs of each place, and the waiting jobs of each level."""
     now = server_time(shard.client)
-    for limit in read_limits(shard.client, now):
-        worker = {"worker": limit.name}
-        yield f"{_LIMIT_GAUGE}_current_concurrent_jobs", worker, limit.running
-        yield f"{_LIMIT_GAUGE}_queue_jobs", worker, limit.waiting.jobs if limit.waiting else 0
-        if limit.application is not None:
-            yield f"{_LIMIT_GAUGE}_max_concurrent_jobs", worker, limit.application
-        if limit.limit is not None:
-            yield f"{_LIMIT_GAUGE}_current_limit", worker, limit.limit
+    for feature in features():
+        if feature.gauges is not None:
+            yield from feature.gauges.load()(shard, now)
     for one in read_held(shard)[1]:
         place = {"place": one.kind, "worker": one.name}
-        yield "held_jobs", place, one.jobs
-        yield "held_oldest_job_age_seconds", place, round(max(0.0, now - one.since), 3)
+        yield Gauge("held_jobs", place, one.jobs)
+        yield Gauge("held_oldest_job_age_seconds", place, round(max(0.0, now - one.since), 3))
     for (queue, level), jobs in waiting_by_level(shard.client).items():
-        yield "waiting_jobs", {"queue": queue, "priority": level}, jobs
+        yield Gauge("waiting_jobs", {"queue": queue, "priority": level}, jobs)

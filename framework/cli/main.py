@@ -62,7 +62,7 @@ _JOB_COMMANDS = (
     LateCommand(
         "enqueue",
         "Push one job of CLASS with the arguments JSON_ARGS, a JSON array, and print its id.",
-        Late("framework.cli.jobs_enqueue:enqueue"),
+        Late("framework.cli.jobs_actions:enqueue"),
     ),
     LateCommand("stats", "Show the counters and sizes of each shard.", Late("framework.cli.jobs_stats:stats")),
     LateCommand(

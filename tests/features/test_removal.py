@@ -36,8 +36,7 @@ for name in sorted(one.stem for one in package.glob("*.py") if not one.stem.star
 from framework.cli.main import jobs
 from framework.cli.main import main
 for command in (jobs, main):
-    # These show what several rooms say, so they stand above the rooms.
-    for name in {*command.commands} - {"explain", "counters", "stats"}:
+    for name in command.commands:
         command.commands[name]
 loaded = {name.split(".")[2] for name in sys.modules if name.startswith("framework.features.")}
 assert loaded.isdisjoint(sys.argv[2:]), loaded

@@ -7,6 +7,8 @@ CONCURRENCY = Feature(
     bases=(Late("framework.features.concurrency.limited_capacity:LimitedCapacityWorker"),),
     worker=Late("framework.features.concurrency.admission:worker_part"),
     explain=Late("framework.features.concurrency.explain:LimitReader"),
+    assumptions=Late("framework.features.concurrency.explain:LimitAssumption"),
+    gauges=Late("framework.features.concurrency.admin:limit_gauges"),
     job_commands=(
         LateCommand(
             "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")

@@ -2,10 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from framework.admin.explain_reader import Blocker, ExplainReader, HeldPosition, ShardSnapshot, ShownLimit
+from framework.admin.explain_reader import (
+    Assumed,
+    AssumptionReader,
+    Blocker,
+    ExplainReader,
+    HeldPosition,
+    ShardSnapshot,
+    ShownLimit,
+)
 from framework.admin.search import JobLocation
 from framework.command_line import remedy_command
+from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionStage
 from framework.features.concurrency.limit_state import (
     LimitState,
@@ -15,6 +25,7 @@ from framework.features.concurrency.limit_state import (
     slots_of_scope,
 )
 from framework.features.concurrency.limits import QUEUE_PREFIX
+from framework.shard.shard import Shard
 from framework.text import decode_escaped, format_duration
 from framework.types import Payload
 from framework.wire import keys
@@ -128,3 +139,20 @@ class LimitReader(ExplainReader):
         if limit.source == "operators" and limit.override is not None:
             return f"set by {limit.override.by}: {limit.override.reason}"
         return {"throttled": "throttled", "application": "set by the application"}.get(limit.source, "not set")
+
+
+class LimitAssumption(AssumptionReader):
+    """Assume a limit of the class."""
+
+    form = "limit=20"
+    _limit: int | None = None
+
+    def read(self, text: str, name: str, value: str) -> bool:
+        if name != "limit":
+            return False
+        self._limit = self.whole_number(text, value)
+        return True
+
+    def assumed(self, declaration: Declaration | None, shard: Shard, known: Mapping[str, Mapping[str, Any]]) -> Assumed:
+        del declaration, shard, known
+        return Assumed({} if self._limit is None else {"concurrency": {self.worker: self._limit}})

@@ -5,6 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 FLAGS = Feature(
     name="flags",
     worker=Late("framework.features.flags.process_flags:worker_part"),
+    assumptions=Late("framework.features.flags.explain:FlagAssumption"),
     commands=(
         LateCommand(
             "flags",
