@@ -36,6 +36,14 @@ from framework.timings import Timings
 from framework.wire import keys
 from framework.wire.json import loads_object
 
+_PAUSE_KEYS = [keys.PAUSED, keys.PAUSE_ENDS]
+
+# The difference between the host's clock and Redis's clock from which a warning is due.
+_MAX_SKEW_S = 2.0
+
+_MOST_LISTED = 20
+"""Running jobs that the line about lost data lists."""
+
 
 class Closeable(Protocol):
     """A client or a pool of channels."""
@@ -289,14 +297,6 @@ def _queue_of(entry: bytes) -> str:
         return ""
     queue = cast("dict[str, Any]", content).get("queue") if isinstance(content, dict) else None
     return queue if isinstance(queue, str) else ""
-
-
-_PAUSE_KEYS = [keys.PAUSED, keys.PAUSE_ENDS]
-# The difference between the host's clock and Redis's clock from which a warning is due.
-_MAX_SKEW_S = 2.0
-
-_MOST_LISTED = 20
-"""Running jobs that the line about lost data lists."""
 
 
 class ProcessTasks:

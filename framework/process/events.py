@@ -45,6 +45,26 @@ _REPORT_AFTER_S = 60.0
 
 _SHOWN_BYTES = 64
 
+_NO_ANSWER = "no answer"
+
+_LOGIN_REFUSED = "login refused"
+
+_CERTIFICATE_REFUSED = "certificate refused"
+
+MESSAGES = {
+    _NO_ANSWER: "Redis does not answer, and the process tries again; check the server and the network",
+    _LOGIN_REFUSED: "Redis refuses the user or the password, and the process tries again; correct the setting or the ACL",
+    _CERTIFICATE_REFUSED: "the process does not trust the certificate of Redis, and tries again",
+}
+"""The message of each kind that concerns all components."""
+
+_STDERR = 2
+
+DEATH_LIMIT_S = 5.0
+"""The seconds from the death of a thread to the end of a worker process."""
+
+SAFE = "noeviction"
+
 
 @dataclass(slots=True)
 class _Outage:
@@ -421,17 +441,6 @@ def _payload_excerpt(data: bytes) -> str:
     return decode_escaped(data[:_SHOWN_BYTES])
 
 
-_NO_ANSWER = "no answer"
-_LOGIN_REFUSED = "login refused"
-_CERTIFICATE_REFUSED = "certificate refused"
-MESSAGES = {
-    _NO_ANSWER: "Redis does not answer, and the process tries again; check the server and the network",
-    _LOGIN_REFUSED: "Redis refuses the user or the password, and the process tries again; correct the setting or the ACL",
-    _CERTIFICATE_REFUSED: "the process does not trust the certificate of Redis, and tries again",
-}
-"""The message of each kind that concerns all components."""
-
-
 def failure_kind(component: str, error: BaseException) -> str:
     """Return the kind of a failure: one that concerns all components, or the name of the component that was refused.
 
@@ -468,12 +477,6 @@ class MovedJobs:
             self._guard("task events", lambda: recorder.ended_elsewhere(payload, queue, state, reason))
 
 
-_STDERR = 2
-
-DEATH_LIMIT_S = 5.0
-"""The seconds from the death of a thread to the end of a worker process."""
-
-
 def force_end_after(seconds: float) -> None:
     """End this process with status 1 in ``seconds``, unless it has ended by then. The stacks of its threads go to stderr.
 
@@ -484,9 +487,6 @@ def force_end_after(seconds: float) -> None:
     with suppress(RuntimeError, MemoryError):
         # By number, because a job may have replaced `sys.stderr`.
         faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
-
-
-SAFE = "noeviction"
 
 
 # Reported, not refused: a policy that is switched at night must not stop running processes, and a managed Redis may hide it.

@@ -41,6 +41,11 @@ TERMINAL_VARIABLE = "FRAMEWORK_AT_TERMINAL"
 _HANDLED = (*STOP, STOP_NOW, QUIET, signal.SIGUSR1, DRAIN, DUMP, HANG_UP, SWEEP)
 _ACCEPTED_BY_NAME = {number.name.removeprefix("SIG"): int(number) for number in (*STOP, QUIET, DUMP)}
 
+SUPERVISOR_VARIABLE = "FRAMEWORK_SUPERVISOR_PID"
+"""Set by a supervisor to its own process id. ``getppid`` alone may already return another process's id."""
+
+_PR_SET_PDEATHSIG = 1
+
 
 def at_terminal() -> bool:
     """Return whether this process, or its supervisor, was started at a terminal."""
@@ -124,12 +129,6 @@ def _reset_in_child() -> None:
 
 def _no_operation(_number: int, _frame: object) -> None:
     """Exist as a handler, without which Python does not write to the wake-up descriptor."""
-
-
-SUPERVISOR_VARIABLE = "FRAMEWORK_SUPERVISOR_PID"
-"""Set by a supervisor to its own process id. ``getppid`` alone may already return another process's id."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def bind_to_supervisor() -> int | None:

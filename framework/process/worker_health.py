@@ -29,6 +29,10 @@ _REASONS = {
 }
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+COMPLETIONS = "sidekiq_jobs_completion_count"
+
+SECONDS = "sidekiq_jobs_completion_seconds_sum"
+
 
 class WorkerHealth:
     """Compute the answers for one process of ``shard``, from its record and from the state that it also shows to a supervisor."""
@@ -106,10 +110,6 @@ def serve_health(components: ProcessComponents, shard: str, address: HealthAddre
         died=components.events.died,
     )
     HealthServer(checks.answers, address).start()
-
-
-COMPLETIONS = "sidekiq_jobs_completion_count"
-SECONDS = "sidekiq_jobs_completion_seconds_sum"
 
 
 def metrics_text(shard: str, slots: int, runs: RunningJobs) -> str:

@@ -12,6 +12,12 @@ from framework.route.router import Router
 from framework.settings.model import CoreSettings
 from framework.text import format_count
 
+_BASE_COUNT = 32
+"""Descriptors for standard streams, signals, selectors, the event loop, the log, and files that imports and jobs open briefly."""
+
+_MAX_COUNTED_SLOTS = 64
+"""Slots beyond this number run async jobs, which share connections, or need a limit that only the operator knows."""
+
 
 class HealthAddress(NamedTuple):
     """Where to listen; ``source`` is the option or the setting that says so, for errors."""
@@ -71,13 +77,6 @@ def check_options(options: WorkerOptions, settings: CoreSettings) -> None:
         seen |= names
     counts = [len(queues) for queues in (options.queues, *(one.queues for one in options.capsules)) if queues]
     check_worker(options.total_slots, counts, len(settings.shards))
-
-
-_BASE_COUNT = 32
-"""Descriptors for standard streams, signals, selectors, the event loop, the log, and files that imports and jobs open briefly."""
-
-_MAX_COUNTED_SLOTS = 64
-"""Slots beyond this number run async jobs, which share connections, or need a limit that only the operator knows."""
 
 
 def check_worker(slots: int, queues: Sequence[int], shards: int) -> None:

@@ -49,6 +49,12 @@ _SCAN_COUNT = 500
 
 Cause: TypeAlias = Literal["death", "lost reply"]
 
+DEFAULT_LIMIT = InterruptionLimit()
+"""The limit without a setting."""
+
+_MISSED_HEARTBEATS = 2
+"""So many periods without a heartbeat are a gap: an outage as long may have cost a process its lease."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveredJob:
@@ -68,14 +74,7 @@ class RecoveredJob:
         return self.destination == keys.INTERRUPTED
 
 
-DEFAULT_LIMIT = InterruptionLimit()
-"""The limit without a setting."""
-
 OnRecovered: TypeAlias = Callable[[RecoveredJob], None]
-
-
-_MISSED_HEARTBEATS = 2
-"""So many periods without a heartbeat are a gap: an outage as long may have cost a process its lease."""
 
 
 # After an outage longer than a lease every lease has expired although every process is alive, so expiry alone proves nothing.

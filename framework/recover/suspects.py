@@ -47,6 +47,11 @@ CONCURRENCY_FIELD = "slots"
 
 StartState: TypeAlias = Literal["started", "maybe_started", "not_started"]
 
+# The script that moves a quarantined job counts it (``JobResources.counter``). A process would lose what it has counted since its
+# last heartbeat when it dies, and a quarantined job is often the one that kills it.
+
+QUARANTINED_JOBS = "sidekiq_jobs_quarantined_total"
+
 
 def is_suspect(payload: Payload) -> bool:
     """Return whether the start of this job must be written to Redis first."""
@@ -164,12 +169,6 @@ class InterruptionLimit:
     def reached(self, payload: Payload, count: str) -> bool:
         """Return whether this field of the payload has reached the limit, so that the job ends."""
         return 0 <= self.for_payload(payload) <= count_of(payload, count)
-
-
-# The script that moves a quarantined job counts it (``JobResources.counter``). A process would lose what it has counted since its
-# last heartbeat when it dies, and a quarantined job is often the one that kills it.
-
-QUARANTINED_JOBS = "sidekiq_jobs_quarantined_total"
 
 
 def quarantine_counter(worker: object, cause: str) -> str:

@@ -32,6 +32,15 @@ UNMOVABLE_DELAY_S = 60
 # Until a set whose key has another type is checked again.
 _WRONG_TYPE_DELAY_S = 30.0
 
+FLEET_SHARE = 0.8
+"""Each of N processes checks every N * 0.8 periods on average, as in Sidekiq: all together check every 0.8 periods."""
+
+RETRY_SET_PERIOD_FACTOR = 5
+"""The retry set is checked every fifth period: a retry is due 15 s after its failure unless its class chose otherwise."""
+
+MIN_SLEEP_S = 0.05
+"""The shortest sleep between two pages: jobs due within it move together."""
+
 
 @dataclass(slots=True)
 class SetTiming:
@@ -259,13 +268,3 @@ class Poller:
                 self._events.queue_wrong_type(action.queue or keys.DEAD)
         if trimmed:
             self._events.trimmed(trimmed)
-
-
-FLEET_SHARE = 0.8
-"""Each of N processes checks every N * 0.8 periods on average, as in Sidekiq: all together check every 0.8 periods."""
-
-RETRY_SET_PERIOD_FACTOR = 5
-"""The retry set is checked every fifth period: a retry is due 15 s after its failure unless its class chose otherwise."""
-
-MIN_SLEEP_S = 0.05
-"""The shortest sleep between two pages: jobs due within it move together."""

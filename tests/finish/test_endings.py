@@ -1,6 +1,7 @@
 """Compare the table of endings with the writes of a real job at each ending."""
 
 import time
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -177,7 +178,7 @@ def hold_by_limit(bench):
 
 def hold_by_pause(bench):
     flags = bench.flags(pause_flag("Job"))
-    state_of_pauses = PauseState(flags, flags, PauseStrategies((), {}), flags.read)
+    state_of_pauses = PauseState(SimpleNamespace(all=flags, stored=flags, refresh=flags.read), PauseStrategies((), {}))
     bench.run(policies=[PausePolicy(bench.client, IDENTITY, state_of_pauses)])
 
 

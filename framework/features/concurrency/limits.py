@@ -44,6 +44,16 @@ _LOG_INTERVAL_S = 60.0
 _MAX_LIMIT = 10**9
 _CORRECT = "Correct this function of the class"
 
+SIGNALS_DEADLINE_S = 5.0
+"""How long all signals together may take. A class without a result by then keeps its limit."""
+
+THROTTLING_EVENTS = "sidekiq_throttling_events_total"
+
+# How often one process of the shard calls the signals.
+_SIGNALS_PERIOD_S = 10.0
+
+_THROTTLE_TTL_S = 1_800
+
 
 class FleetSlots:
     """Count the slots of all processes of a shard, again after a few seconds."""
@@ -245,14 +255,8 @@ def _describe_fallback(limit: int | None) -> str:
 
 Strategy: TypeAlias = Literal["hard", "soft"]
 
-DEADLINE_S = 5.0
-"""How long all signals together may take. A class without a result by then keeps its limit."""
 
-THROTTLING_EVENTS = "sidekiq_throttling_events_total"
-# How often one process of the shard calls the signals.
-_PERIOD_S = 10.0
 _LOWER_INTERVAL_S, _RAISE_INTERVAL_S = 60, 25
-_STATE_TTL_S = 1_800
 
 
 class LoadSignal(Protocol):
@@ -264,6 +268,8 @@ class LoadSignal(Protocol):
 
 
 _STRONGEST_FIRST: tuple[Strategy, ...] = ("hard", "soft")
+
+
 _signals: list[LoadSignal] = []
 
 
@@ -289,7 +295,7 @@ class Throttle:
         """
         if not self._signals or (self._thread is not None and self._thread.is_alive()):
             return
-        if not self._client.set(keys.LIMITS_THROTTLING, 1, px=int(_PERIOD_S * 1000), nx=True):
+        if not self._client.set(keys.LIMITS_THROTTLING, 1, px=int(_SIGNALS_PERIOD_S * 1000), nx=True):
             return
         limited: dict[str, int] = {}
         for worker in registry.workers():
@@ -303,10 +309,10 @@ class Throttle:
         results: dict[str, Strategy | None] = {}
         self._thread = SupervisedThread("load-signals", self._call_signals, names, results)
         self._thread.start()
-        self._thread.join(DEADLINE_S)
+        self._thread.join(SIGNALS_DEADLINE_S)
         if self._thread.is_alive():
             self._warn(
-                f"a load signal has not returned for {DEADLINE_S:g} s; the limits stay as they are. Correct the signal"
+                f"a load signal has not returned for {SIGNALS_DEADLINE_S:g} s; the limits stay as they are. Correct the signal"
             )
         return dict(results)
 
@@ -332,7 +338,7 @@ class Throttle:
         calls: list[tuple[list[str], list[Any]]] = [
             (
                 [keys.limit(name)],
-                [limited[name], strategy or "none", _LOWER_INTERVAL_S, _RAISE_INTERVAL_S, _STATE_TTL_S],
+                [limited[name], strategy or "none", _LOWER_INTERVAL_S, _RAISE_INTERVAL_S, _THROTTLE_TTL_S],
             )
             for name, strategy in answers.items()
         ]

@@ -37,6 +37,24 @@ SETTINGS_FILE = "config/application.yml"
 _STRICTEST_FIRST: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
 """Each level accepts staler replicas than the level before it."""
 
+DATABASES: "Late[Callable[[Client], Databases]]" = Late("framework.features.consistency.databases:open_databases")
+
+RETRY_AFTER_S = 5.0
+
+POSITION_TTL_S = 1.0
+"""How long a replica's position is reused. A replica only advances, so an older position stays true."""
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+_CONNECT_ARGS = {"connect_timeout": 2, "tcp_user_timeout": 2000, "application_name": "application-worker: positions"}
+"""Limits for a connection attempt whose caller has stopped waiting; libpq accepts no shorter timeout."""
+
+_PRIMARY_POSITION = "SELECT pg_current_wal_insert_lsn()::text"
+"""The insert position, not the written position: with synchronous_commit = off a commit may not be written yet (as in GitLab).
+"""
+
+_REPLICA_POSITION = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END"
+
 
 class DatabaseServer:
     """A primary or a replica. Connects on first use; safe to share between threads, and after a fork."""
@@ -235,9 +253,6 @@ def open_databases(client: Client) -> Databases:
     return databases_of(client.settings)
 
 
-DATABASES: "Late[Callable[[Client], Databases]]" = Late("framework.features.consistency.databases:open_databases")
-
-
 def weakest_level(levels: ConsistencyLevels) -> DataConsistency:
     """Return the level that applies to a job that uses all these databases (GitLab: the one that prefers replicas most)."""
     # One decision for all databases: otherwise each log line and counter would need one strategy per database.
@@ -268,17 +283,6 @@ def _database(name: str, settings: DatabaseSettings) -> Database:
 
 
 DEADLINE_S = 1.0
-RETRY_AFTER_S = 5.0
-POSITION_TTL_S = 1.0
-"""How long a replica's position is reused. A replica only advances, so an older position stays true."""
-
-_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
-_CONNECT_ARGS = {"connect_timeout": 2, "tcp_user_timeout": 2000, "application_name": "application-worker: positions"}
-"""Limits for a connection attempt whose caller has stopped waiting; libpq accepts no shorter timeout."""
-_PRIMARY_POSITION = "SELECT pg_current_wal_insert_lsn()::text"
-"""The insert position, not the written position: with synchronous_commit = off a commit may not be written yet (as in GitLab).
-"""
-_REPLICA_POSITION = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END"
 
 
 class PositionUnavailable(Exception):

@@ -51,6 +51,24 @@ from framework.wire.status_key import tracked_job
 _MAX_POSITION_CHECKS = 2
 """How often newer positions of duplicates are checked before the lock is released; then the lock is released first."""
 
+_RUN_FIELDS = (
+    *(
+        "retry_count",
+        "failed_at",
+        "retried_at",
+        "error_class",
+        "error_message",
+        "error_backtrace",
+        "at",
+        "scheduled_at",
+    ),
+    *(INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSFER, DUPLICATE_OF),
+    *(UNKNOWN_COUNT, UNKNOWN_SINCE, EXPIRY),
+    # The further run is none of the jobs that its batch has counted.
+    *(BID, BATCH_EVENT),
+)
+"""The payload fields that describe the finished run."""
+
 
 # until_executing releases the lock after the replica check: if the lock went first, a duplicate dropped in between would be lost.
 class DedupPositions:
@@ -216,25 +234,6 @@ def worker_part(process: ProcessContext) -> WorkerPart:
         StagedPolicy("lock", DedupLock(client, consistency, protection=process.protection)),
     )
     return WorkerPart(policies)
-
-
-_RUN_FIELDS = (
-    *(
-        "retry_count",
-        "failed_at",
-        "retried_at",
-        "error_class",
-        "error_message",
-        "error_backtrace",
-        "at",
-        "scheduled_at",
-    ),
-    *(INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSFER, DUPLICATE_OF),
-    *(UNKNOWN_COUNT, UNKNOWN_SINCE, EXPIRY),
-    # The further run is none of the jobs that its batch has counted.
-    *(BID, BATCH_EVENT),
-)
-"""The payload fields that describe the finished run."""
 
 
 def next_run(unit: UnitOfWork, policy: Deduplicate, protection: PayloadProtection = NO_PROTECTION) -> NextRun:

@@ -22,6 +22,13 @@ from framework.telemetry.logs import LogRateLimit
 _JITTER = 0.5
 """The random part of the delay: jobs that are deferred together return at different times."""
 
+REASON: Final = "feature_flag"
+
+STALE_AFTER_S = 3 * 3_600.0
+"""A flag that still skips jobs after this time is considered forgotten (GitLab's alert)."""
+
+_LOG_INTERVAL_S = 900.0
+
 
 @dataclass(slots=True)
 class _SkipRecord:
@@ -125,14 +132,6 @@ class DeferFlag:
         if flag.reason:
             fields["feature_flag_reason"] = flag.reason
         return Deferred(delay_s, REASON, fields)
-
-
-REASON: Final = "feature_flag"
-
-STALE_AFTER_S = 3 * 3_600.0
-"""A flag that still skips jobs after this time is considered forgotten (GitLab's alert)."""
-
-_LOG_INTERVAL_S = 900.0
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:

@@ -21,6 +21,19 @@ from framework.wire.json import dumps, loads
 FORMAT = 1
 """The version of the value's format in Redis; values of other versions are ignored."""
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+
+_NAME_FORMAT = "letters, digits and _ . : / -, at most 200 characters, and a letter, digit or _ first"
+
+_CLASS_PREFIXES = ("run_jobs_", "drop_jobs_", "pause_jobs_")
+
+DEADLINE_S = 5.0
+"""A call of a ``BackgroundValue`` that takes longer is logged."""
+
+_LOG_INTERVAL_S = 300.0
+
+A = TypeVar("A")
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -107,11 +120,6 @@ class LayeredFlags(FlagSource):
             source.watch(name)
 
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
-_NAME_FORMAT = "letters, digits and _ . : / -, at most 200 characters, and a letter, digit or _ first"
-_CLASS_PREFIXES = ("run_jobs_", "drop_jobs_", "pause_jobs_")
-
-
 def is_class_flag(name: str) -> bool:
     """Return whether operators set the flag on a class: its name is made by one of the functions below."""
     return name.startswith(_CLASS_PREFIXES)
@@ -181,14 +189,6 @@ def _number(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-DEADLINE_S = 5.0
-"""A call that takes longer is logged."""
-
-_LOG_INTERVAL_S = 300.0
-
-A = TypeVar("A")
 
 
 class BackgroundValue(Generic[A]):

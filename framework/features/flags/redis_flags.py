@@ -31,6 +31,9 @@ _MAX_VALUE = 200
 _MOST_FLAGS = 50_000
 """The flags that a process keeps at most, in 70 MB."""
 
+FIRST_READ_TIMEOUT_S = 2.0
+"""The longest wait of the first use of the flags in a process."""
+
 
 class _CachedFlag(NamedTuple):
     flag: Flag
@@ -206,10 +209,6 @@ def _decoded(fields: Any) -> dict[str, Flag | None]:
         except ValueError:
             found[text] = None
     return found
-
-
-FIRST_READ_TIMEOUT_S = 2.0
-"""The longest wait of the first use of the flags in a process."""
 
 
 class _Reader:

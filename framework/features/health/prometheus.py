@@ -26,6 +26,17 @@ _MAX_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _MAX_EXCERPT = 100
 
+_CONNECTION = {
+    "application_name": "application-worker: health",
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 5_000,
+}
+
+# The server gets this much longer to cancel the statement itself: its error is more precise than ours.
+_CANCEL_GRACE_S = 0.5
+
 
 class Prometheus:
     """Stop while a value of the query is beyond the threshold.
@@ -158,17 +169,6 @@ def _number(text: object) -> float:
 
 def _excerpt(body: bytes) -> str:
     return body[:_MAX_EXCERPT].decode(errors="replace").strip()
-
-
-_CONNECTION = {
-    "application_name": "application-worker: health",
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 2,
-    "tcp_user_timeout": 5_000,
-}
-# The server gets this much longer to cancel the statement itself: its error is more precise than ours.
-_CANCEL_GRACE_S = 0.5
 
 
 class HealthConnection:

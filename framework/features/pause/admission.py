@@ -1,8 +1,11 @@
-"""Hold the jobs of paused classes, unchanged, until the pause ends."""
+"""Hold the jobs of paused classes, unchanged, until the pause ends; then return them to their queues.
+
+An ended pause returns the jobs also of classes that no process knows any more.
+"""
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,9 +18,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, StagedPolicy
-from framework.features.flags.flag import Flags, pause_flag
-from framework.features.flags.process_flags import WORKER_FLAGS
-from framework.features.flags.redis_flags import RedisFlags
+from framework.features.flags.flag import pause_flag
+from framework.features.flags.process_flags import WORKER_FLAGS, WorkerFlags
 from framework.features.pause import strategies
 from framework.features.pause.strategies import BUILT_IN, PauseStrategies
 from framework.finish.outcome import Held, Lost, NotAdmitted
@@ -36,6 +38,16 @@ MARKER_TTL_MS = 60_000
 _LOG_INTERVAL_S = 60.0
 _MAX_ATTEMPTS = 3
 
+MANUAL_PAUSE = "manual"
+
+PAGE = 1_000
+"""Jobs per step: a few milliseconds of Redis's time."""
+
+PAGE_BYTES = 4_000_000
+
+# Time for one class; then the next class has its turn.
+_MAX_PER_CLASS_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:
@@ -50,37 +62,34 @@ class Pause:
 class PauseState:
     """Combine flags and pause strategies. Safe to call from any thread."""
 
-    def __init__(
-        self, flags: Flags, redis_flags: RedisFlags, strategies: PauseStrategies, refresh: Callable[[], None]
-    ) -> None:
+    def __init__(self, flags: WorkerFlags, strategies: PauseStrategies) -> None:
         self._flags = flags
-        self._redis_flags = redis_flags
         self.strategies = strategies
-        self._refresh = refresh
 
     def refresh(self) -> None:
         """Read the flags again, since Redis has another value than this process knows. May raise redis errors."""
-        self._redis_flags.expect_change()
-        self._refresh()
+        self._flags.stored.expect_change()
+        self.strategies.poll()
+        self._flags.refresh()
 
     def may_pause(self, declaration: Declaration) -> bool:
         """Return whether jobs of a class have to pass the pause policy."""
         strategy = declaration.facts["pause_control"]
         named = strategy is not None and strategy not in BUILT_IN
-        return named or self._flags.find(pause_flag(declaration.wire_name)) is not None
+        return named or self._flags.all.find(pause_flag(declaration.wire_name)) is not None
 
     def pause_of(self, worker: str, strategy: str | None) -> Pause | None:
         """Return the pause of a class, ``None`` if its jobs may run."""
         name = pause_flag(worker)
-        flag = self._flags.find(name)
+        flag = self._flags.all.find(name)
         if flag is not None and flag.percentage > 0:
-            stored = self._redis_flags.find(name) is not None
-            return Pause(MANUAL_PAUSE, flag.reason, self._redis_flags.raw_value(name) if stored else b"")
+            stored = self._flags.stored.find(name) is not None
+            return Pause(MANUAL_PAUSE, flag.reason, self._flags.stored.raw_value(name) if stored else b"")
         return Pause(strategy) if strategy is not None and self.strategies.is_paused(strategy) else None
 
     def flag_value(self, worker: str) -> bytes:
         """Return the operator's pause flag of a class as Redis had it at the last read, empty without one."""
-        return self._redis_flags.raw_value(pause_flag(worker))
+        return self._flags.stored.raw_value(pause_flag(worker))
 
 
 class PausePolicy:
@@ -155,42 +164,6 @@ class PausePolicy:
         )
 
 
-MANUAL_PAUSE = "manual"
-
-
-def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of pauses in a worker process."""
-    flags, client = process.service(WORKER_FLAGS), process.shard.client
-    polled = PauseStrategies(_named_strategies(), strategies.registered, process.timings)
-
-    def refresh() -> None:
-        polled.poll()
-        flags.refresh()
-
-    pauses = PauseState(flags.all, flags.stored, polled, refresh)
-
-    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
-        return (StagedPolicy("hold", PausePolicy(client, owner, pauses)),)
-
-    process.absent.watch(keys.PAUSED_CLASSES)
-    resumer = PauseResumer(process.upkeep, pauses, process.absent)
-    return WorkerPart(of_capsule=of_capsule, refresh=polled.poll, periodic=(resumer.resume_ended,))
-
-
-def _named_strategies() -> list[str]:
-    """Return the pause strategies that the classes of this process name."""
-    named = (worker.declaration().facts["pause_control"] for worker in registry.workers())
-    return [name for name in named if name is not None]
-
-
-PAGE = 1_000
-"""Jobs per step: a few milliseconds of Redis's time."""
-
-PAGE_BYTES = 4_000_000
-# Time for one class; then the next class has its turn.
-_MAX_PER_CLASS_S = 2.0
-
-
 @dataclass(frozen=True, slots=True)
 class ResumeResult:
     """The result of resuming one class."""
@@ -218,6 +191,7 @@ def resume(
         reply: Any = RELEASE_PAUSED(
             client,
             script_keys,
+            # "heed": a caller that does not know the class leaves it alone while the marker of a strategy exists.
             [worker, pause_flag(worker), seen_flag, "" if class_known else "heed", PAGE, PAGE_BYTES, blocked],
         )
         state, moved_now, blocked_now = cast("tuple[int, int, int]", reply)
@@ -306,3 +280,23 @@ def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
         resumed_job_count=jobs,
         unknown=not class_known,
     )
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    """Return the part of pauses in a worker process."""
+    flags, client = process.service(WORKER_FLAGS), process.shard.client
+    polled = PauseStrategies(_named_strategies(), strategies.registered, process.timings)
+    pauses = PauseState(flags, polled)
+
+    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
+        return (StagedPolicy("hold", PausePolicy(client, owner, pauses)),)
+
+    process.absent.watch(keys.PAUSED_CLASSES)
+    resumer = PauseResumer(process.upkeep, pauses, process.absent)
+    return WorkerPart(of_capsule=of_capsule, refresh=polled.poll, periodic=(resumer.resume_ended,))
+
+
+def _named_strategies() -> list[str]:
+    """Return the pause strategies that the classes of this process name."""
+    named = (worker.declaration().facts["pause_control"] for worker in registry.workers())
+    return [name for name in named if name is not None]

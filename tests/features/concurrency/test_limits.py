@@ -337,7 +337,7 @@ def test_limits_hanging_callable_delays_no_other_class(limits, monkeypatch):
 
 
 def test_throttle_hanging_signal_is_awaited_once(redis, limits, monkeypatch):
-    monkeypatch.setattr(limits_module, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(limits_module, "SIGNALS_DEADLINE_S", 0.05)
     go = threading.Event()
     asked = []
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -50,7 +51,11 @@ def stored(redis, granted):
 
 def make_policy(client, stored, flags=None):
     known = flags or stored
-    return PausePolicy(client, IDENTITY, PauseState(known, stored, PauseStrategies((), {}), known.read))
+    return PausePolicy(
+        client,
+        IDENTITY,
+        PauseState(SimpleNamespace(all=known, stored=stored, refresh=known.read), PauseStrategies((), {})),
+    )
 
 
 def test_pause_policy_ended_pause_holds_no_job(redis, stored, entry):
