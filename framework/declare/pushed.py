@@ -20,8 +20,8 @@ running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignor
 class NotAwaitable:
     """A value of a plain type whose ``await`` raises MisuseError. JSON, copies and pickles of it have the plain type."""
 
-    _aw_worker: str
-    _aw_twin: str
+    worker: str
+    twin: str
     """What may be awaited instead."""
     plain: type[Any]
     """The type of the value without this check."""
@@ -34,12 +34,12 @@ class NotAwaitable:
 
         def __await__(self) -> Never:
             """Raise MisuseError."""
-            worker = self._aw_worker
+            worker = self.worker
             raise MisuseError(
                 worker,
                 f"a push is not a coroutine. It was made before the await: {self.made()}, so do not push again. Leave out await. "
                 "Where the event loop must not wait for Redis, put an a before the name of the method, as in "
-                f"await {self._aw_twin}(...)",
+                f"await {self.twin}(...)",
             )
 
     def made(self) -> str:
@@ -85,12 +85,12 @@ def not_awaitable(worker: str, result: T) -> T:
     if make is None:
         return result
     made = make(result)
-    made._aw_worker, made._aw_twin = worker, f"{worker.rpartition('.')[2]}.aperform_async"
+    made.worker, made.twin = worker, f"{worker.rpartition('.')[2]}.aperform_async"
     return cast("T", made)
 
 
 def with_twin(twin: str, result: T) -> T:
     """Return the result of a push that a function of this package has made; ``twin`` is the function that may be awaited."""
     if isinstance(result, NotAwaitable):
-        result._aw_twin = twin
+        result.twin = twin
     return result

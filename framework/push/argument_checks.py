@@ -1,7 +1,5 @@
 """Check the size of arguments, and refuse arguments that do not fit their annotations or convert them (Sidekiq's modes)."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -12,7 +10,7 @@ from framework.declare.signature import JobSignature
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
-from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
+from framework.telemetry.sentry import LazyTracker, NoTracker
 from framework.types import Jid, Json, Payload, StrictArguments
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, deflate_arguments
 from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING, MAX_MEMORY_PER_BYTE, footprint_of, may_exceed
@@ -52,18 +50,42 @@ class EncodedArguments(NamedTuple):
     marker_fields: dict[str, Json]
 
 
+class OversizeReporter:
+    """Log and report to the error tracker the jobs that the mode ``compress`` would have refused (as GitLab does)."""
+
+    def __init__(self, tracker: LazyTracker | None = None) -> None:
+        self._tracker = tracker or LazyTracker(NoTracker)
+        self._log_limit = LogRateLimit(LOG_INTERVAL_S)
+
+    def report(self, error: ExceedLimitError) -> None:
+        """Report one job, at most once a minute per class."""
+        name = error.worker_class
+        count = self._log_limit.hit(name)
+        if not count:
+            return
+        tags = {"class": name}
+        logs.logger(**tags).warning(
+            "arguments exceed the size limit; the job was pushed, because size_limit.mode is track. Pass an id instead of the data",
+            event_name="payload.oversize",
+            size=error.size,
+            size_limit=error.size_limit,
+            suppressed=count - 1,
+        )
+        self._tracker.capture(error, tags, name, on_failure="an oversize payload could not be reported")
+
+
 class SizeLimiter:
     """Check and compress arguments by size. Shared between threads.
 
-    In the mode ``track``, ``report`` is called with the error that ``compress`` would raise, and the job is accepted.
+    In the mode ``track``, the reporter gets the error that ``compress`` would raise, and the job is accepted.
     """
 
-    def __init__(self, limits: SizeLimits, report: Callable[[ExceedLimitError], None]) -> None:
+    def __init__(self, limits: SizeLimits, reporter: OversizeReporter) -> None:
         self.limits = limits
         threshold = limits.compression_threshold
         self.raw_size_limit = min(threshold, limits.limit or threshold, limits.decoded_limit // MAX_MEMORY_PER_BYTE)
         """Arguments of fewer bytes are stored unchanged, without marker fields."""
-        self._report = report
+        self._reporter = reporter
 
     def encode_arguments(
         self, worker: str, queue: str, arguments: bytes, *, big_payload: bool, compress: bool = True
@@ -96,7 +118,7 @@ class SizeLimiter:
             error = ExceedLimitError(worker, size, limits.limit, uncompressed=uncompressed)
             if limits.mode == "compress":
                 raise error
-            self._report(error)
+            self._reporter.report(error)
             marker_fields[SIZE_LIMITER] = TRACKED
         return EncodedArguments(text, marker_fields)
 
@@ -151,32 +173,6 @@ class SizeLimiter:
             raise ArgumentsError(str(payload.get("class")), f"refused: {error.reason}") from error
 
 
-class OversizeReporter:
-    """Log and report to the error tracker the jobs that the mode ``compress`` would have refused (as GitLab does)."""
-
-    def __init__(
-        self, tracker: Callable[[], Tracker] = NoTracker, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._tracker = LazyTracker(tracker)
-        self._log_limit = LogRateLimit(LOG_INTERVAL_S, monotonic)
-
-    def __call__(self, error: ExceedLimitError) -> None:
-        """Report one job, at most once a minute per class."""
-        name = error.worker_class
-        count = self._log_limit.hit(name)
-        if not count:
-            return
-        tags = {"class": name}
-        logs.logger(**tags).warning(
-            "arguments exceed the size limit; the job was pushed, because size_limit.mode is track. Pass an id instead of the data",
-            event_name="payload.oversize",
-            size=error.size,
-            size_limit=error.size_limit,
-            suppressed=count - 1,
-        )
-        self._tracker.capture(error, tags, name, on_failure="an oversize payload could not be reported")
-
-
 _MAX_SHOWN = 20
 """The most arguments named in one warning: ``*args`` may be any number."""
 
@@ -192,9 +188,9 @@ class StrictArgumentsCheck:
     Called only for arguments that were refused: a push with strict arguments has no cost.
     """
 
-    def __init__(self, setting: StrictArguments = "raise", *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, setting: StrictArguments = "raise") -> None:
         self._setting: StrictArguments = setting
-        self._log_limit = LogRateLimit(LOG_INTERVAL_S, monotonic)
+        self._log_limit = LogRateLimit(LOG_INTERVAL_S)
 
     def checked(self, declaration: Declaration, args: list[Any]) -> list[Any]:
         """Return the arguments of a push, or their JSON values if they are not strict and the class's mode allows it.

@@ -198,18 +198,8 @@ class Client:
     def _push_bulk(
         self, plan: PushPlan, request: BulkRequest, locks: Deduplication | None, write: WriteBatch
     ) -> list[Jid | None]:
-        due = request.due
-
-        def first_due_at() -> float | None:
-            try:
-                return None if due is None else self._schedule_writer.first_due_at(plan.shard, due)
-            except ShardUnavailableError:
-                # The clock of this host, as the push is kept at the same outage.
-                if not self.fallback.keeps or due is None:
-                    raise
-                return due.at
-
-        return BulkPush(ChunkSource(plan, request, locks, write, first_due_at).prepare).run()
+        source = ChunkSource(plan, request, locks, write, self._schedule_writer, keeps=self.fallback.keeps)
+        return BulkPush(source).run()
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from framework.errors import PushInTransactionError
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
-from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
+from framework.telemetry.sentry import LazyTracker, NoTracker
 from framework.types import Jid, PushInTransaction
 
 OnCommit: TypeAlias = Callable[[Callable[[], None]], None]
@@ -49,9 +49,9 @@ def skipping_transaction_check() -> Generator[None]:
 class TransactionCheck:
     """Decide what happens to a push inside of open transactions. Shared between threads."""
 
-    def __init__(self, mode: PushInTransaction = "wait", tracker: Callable[[], Tracker] = NoTracker) -> None:
+    def __init__(self, mode: PushInTransaction = "wait", tracker: LazyTracker | None = None) -> None:
         self._mode: PushInTransaction = mode
-        self._tracker = LazyTracker(tracker)
+        self._tracker = tracker or LazyTracker(NoTracker)
         self._log_limit = LogRateLimit(LOG_INTERVAL_S)
 
     def transactions(self, wire_name: str) -> Sequence[OnCommit]:

@@ -22,7 +22,7 @@ from framework.push.transactions import TransactionCheck
 from framework.route.router import Router, checked_router, open_router
 from framework.shard.shards import open_shards
 from framework.telemetry import logs
-from framework.telemetry.sentry import tracker_of
+from framework.telemetry.sentry import LazyTracker, tracker_of
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
 
@@ -41,7 +41,7 @@ class ProcessClient(Client):
             middleware=middleware.client.compile(),
             limiter=open_limiter(settings, protection),
             strict_arguments=self._strict_arguments,
-            transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
+            transaction_check=TransactionCheck(settings.push_in_transaction, LazyTracker(lambda: tracker_of(settings))),
             fallback=open_fallback(settings, shards),
             protection=protection,
         )
@@ -122,7 +122,7 @@ def open_limiter(settings: Settings, protection: PayloadProtection) -> SizeLimit
         sizes.decoded_limit,
         offloads=protection.delete_blob is not None,
     )
-    return SizeLimiter(limits, OversizeReporter(lambda: tracker_of(settings)))
+    return SizeLimiter(limits, OversizeReporter(LazyTracker(lambda: tracker_of(settings))))
 
 
 def connect(settings: Settings) -> Router:

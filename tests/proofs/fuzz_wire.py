@@ -14,7 +14,7 @@ from framework.features.flags.flag import decode_flag
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import components, push_back, record
 from framework.process.signals import accepted_signals
-from framework.push.argument_checks import SizeLimiter, SizeLimits
+from framework.push.argument_checks import OversizeReporter, SizeLimiter, SizeLimits
 from framework.recover import reaper
 from framework.recover.suspects import InterruptionLimit, RunEvidence
 from framework.route.router import Router
@@ -302,7 +302,7 @@ _preparation = DueJobPlanner(
     DestinationResolver(_router, "main"),
     CrossShardTransfer(cast("Any", None), "main", {}, cast("Any", _Events())),
     cast("Any", _Events()),
-    limiter=SizeLimiter(SizeLimits(decompressed_limit=INFLATED_LIMIT, decoded_limit=DECODED_LIMIT), lambda _: None),
+    limiter=SizeLimiter(SizeLimits(decompressed_limit=INFLATED_LIMIT, decoded_limit=DECODED_LIMIT), OversizeReporter()),
     locks=Deduplicator(),
 )
 

@@ -33,8 +33,8 @@ class Pusher:
         self.shards = Shards(shards)
         self.open()
 
-    def open(self, *middleware, rules=(), limits=None, report=None, **options):
-        limiter = SizeLimiter(limits or SizeLimits(), report or OversizeReporter())
+    def open(self, *middleware, rules=(), limits=None, reporter=None, **options):
+        limiter = SizeLimiter(limits or SizeLimits(), OversizeReporter() if reporter is None else reporter)
         chain = Chain(CLIENT)
         for one in middleware:
             chain.add(one)

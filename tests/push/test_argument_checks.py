@@ -10,7 +10,9 @@ import pytest
 
 from framework.declare import registry
 from framework.errors import BulkPushError, ExceedLimitError
+from framework.process_clock import process_clock
 from framework.push.argument_checks import LOG_INTERVAL_S, OversizeReporter, SizeLimiter, SizeLimits
+from framework.telemetry.sentry import LazyTracker
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps
@@ -273,8 +275,8 @@ def test_arguments_changed_by_a_middleware_are_limited(pusher, redis, args, comp
 
 @single_and_bulk
 def test_track_mode_writes_marks_and_reports(opened_with, redis, method):
-    reports = []
-    opened_with(SizeLimits("track", 200, 400), report=reports.append)
+    reports = Reports()
+    opened_with(SizeLimits("track", 200, 400), reporter=reports)
     text = random_text(2_000)
     job = stored(redis, METHODS[method](worker(queue="default"), text))
     assert (marker_fields(job), job["args"]) == ({"size_limiter": "tracked"}, [text])
@@ -285,8 +287,8 @@ def test_track_mode_writes_marks_and_reports(opened_with, redis, method):
 @single_and_bulk
 @pytest.mark.parametrize(("size", "tracked"), [(400, False), (401, True)])
 def test_track_mode_and_the_limit(opened_with, redis, method, size, tracked):
-    reports = []
-    opened_with(SizeLimits("track", 200, 400), report=reports.append)
+    reports = Reports()
+    opened_with(SizeLimits("track", 200, 400), reporter=reports)
     job = stored(redis, METHODS[method](worker(queue="default"), sized(size)))
     assert marker_fields(job) == {"size_limiter": "tracked" if tracked else "validated"}
     assert len(reports) == tracked
@@ -305,18 +307,23 @@ class Tracker:
         self.seen.append((error, tags, transaction))
 
 
+class Reports(list):
+    report = list.append
+
+
 def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "framework"]
 
 
 def test_track_mode_reports_once_a_minute(caplog):
     now, tracker = [0.0], Tracker()
-    report = OversizeReporter(lambda: tracker, monotonic=lambda: now[0])
-    for _ in range(3):
-        report(ExceedLimitError("Job", 500, 400))
-    report(ExceedLimitError("Other", 600, 400))
-    now[0] = LOG_INTERVAL_S
-    report(ExceedLimitError("Job", 700, 400))
+    reporter = OversizeReporter(LazyTracker(lambda: tracker))
+    with process_clock.override(monotonic=lambda: now[0]):
+        for _ in range(3):
+            reporter.report(ExceedLimitError("Job", 500, 400))
+        reporter.report(ExceedLimitError("Other", 600, 400))
+        now[0] = LOG_INTERVAL_S
+        reporter.report(ExceedLimitError("Job", 700, 400))
     assert [(error.size, tags, transaction) for error, tags, transaction in tracker.seen] == [
         (500, {"class": "Job"}, "Job"),
         (600, {"class": "Other"}, "Other"),
@@ -329,8 +336,8 @@ def test_track_mode_reports_once_a_minute(caplog):
 
 
 def test_track_mode_with_a_failing_tracker_pushes(pusher, redis, caplog):
-    report = OversizeReporter(lambda: Tracker(RuntimeError("no network")))
-    pusher.open(limits=SizeLimits("track", 200, 400), report=report)
+    reporter = OversizeReporter(LazyTracker(lambda: Tracker(RuntimeError("no network"))))
+    pusher.open(limits=SizeLimits("track", 200, 400), reporter=reporter)
     assert worker(queue="default").perform_async(random_text(2_000))
     assert redis.llen("queue:default") == 1
     assert ["payload.oversize" in line for line in lines(caplog)] == [True, False]

@@ -14,6 +14,7 @@ from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.errors import ArgumentsError, DeclarationError
 from framework.execute.inline import run_inline
+from framework.process_clock import process_clock
 from framework.push.argument_checks import LOG_INTERVAL_S, StrictArgumentsCheck
 from framework.wire import keys
 from tests.push.conftest import LetPass, worker
@@ -46,8 +47,8 @@ def opened_with(request, pusher):
     seen.clear()
     middleware = [LetPass] if request.param == "middleware" else []
 
-    def open_(mode, **more):
-        check = StrictArgumentsCheck(mode, **more)
+    def open_(mode):
+        check = StrictArgumentsCheck(mode)
         client = pusher.open(*middleware, strict_arguments=check).client
 
         def perform_inline(cls, request):
@@ -202,9 +203,10 @@ def test_warning_of_a_refused_bulk_is_not_logged(opened_with, caplog, redis):
     assert redis.dbsize() == 0
 
 
-def test_warning_of_a_class_is_logged_once_a_minute(opened_with, caplog):
+def test_warning_of_a_class_is_logged_once_a_minute(opened_with, caplog, monkeypatch):
     now = [0.0]
-    opened_with("warn", monotonic=lambda: now[0])
+    monkeypatch.setattr(process_clock, "monotonic", lambda: now[0])
+    opened_with("warn")
     first, second = worker(perform=take), worker("Other", perform=take)
     for _ in range(3):
         first.perform_async("1")

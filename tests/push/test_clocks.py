@@ -141,7 +141,8 @@ def test_push_invalid_due_time_of_a_middleware_is_refused(pusher, redis, due):
 def test_clock_skew_is_logged_once_per_shard(pusher, caplog, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(process_clock, "now", lambda: time.time() - 600)
-    slow = ScheduleWriter(monotonic=lambda: now[0])
+    monkeypatch.setattr(process_clock, "monotonic", lambda: now[0])
+    slow = ScheduleWriter()
     shard = pusher.shards["main"]
     with caplog.at_level(logging.WARNING, logger="framework"):
         for _ in range(3):

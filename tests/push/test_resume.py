@@ -6,8 +6,7 @@ import pytest
 
 from framework.declare.policy_options import Deduplicate
 from framework.errors import BulkPushError, ShardUnavailableError
-from framework.push import bulk
-from framework.push.bulk import BulkPush
+from framework.process_clock import process_clock
 from framework.shard.connection import TOKEN_S
 from framework.shard.shard import Shard
 from framework.wire import keys
@@ -202,7 +201,7 @@ def test_resume_after_a_middleware_error_runs_the_chain_again(pusher, redis):
 def test_resume_after_nine_minutes_sends_nothing(behind_proxy, redis, monkeypatch):
     job = worker(queue="default")
     now = [0.0]
-    monkeypatch.setattr(bulk.BulkPush.__init__, "__kwdefaults__", {"monotonic": lambda: now[0]})
+    monkeypatch.setattr(process_clock, "monotonic", lambda: now[0])
     behind_proxy.proxy.lose_replies(b"LPUSH", {1})
     error = failed(lambda: job.perform_bulk([(1,), (2,)]))
     now[0] = TOKEN_S - 29.0
@@ -271,7 +270,3 @@ def test_resume_writes_jobs_whose_key_was_of_another_type(behind_proxy, redis, k
     assert jids_of(redis) == dict(enumerate(jids))
     assert error.resume() == jids
     assert len(numbers(redis)) == count
-
-
-def test_bulk_push_without_chunks_returns_nothing():
-    assert BulkPush(lambda: None).run() == []

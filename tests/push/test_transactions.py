@@ -12,6 +12,7 @@ from framework.features.concurrency.limited_capacity import LimitedCapacityWorke
 from framework.process_clock import process_clock
 from framework.push import transactions
 from framework.push.transactions import TransactionCheck, add_source, skipping_transaction_check
+from framework.telemetry.sentry import LazyTracker
 from framework.wire.resources import WAL_POSITIONS
 from tests.harness import RecordingTracker
 from tests.push.conftest import worker as worker_class
@@ -195,7 +196,7 @@ def test_job_dropped_by_a_middleware_returns_none_at_the_call(transaction, pushe
 
 def test_failure_after_the_commit_is_logged_and_reported(transaction, pusher, redis, jobs, caplog):
     tracker = RecordingTracker()
-    pusher.open(transaction_check=TransactionCheck(tracker=lambda: tracker))
+    pusher.open(transaction_check=TransactionCheck(tracker=LazyTracker(lambda: tracker)))
     lost, kept = worker(queue="broken").perform_async(1), worker(queue="whole").perform_async(2)
     redis.set("queue:broken", "no list")
     with caplog.at_level(logging.ERROR, logger="framework"):

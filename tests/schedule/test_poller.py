@@ -354,8 +354,11 @@ def test_poller_in_track_mode_reports_oversize(redis, redis_url, events):
         job["args"].append("x" * 500)
         yield
 
-    reports = []
-    limiter = SizeLimiter(SizeLimits("track", 100, 200), reports.append)
+    class Reports(list):
+        report = list.append
+
+    reports = Reports()
+    limiter = SizeLimiter(SizeLimits("track", 100, 200), reports)
     redis.zadd(keys.RETRY, {encoded(args=["small"]): LONG_AGO})
     poller(redis_url, events, middleware, limiter=limiter).poll()
     (job,) = queued(redis)
