@@ -42,7 +42,7 @@ def argument_lists(kind: str, numbers: range) -> Sequence[list[Any]]:
 
 
 async def settled(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
+    return await value if inspect.iscoroutine(value) else value
 
 
 async def push_all(module: Any, kind: str, queue: str, jobs: Sequence[list[Any]]) -> None:

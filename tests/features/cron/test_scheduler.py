@@ -31,7 +31,7 @@ def test_due_tick_pushes_its_job_as_a_push_does(cron):
     made = worker(perform=lambda self, days, mode="x": None, track=True)
     one = entry("* * * * *", args=(30, "full"), made=made)
     recorded = []
-    cron.client._push_recorder = SimpleNamespace(written=lambda _, batch: recorded.extend(batch.jids))
+    cron.client.recorder = SimpleNamespace(written=lambda _, batch: recorded.extend(batch.jids))
     settled = cron.settled(one, MINUTE_AGO)
     with context.bound("chain", user="ada"):
         cron.scheduler(one).step()
