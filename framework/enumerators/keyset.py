@@ -100,7 +100,6 @@ class _Pages:
         self._start = None if cursor is None else self._decoded(cursor)
 
     def read(self) -> Generator[Sequence[Row[Any]]]:
-        """Yield the pages that have rows."""
         after, inclusive = self._start, True
         while True:
             statement = self._statement if after is None else self._statement.where(self._behind(after, inclusive))
@@ -113,7 +112,6 @@ class _Pages:
             after, inclusive = self._key_of(page[-1]), False
 
     def cursor_of(self, row: Row[Any]) -> list[Any]:
-        """Return the cursor of a row."""
         return [_encoded(value) for value in self._key_of(row)]
 
     def _key_of(self, row: Row[Any]) -> list[Any]:

@@ -39,7 +39,6 @@ class Enumerator(Iterator[tuple[T, Any]], Generic[T]):
         self.done = done
 
     def __next__(self) -> tuple[T, Any]:
-        """Return the next item and its cursor."""
         return next(self._pairs)
 
     def close(self) -> None:

@@ -151,7 +151,6 @@ class ClassPolicies(NamedTuple):
 
     @property
     def can_group(self) -> bool:
-        """Return whether one script can answer all remote policies."""
         return len(self.grouped) == len(self.remote)
 
 

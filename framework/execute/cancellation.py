@@ -51,7 +51,6 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was cancelled, as the job itself reads it."""
         self.seen = self.is_set
         return self.is_set
 

@@ -165,6 +165,5 @@ def open_decoder(
     running_jobs: RunningJobs,
     budget: MemoryBudget | None = None,
 ) -> PayloadDecoder:
-    """Return the decoder of a process's jobs."""
     kind = VerifyingDecoder if protection.signs else PayloadDecoder
     return kind(running_jobs, sizes.decompressed_limit, sizes.decoded_limit, budget, protection)

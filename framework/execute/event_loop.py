@@ -61,12 +61,10 @@ class EventLoop:
         return result
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Return the submitted tasks that have not ended."""
         return list(self._tasks)
 
     @property
     def idle(self) -> bool:
-        """Whether every submitted coroutine has ended."""
         return not self._tasks and not self._submitted
 
     def cancel_all(self) -> None:

@@ -109,7 +109,6 @@ def outcome_of_stop(instance: Any) -> RunOutcome:
 
 
 def task_cancelled() -> bool:
-    """Return whether the running task was asked to end."""
     return (task := current_task()) is not None and task.cancelling() > 0
 
 
@@ -234,7 +233,6 @@ class UnknownClassDelays:
         return self.outcome_of_version(payload, declaration, version) if version > declaration.version else None
 
     def outcome(self, payload: Payload) -> UnknownClass | ForeignClass:
-        """Return the outcome of a job whose class is not registered in this process."""
         name = payload["class"]
         if self._is_foreign is not None and self._is_foreign(name):
             count = count_of(payload, UNKNOWN_COUNT)

@@ -192,7 +192,6 @@ class Processor:
             context.run(self._settle_in_thread, run)
 
     async def _run_async(self, run: Execution) -> None:
-        """Run the rest of an async job on the event loop."""
         try:
             await self._executor.complete_async(run)
             if run.outcome is SUCCEEDED and run.record is None and is_acknowledged_with_others(run):
@@ -221,7 +220,6 @@ class Processor:
         self._finish_async(run, self._record_counts.counts)
 
     def _finish_run(self, run: Execution, counts: ThreadCounts) -> None:
-        """Log and settle a run that has ended."""
         try:
             if run.outcome is SUCCEEDED:
                 self._finish_succeeded(run, counts)

@@ -61,7 +61,6 @@ class JobRecorder:
     """Record the jobs of a worker process. This one records nothing."""
 
     def open(self, payload: Payload, queue: str) -> RunRecord:
-        """Return the record of a run of a tracked job."""
         del payload, queue
         return RunRecord()
 

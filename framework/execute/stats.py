@@ -41,7 +41,6 @@ class ClassMetrics:
         self.buckets[bisect_right(_BOUNDS_S, seconds)] += 1
 
     def record_failure(self) -> None:
-        """Count a failed run."""
         self.processed += 1
         self.failed += 1
 
@@ -54,7 +53,6 @@ class ClassMetrics:
 
 
 def sum_by_class(tables: Iterable[dict[str, ClassMetrics]]) -> dict[str, ClassMetrics]:
-    """Return the sums over all threads, by class."""
     sums: dict[str, ClassMetrics] = {}
     for table in tables:
         # `dict.copy` is one step for the interpreter, so a thread that adds a class meanwhile cannot break the loop.
@@ -77,7 +75,6 @@ class ThreadCounts:
     """The ended runs of jobs from each queue."""
 
     def count_run(self, queue: str) -> None:
-        """Count an ended run of a job that came from the queue."""
         self.processed += 1
         self.queues[queue] = self.queues.get(queue, 0) + 1
 
@@ -88,7 +85,6 @@ class ThreadCounts:
         (self.classes.get(name) or self.for_class(name)).record_run(seconds)
 
     def for_class(self, name: str) -> ClassMetrics:
-        """Return the counts of a class."""
         metrics = self.classes.get(name)
         if metrics is None:
             metrics = self.classes[name] = ClassMetrics()
@@ -122,7 +118,6 @@ class RunningJobs:
         self._lock = threading.Lock()
 
     def show(self, jobs: InFlight) -> None:
-        """Show the running jobs among these too."""
         self._in_flight += (jobs,)
 
     def new_thread_counts(self) -> ThreadCounts:

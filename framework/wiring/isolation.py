@@ -19,7 +19,6 @@ from framework.errors import JobProcessError
 from framework.features.isolation.channel import SERVER_MODULE
 from framework.features.isolation.job_process import JobTools, run_job
 from framework.features.isolation.server import JobServer
-from framework.middleware.chain import Call
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.wiring.client import connect
 
@@ -48,18 +47,12 @@ def load_tools(modules: list[str]) -> JobTools:
         registry.load(modules)
         connect(settings)
         # Here, so that the processes of jobs share it.
-        server = middleware.server.compile()
-        return JobTools(lambda capsule: compile_chain(capsule) if capsule else server, strictness, level)
+        return JobTools(middleware.server.compile(), strictness, level)
     except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the worker process must know it
         found = ", ".join(modules) or "the configuration"
         failure = JobProcessError(found, f"a process for isolated jobs cannot load them: {error}")
         failure.__cause__ = error
-        return JobTools(compile_chain, strictness, level, failure)
-
-
-def compile_chain(capsule: str) -> tuple[Call, ...]:
-    """Return the server middlewares of a capsule."""
-    return middleware.capsule(capsule).compile()
+        return JobTools((), strictness, level, failure)
 
 
 def start_interpreter(options: str, job: socket.socket) -> int:

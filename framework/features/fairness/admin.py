@@ -33,7 +33,6 @@ class PriorityChange(NamedTuple):
 
 
 def check_level(level: str) -> Priority:
-    """Return the level. Raises ValueError for a word that is none."""
     if level not in LEVELS:
         raise ValueError(f"{level!r} is no priority{did_you_mean(level, LEVELS)}: give one of {', '.join(LEVELS)}")
     return level

@@ -95,7 +95,6 @@ class SubQueuePayloads(WrappedPayloads):
         return sub_queue(self._queue, self._key(payload), level)
 
     def _key(self, payload: Payload) -> str:
-        """Return the key of a job, empty for none."""
         by: Any = self._declaration.fair_by
         if by is None:
             return ""
@@ -123,7 +122,6 @@ class SubQueuePayloads(WrappedPayloads):
 
 
 def has_sub_queues(declaration: Declaration) -> bool:
-    """Return whether jobs of the class wait in sub-queues of their queue."""
     return declaration.fair_by is not None or declaration.priority is not None
 
 
@@ -152,7 +150,6 @@ def _with_sub_queue(data: bytes, name: str) -> bytes:
 
 
 def _part(batch: JobBatch, name: str, indexes: list[int]) -> JobBatch:
-    """Return some jobs of a batch as a batch of their own."""
 
     def chosen(column: Sequence[Any]) -> list[Any]:
         return [column[index] for index in indexes]

@@ -18,6 +18,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
+from framework import middleware
 from framework.declare import registry
 from framework.declare.job_context import ExtraFields, JobContext, JobLogger
 from framework.errors import JobMemoryError, JobProcessError, OverLimit
@@ -48,9 +49,9 @@ _NO_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class JobTools:
-    """The parts that a process needs to run jobs: the server middlewares of each capsule, and the check of arguments."""
+    """The parts that a process needs to run jobs: the server middlewares outside of capsules, and the check of arguments."""
 
-    middleware_of: Callable[[str], tuple[Call, ...]]
+    server_middleware: tuple[Call, ...]
     strictness: StrictArgumentsCheck
     log_level: str
     failure: BaseException | None = None
@@ -71,7 +72,6 @@ class _WorkerProcess:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this process is another than the job's."""
         return os.getpid() != self._pid
 
     def tell(self, **message: Any) -> None:
@@ -81,7 +81,6 @@ class _WorkerProcess:
                 self._connection.sendall(encoded_object(message))
 
     def ask(self, question: str) -> bool:
-        """Ask a question about the job."""
         if self.is_copy:
             return False
         with self._lock, _end_at_error():
@@ -110,7 +109,6 @@ class _LineRelay:
         self._worker = worker
 
     def write(self, line: str) -> None:
-        """Send one line."""
         self._worker.tell(log=line)
 
 
@@ -122,7 +120,6 @@ class _Extra(ExtraFields):
         self._worker = worker
 
     def update(self, *args: Any, **fields: Any) -> None:
-        """Add fields, and send them."""
         super().update(*args, **fields)
         # As text: a value that JSON cannot hold spoils no other.
         self._worker.tell(extra=logs.object_text(dict(*args, **fields)))
@@ -135,7 +132,6 @@ class _Story:
         self._worker = worker
 
     def note(self, message: str, fields: Mapping[str, Any]) -> None:
-        """Send a message."""
         self._worker.tell(story=logs.object_text({"message": message, "fields": dict(fields)}))
 
 
@@ -249,8 +245,9 @@ def _begin(
 ) -> tuple[bool, Coroutine[Any, Any, None] | None]:
     """Run the job to its end, or return the coroutine of an async job; its middlewares end in the coroutine."""
     payload: Payload = request["payload"]
+    calls = middleware.capsule(request["capsule"]).compile() if request["capsule"] else tools.server_middleware
     with ExitStack() as exits:
-        chain = ChainInvocation(tools.middleware_of(request["capsule"]), instance, payload, request["queue"])
+        chain = ChainInvocation(calls, instance, payload, request["queue"])
         reached_end = exits.enter_context(chain)
         if reached_end:
             # The worker process has asked the limiter.

@@ -201,8 +201,7 @@ def _tell(connection: socket.socket, message: dict[str, Any]) -> None:
         connection.sendall(encoded_object(message))
 
 
-def _ignore(_number: int, _frame: object) -> None:
-    """Exist as a handler."""
+def _ignore(_number: int, _frame: object) -> None: ...
 
 
 _PR_SET_PDEATHSIG = 1
@@ -227,7 +226,6 @@ def _control(option: int, value: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a job's process, and the processes of its group."""
     # It may have no group of its own yet.
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):

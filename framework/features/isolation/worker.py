@@ -106,12 +106,10 @@ class ServerProcess:
         return popen
 
     def close_socket(self) -> None:
-        """Close the socket only."""
         if self._control is not None:
             self._control.close()
 
     def close(self) -> None:
-        """End the process, and wait for its end."""
         popen = self.forget()
         if popen is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -197,7 +195,6 @@ class IsolatedRuns(DetachedRuns):
             self._changed.wait_for(lambda: not self._runs, timeout_s)
 
     def close(self) -> None:
-        """End the process that starts the others."""
         with self._lock:
             server, self._server = self._server, ServerProcess()
         server.close()
@@ -209,7 +206,6 @@ class IsolatedRuns(DetachedRuns):
         self._server.close_socket()
 
     def report_threads(self, count: int) -> None:
-        """Log, once, that jobs get new interpreters because the loaded modules have started threads."""
         if count > 1 and not self._threads_reported:
             self._threads_reported = True
             logs.logger().warning(
@@ -287,7 +283,6 @@ class _Run:
         socket.send_fds(control, [b"J"], [self._job_end.fileno(), self._status_end.fileno()])
 
     def close(self) -> None:
-        """Close the sockets; may be called twice."""
         for one in (self._job, self._job_end, self._status, self._status_end):
             one.close()
 
@@ -478,7 +473,6 @@ def _exit_reason(ended: dict[str, Any]) -> str:
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of isolation in a worker process; a process that isolates no job runs these as all others."""
     if not process.isolates:
         return WorkerPart()
     # One for all capsules: a second process that has loaded the workers would cost as much memory again.

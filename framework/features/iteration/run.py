@@ -53,8 +53,7 @@ class IterationRun:
     def save_failed(self, cursor: bytes, progress: JobProgress) -> None:
         """Save the cursor of a run that has failed, if Redis takes it. Raises nothing."""
 
-    def end(self) -> None:
-        """Count the items of a run that has ended."""
+    def end(self) -> None: ...
 
 
 class _Steps:

@@ -80,7 +80,6 @@ class Iterations(CursorStore):
         self.adopt(instance, run)
 
     def adopt(self, instance: Any, run: "RedisIteration") -> None:
-        """Let the instance iterate with ``run``."""
         instance._aw_iteration = run
         instance._aw_cancellation = run.cancellation
         instance._aw_extra = _IterationFields(run)

@@ -6,7 +6,6 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of iteration in a worker process."""
     most_s = IterationSettings.of(process.settings).max_iteration_runtime
 
     def cursors(owner: str) -> Iterations:

@@ -107,7 +107,6 @@ class _ProfiledRun:
             await asyncio.shield(asyncio.to_thread(self._end, session, error))
 
     def _start(self, async_mode: str) -> Any:
-        """Return a running profiler, ``None`` if there cannot be one."""
         try:
             profiler = import_module("pyinstrument").Profiler(_INTERVAL_S, async_mode)
             _thin_out(profiler)
@@ -122,7 +121,6 @@ class _ProfiledRun:
         return profiler
 
     def _stop(self, profiler: Any) -> Any:
-        """Return the measured session, ``None`` without one."""
         if profiler is None:
             return None
         try:

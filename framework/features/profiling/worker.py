@@ -8,7 +8,6 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 
 
 def open_profiles(process: ProcessContext) -> Profiles:
-    """Return the profiles of a worker process."""
     return RedisProfiles(process.shard.client)
 
 
@@ -16,5 +15,4 @@ PROFILES: "Late[Callable[[ProcessContext], Profiles]]" = Late("framework.feature
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of profiling in a worker process."""
     return WorkerPart(around=(process.service(PROFILES),))
