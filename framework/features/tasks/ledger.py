@@ -25,6 +25,7 @@ from framework.features.tasks.change import LOST, EventChange, EventEnd, Message
 from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, sql_errors, tasks
 from framework.features.tasks.reconcile import STALE_S, locate
 from framework.features.tasks.store import count_changes
+from framework.process_clock import process_clock
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import format_count
@@ -97,14 +98,12 @@ class Ledger:
         sizes: SizeLimitSettings,
         *,
         grace_s: float = STALE_S,
-        clock: Callable[[], float] = time.time,
         sleep: _Sleep = time.sleep,
     ) -> None:
         self._shards = shards
         self._database = database
         self._sizes = sizes
         self._grace_s = grace_s
-        self._clock = clock
         self._sleep = sleep
 
     def lost(self, shard: str, *, given_up_s: float = 0.0, among: Collection[Jid] | None = None) -> Iterator[LostJob]:
@@ -134,7 +133,7 @@ class Ledger:
         return found
 
     def _page(self, shard: str, after: int, given_up_s: float) -> list[LostJob]:
-        now = self._clock()
+        now = process_clock.now()
         states: list[ColumnElement[bool]] = [
             and_(events.c.status.in_(OPEN_STATUSES), events.c.changed_at < now - self._grace_s)
         ]
@@ -206,7 +205,7 @@ class Ledger:
     # --- healing --------------------------------------------------------------------------------------------------
 
     def _heal(self, jobs: Sequence[LostJob]) -> Healed:
-        now = self._clock()
+        now = process_clock.now()
         with sql_errors(self._database):
             rows = self._database.write(partial(_claim, jobs=[one for one in jobs if one.has_payload], now=now))
         waiting = [row for row in rows if row.cancelled_at is None]

@@ -7,8 +7,7 @@ A mend changes an event only in the state that was read.
 """
 
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -38,6 +37,7 @@ from framework.features.tasks.change import (
     Message,
 )
 from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, tasks
+from framework.process_clock import process_clock
 from framework.types import Jid
 from framework.wire.json import loads_object
 
@@ -140,7 +140,6 @@ class EventReconciler:
         others: Sequence["redis.Redis"] = (),
         heals: bool = False,
         stale_s: float = STALE_S,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._shard = shard
@@ -148,7 +147,6 @@ class EventReconciler:
         self._others = others
         self._heals = heals
         self._stale_s = stale_s
-        self._clock = clock
         self._after = 0
         self.lost: set[Jid] = set()
         """With ``heals``: the jobs of this step that two rounds in a row did not find, whatever the clocks of producers say."""
@@ -159,7 +157,7 @@ class EventReconciler:
 
     def step(self) -> int:
         """Make one pass over a page of stale events; return the number of mended ones. Raises redis errors and SQLAlchemyError."""
-        now = self._clock()
+        now = process_clock.now()
         with self._database.reading() as connection:
             found = self._stale(connection, now)
             standing = self._standing(connection) if any(one.stands_for is not None for one in found) else {}

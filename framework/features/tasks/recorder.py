@@ -33,6 +33,7 @@ from framework.features.tasks.writer import EventWriter, Ticket
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
 from framework.finish.retry import RetryDecision
+from framework.process_clock import process_clock
 from framework.push.job_batch import Destination, JobBatch
 from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.telemetry import logs
@@ -62,7 +63,6 @@ class EventRecorder(JobRecorder):
         writer: EventWriter,
         params: Literal["loggable", "whole"],
         shard: str = "main",
-        clock: Callable[[], float] = time.time,
         *,
         keeps_payloads: bool = False,
         protection: PayloadProtection = NO_PROTECTION,
@@ -73,7 +73,6 @@ class EventRecorder(JobRecorder):
         self._protection = protection
         self._params: Literal["loggable", "whole"] = params
         self._shard = shard
-        self._clock = clock
         # Without a lock: two threads may make the same recorder.
         self._of_shard: dict[str, EventRecorder] = {}
 
@@ -85,7 +84,6 @@ class EventRecorder(JobRecorder):
                 self._writer,
                 self._params,
                 shard,
-                self._clock,
                 keeps_payloads=self._keeps_payloads,
                 protection=self._protection,
             )
@@ -144,7 +142,7 @@ class EventRecorder(JobRecorder):
             ticket.wait(max(0.0, deadline - time.monotonic()))
 
     def _pushes(self, destination: Destination, batch: JobBatch) -> list[EventChange]:
-        now, scheduled = self._clock(), batch.dues is not None
+        now, scheduled = process_clock.now(), batch.dues is not None
         changes = [
             self._pushed(destination, parent_of(batch.queue), loads(data, None), now, scheduled=scheduled)
             for data in batch.payloads
@@ -168,7 +166,7 @@ class EventRecorder(JobRecorder):
 
     def started(self, payload: Payload, queue: str, declaration: Declaration | None) -> None:
         """Record that a job runs."""
-        change = self._change(payload, queue, declaration, "start", self._clock())
+        change = self._change(payload, queue, declaration, "start", process_clock.now())
         change.status = change.state = "working"
         self._submit(change)
 
@@ -176,7 +174,7 @@ class EventRecorder(JobRecorder):
         self, payload: Payload, queue: str, declaration: Declaration | None, text: str, fields: Mapping[str, Any]
     ) -> None:
         """Add a message to the story of a job."""
-        change = self._change(payload, queue, declaration, "note", self._clock())
+        change = self._change(payload, queue, declaration, "note", process_clock.now())
         change.messages.append(Message(clean_text(text), change.at, _encode(fields)))
         self._submit(change)
 
@@ -195,7 +193,7 @@ class EventRecorder(JobRecorder):
         """Record the end of a run; return the ticket that tells when it is durable."""
         if self._is_forged(payload, queue):
             return None
-        change = self._change(payload, queue, declaration, "end", self._clock())
+        change = self._change(payload, queue, declaration, "end", process_clock.now())
         if not has_valid_jid(change.jid):
             return None
         change.status, change.state = end
@@ -220,7 +218,7 @@ class EventRecorder(JobRecorder):
         if self._is_forged(payload, queue):
             return
         declaration = _declaration_of(payload)
-        change = self._change(payload, queue, declaration, "end", self._clock())
+        change = self._change(payload, queue, declaration, "end", process_clock.now())
         # A killed process may have been the only one that knew the start: then this is the first that the event says.
         self._add_params(change, payload, declaration)
         change.status, change.state = _ELSEWHERE[state]
@@ -239,7 +237,7 @@ class EventRecorder(JobRecorder):
         return self._protection.lacks_signature(payload)
 
     def _moved(self, destination: Destination, jid: Jid, end: EventEnd, reason: str) -> EventChange:
-        change = EventChange(jid, "end", self._clock(), *end, reason=clean_text(reason), shard=destination.shard)
+        change = EventChange(jid, "end", process_clock.now(), *end, reason=clean_text(reason), shard=destination.shard)
         change.worker = destination.declaration.wire_name
         return change
 

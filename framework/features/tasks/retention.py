@@ -6,14 +6,14 @@ rows are removed. A kill in between leaves rows that the next run archives again
 
 import json
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from sqlalchemy import Connection, RowMapping, Table, delete, exists, select
 
 from framework.features.tasks.database import OPEN_STATUSES, TaskDatabase, events, messages, sql_errors, tasks
+from framework.process_clock import process_clock
 
 _STEP = 500
 """Events of one transaction: it holds locks for some milliseconds."""
@@ -42,11 +42,9 @@ class Retention:
         database: TaskDatabase,
         keep_days: float,
         archive: IO[str] | None = None,
-        *,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
-        self._before = clock() - keep_days * DAY_S
+        self._before = process_clock.now() - keep_days * DAY_S
         self._archive = archive
         self._pruned = Pruned()
 

@@ -1,8 +1,7 @@
 """Join the database of tasks, its writer, and its spool in Redis. Loads SQLAlchemy."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import redis
 
@@ -12,7 +11,8 @@ from framework.features.tasks.change import EventChange, decode_change
 from framework.features.tasks.database import TaskDatabase
 from framework.features.tasks.recorder import EventRecorder
 from framework.features.tasks.settings import TaskSettings
-from framework.features.tasks.writer import EventWriter
+from framework.features.tasks.writer import SPOOL_PLACE, EventWriter, ShardSpool
+from framework.process_clock import process_clock
 from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.settings.model import CoreSettings
 from framework.shard.shards import Shards
@@ -21,7 +21,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.malformed import dead_set_entry
-from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
+from framework.wire.protected import UNSIGNED_STATE, StateSignatures
 
 
 class TaskStore(NamedTuple):
@@ -62,47 +62,15 @@ def open_store(
 
 _PAGE = 500
 _rate = LogRateLimit(30.0)
-_PLACE = StatePlace("task event", keys.TASK_EVENTS)
 _PUSHED = b'{"pushed":'
 """The beginning of an entry that a script has written: a job, its queue, and the time."""
-
-
-class ScriptPushes(Protocol):
-    """Makes the events of jobs that scripts have made."""
-
-    def pushed_by_script(self, payload: Payload, queue: str, at: float) -> EventChange | None:
-        """Return the event of a job that a script has made, ``None`` if it is not recorded."""
-        ...
-
-
-class ShardSpool:
-    """Keep changes of events in the Redis of their shards while the database is down: a sorted set of JSON by time.
-
-    A script that makes a recorded job writes its push there, in the same step (``parts/recorded.lua``). At a crash: a change is
-    removed after the commit of the transaction that wrote it. Two processes may write the same change; its second write changes
-    nothing.
-    """
-
-    def __init__(self, shards: Shards, signatures: StateSignatures = UNSIGNED_STATE) -> None:
-        self._shards = shards
-        self._signatures = signatures
-
-    def keep(self, changes: Sequence[EventChange]) -> None:
-        """Write the changes to the Redis of their shards. Raises redis errors, and UnknownShardError."""
-        by_shard: dict[str, dict[bytes, float]] = {}
-        for one in changes:
-            by_shard.setdefault(one.shard or "main", {})[self._signatures.seal(_PLACE, one.encode())] = one.at
-        for name, members in by_shard.items():
-            client: Any = self._shards[name].client
-            client.zadd(keys.TASK_EVENTS, members)
 
 
 def drain(
     client: "redis.Redis",
     database: TaskDatabase,
-    pushes: ScriptPushes,
+    pushes: EventRecorder,
     signatures: StateSignatures = UNSIGNED_STATE,
-    clock: Callable[[], float] = time.time,
 ) -> int:
     """Write every change in the spool of a shard to the database; return their number. Raises SQLAlchemyError and redis errors.
 
@@ -130,7 +98,7 @@ def drain(
             # One step: a crash leaves a refused entry here, or in the dead set.
             pipeline: Any = client.pipeline(transaction=True)
             if refused:
-                pipeline.zadd(keys.DEAD, _dead_set_entries(refused, clock()))
+                pipeline.zadd(keys.DEAD, _dead_set_entries(refused, process_clock.now()))
             pipeline.zrem(keys.TASK_EVENTS, *done, *refused)
             pipeline.execute()
         written += len(done)
@@ -151,13 +119,13 @@ def _page(client: "redis.Redis", start: int) -> list[bytes]:
     return cast("list[bytes]", found)
 
 
-def _decode(member: bytes, pushes: ScriptPushes, signatures: StateSignatures) -> EventChange | None:
+def _decode(member: bytes, pushes: EventRecorder, signatures: StateSignatures) -> EventChange | None:
     if member.startswith(_PUSHED):
         entry: Any = loads(member, None)
         payload: Payload = loads(entry["pushed"].encode(), None)
         # A script cannot sign: the job has the signature of its push.
         return pushes.pushed_by_script(payload, entry["queue"], float(entry["at"]))
-    return decode_change(signatures.open(_PLACE, member))
+    return decode_change(signatures.open(SPOOL_PLACE, member))
 
 
 def _dead_set_entries(refused: Mapping[bytes, Exception], now: float) -> dict[bytes, float]:

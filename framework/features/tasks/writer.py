@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,10 +20,13 @@ from framework.execute.recording import Durable
 from framework.features.tasks.apply import write_changes
 from framework.features.tasks.change import EventChange
 from framework.features.tasks.database import WRITE_S, TaskDatabase, limited
+from framework.shard.shards import Shards
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
 from framework.timings import backoff_s
+from framework.wire import keys
+from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 
 WhenDown: TypeAlias = Literal["continue", "wait"]
 
@@ -46,12 +49,29 @@ _LIMIT_S = 120.0
 """The longest try of one batch: each of its statements, and each command of the spool, has a deadline of seconds."""
 
 
-class Spool(Protocol):
-    """Keeps changes outside of the database while it is down."""
+SPOOL_PLACE = StatePlace("task event", keys.TASK_EVENTS)
+
+
+class ShardSpool:
+    """Keep changes of events in the Redis of their shards while the database is down: a sorted set of JSON by time.
+
+    A script that makes a recorded job writes its push there, in the same step (``parts/recorded.lua``). At a crash: a change is
+    removed after the commit of the transaction that wrote it. Two processes may write the same change; its second write changes
+    nothing.
+    """
+
+    def __init__(self, shards: Shards, signatures: StateSignatures = UNSIGNED_STATE) -> None:
+        self._shards = shards
+        self._signatures = signatures
 
     def keep(self, changes: Sequence[EventChange]) -> None:
-        """Write the changes to the Redis of their shards. Raises redis errors and ShardUnavailableError."""
-        ...
+        """Write the changes to the Redis of their shards. Raises redis errors, and UnknownShardError."""
+        by_shard: dict[str, dict[bytes, float]] = {}
+        for one in changes:
+            by_shard.setdefault(one.shard or "main", {})[self._signatures.seal(SPOOL_PLACE, one.encode())] = one.at
+        for name, members in by_shard.items():
+            client: Any = self._shards[name].client
+            client.zadd(keys.TASK_EVENTS, members)
 
 
 class Ticket(Durable):
@@ -96,7 +116,7 @@ class CallTicket(Ticket):
 class EventWriter:
     """The writer of one process. Its thread starts with the first change; a forked child starts its own."""
 
-    def __init__(self, database: TaskDatabase, spool: Spool, when_down: WhenDown) -> None:
+    def __init__(self, database: TaskDatabase, spool: ShardSpool, when_down: WhenDown) -> None:
         self.database = database
         self._spool = spool
         self._when_down = when_down

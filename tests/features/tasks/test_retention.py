@@ -6,9 +6,16 @@ import pytest
 
 from framework.features.tasks.change import Message
 from framework.features.tasks.retention import DAY_S, Pruned, Retention
+from framework.process_clock import process_clock
 from tests.features.tasks.task_bench import change
 
 NOW = 100 * DAY_S
+
+
+@pytest.fixture(autouse=True)
+def _now():
+    with process_clock.override(lambda: NOW):
+        yield
 
 
 def ended(jid, at, **facts):
@@ -60,7 +67,7 @@ def test_what_ended_long_ago_goes_to_the_archive(bench, tmp_path, monkeypatch):
     monkeypatch.setattr("framework.features.tasks.retention._STEP", 2)
     fill(bench)
     with (tmp_path / "old.jsonl").open("a") as archive:
-        retention = Retention(bench.database, 30, archive, clock=lambda: NOW)
+        retention = Retention(bench.database, 30, archive)
         assert retention.count_tasks() == 2
         assert retention.run(most=1) == Pruned(0, 2, 2)  # one step, then the bound
         assert retention.run() == Pruned(1, 4, 4)
@@ -79,7 +86,7 @@ def test_what_ended_long_ago_goes_to_the_archive(bench, tmp_path, monkeypatch):
 
 def test_task_that_begins_again_keeps_all_its_events(bench, monkeypatch):
     fill(bench)
-    retention = Retention(bench.database, 30, clock=lambda: NOW)
+    retention = Retention(bench.database, 30)
     original = retention._next_task
 
     def retried(place):
@@ -99,5 +106,5 @@ def test_rows_stay_without_their_archive(memory, tmp_path):
     with (tmp_path / "old.jsonl").open("w") as archive:
         archive.close()
         with pytest.raises(ValueError, match="closed file"):
-            Retention(memory.database, 30, archive, clock=lambda: NOW).run()
+            Retention(memory.database, 30, archive).run()
     assert left(memory) == before
