@@ -64,7 +64,6 @@ class BlockingMoves:
 
     @property
     def queues(self) -> set[str]:
-        """The queues with a blocking call."""
         return set(self._armed)
 
     def arm(self, queue: str) -> None:
@@ -147,7 +146,6 @@ class BlockingMoves:
         return arrived
 
     def drop_connections(self) -> None:
-        """Close every connection, after a failure."""
         for queue in list(self._armed):
             self._drop_call(queue)
         for call in self._idle:
@@ -155,7 +153,6 @@ class BlockingMoves:
         self._idle.clear()
 
     def close(self) -> None:
-        """Close everything."""
         self.drop_connections()
         self._selector.close()
 

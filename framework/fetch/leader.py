@@ -81,7 +81,6 @@ class Leader:
         self._rung_at = clock()
 
     def wake(self) -> None:
-        """Make the leader take a step now."""
         self._state.wake_up.wake()
 
     def rearm(self) -> None:
@@ -90,7 +89,6 @@ class Leader:
         self.wake()
 
     def stop(self) -> None:
-        """Make the leader return from ``run``."""
         self._stopping.set()
         self.wake()
 
@@ -202,7 +200,6 @@ class Leader:
         self._stopping.wait(backoff_s(self._state.failures, _FIRST_BACKOFF_S, max_s, jitter=0.5))
 
     def _cancel_and_return_jobs(self, *, no_wait: bool = False) -> None:
-        """Cancel every blocking call, and return their jobs and the buffered ones to the queues."""
         # In flight first: if the return to the queues fails, the process still knows the jobs.
         self._in_flight.add(self._blocking.cancel_all(no_wait=no_wait))
         self._return_buffer()
@@ -261,7 +258,6 @@ class Leader:
 
     @property
     def _needs_sweep(self) -> bool:
-        """Whether there are queues that no blocking call can serve."""
         return (
             len(self._pipeline.queues) > MAX_BLOCKED_QUEUES
             or bool(self._state.wrong_type_queues)
@@ -300,7 +296,6 @@ class Leader:
         self._state.expect_jobs()
 
     def _stalled(self) -> bool:
-        """Whether the buffered jobs have waited long enough for capacity."""
         in_flight = self._in_flight
         if not in_flight.buffer or in_flight.free_capacity or (oldest := in_flight.oldest_returnable) is None:
             return False

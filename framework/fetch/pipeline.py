@@ -352,7 +352,6 @@ class FetchPipeline:
             raise error
 
     def close(self) -> None:
-        """Close the connection, after the last call."""
         self._call.close()
 
     def _reset_call(self) -> None:
@@ -391,7 +390,6 @@ class ErrorRateLimit:
 
 
 def _raised_at(trace: TracebackType | None) -> tuple[str, int]:
-    """Return the file and line of the innermost frame."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else ("", 0)

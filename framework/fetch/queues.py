@@ -40,7 +40,6 @@ class QueueOrder:
 
     @property
     def names(self) -> list[str]:
-        """Every queue, in declared order."""
         return [name for name, _ in self.weights]
 
     @property
@@ -76,7 +75,6 @@ class QueueRotation:
 
     @property
     def served(self) -> tuple[tuple[str, int], ...]:
-        """The queues that are not paused."""
         return self._served
 
     def pause(self, names: Collection[str]) -> bool:
@@ -239,7 +237,6 @@ class ProcessLimits:
         self._requested.clear()
 
     def queues_with_room(self, queues: list[str]) -> list[str]:
-        """Return the queues that have room for another job."""
         if not self._limits:
             return queues
         counts = self._count_in_flight()

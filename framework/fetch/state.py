@@ -51,7 +51,6 @@ class InFlight:
 
     @property
     def free_capacity(self) -> int:
-        """How many more jobs may start."""
         return len(self._free_indexes)
 
     @property
@@ -61,7 +60,6 @@ class InFlight:
 
     @property
     def unsent(self) -> int:
-        """How many acknowledgements have not been sent."""
         return len(self.done) - self.sent
 
     @property
@@ -71,7 +69,6 @@ class InFlight:
         return is_open and bool(self.buffer and self._free_indexes)
 
     def add(self, units: Sequence[UnitOfWork]) -> None:
-        """Add fetched units to the buffer."""
         # By id first: another thread may start and end a unit as soon as it is in the buffer.
         self._by_id.update(zip(map(id, units), units, strict=True))
         self.buffer.extend(units)
@@ -109,7 +106,6 @@ class InFlight:
 
     @property
     def waiting(self) -> int:
-        """How many units have not started."""
         return len(self.buffer) + len(self._being_admitted)
 
     def take_next(self, ahead: int) -> list[UnitOfWork]:
@@ -243,11 +239,9 @@ class InFlight:
         return before or set()
 
     def running(self) -> list[UnitOfWork]:
-        """The units whose jobs run, oldest first."""
         return list(self._running.values())
 
     def buffered(self) -> list[UnitOfWork]:
-        """The units whose jobs have not started."""
         # In this order: a unit that goes back to the buffer meanwhile is found at least once.
         being_admitted = list(self._being_admitted)
         buffered = list(self.buffer)
@@ -310,13 +304,11 @@ class FetchState:
 
     @property
     def ready(self) -> bool:
-        """Whether a job may start now."""
         return not self.suspended and self.in_flight.startable
 
     # --- the end of fetching; from any thread
 
     def close(self) -> None:
-        """Fetch no more jobs."""
         self.closed = True
         self.wake_up.wake()
 
@@ -427,6 +419,5 @@ class WakeUp:
             pass
 
     def close(self) -> None:
-        """Close both sockets."""
         self._reader.close()
         self._writer.close()

@@ -174,5 +174,4 @@ def banner_text(shard: Shard, slots: int, timeout_s: float) -> str:
 
 
 def print_banner(log: ServerLog, shard: Shard, slots: int, timeout_s: float) -> None:
-    """Print the banner if ``log`` writes text to a terminal."""
     log.show(banner_text(shard, slots, timeout_s))

@@ -62,13 +62,11 @@ def warn_readable_keys() -> None:
 
 
 def _hidden_texts(one: Declaration) -> list[str]:
-    """Return the parameters for texts that log lines do not show."""
     typed = zip(one.signature.names, one.signature.annotations, strict=False)
     return [name for name, kind in typed if kind is str and name not in one.loggable_arguments]
 
 
 def _keys_of_jobs(one: Declaration) -> list[tuple[str, object]]:
-    """Return what makes the key of a job, by attribute."""
     scope = one.facts.get("concurrency_scope")
     return [
         ("fair_by", one.fair_by),

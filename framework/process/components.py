@@ -75,7 +75,6 @@ class Capsules:
         return iter(self._capsules)
 
     def start(self) -> None:
-        """Start to fetch and run jobs."""
         for one in self:
             one.processor.start()
 
@@ -94,7 +93,6 @@ class Capsules:
 
     @property
     def fetching(self) -> bool:
-        """Whether every capsule fetches jobs."""
         return all(one.fetcher.fetching for one in self)
 
     @property

@@ -120,7 +120,6 @@ class ProcessRecord:
 
     @property
     def slots(self) -> int:
-        """The slots of all capsules."""
         return sum(one.slots for one in self.process.plans)
 
     def heartbeat(self) -> list[str]:

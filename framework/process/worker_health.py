@@ -55,7 +55,6 @@ class WorkerHealth:
 
     @property
     def answers(self) -> Mapping[str, Callable[[], HealthAnswer]]:
-        """The answers by path."""
         return {"/liveness": self.liveness, "/readiness": self.readiness, "/metrics": self.metrics}
 
     def liveness(self) -> HealthAnswer:
@@ -67,7 +66,6 @@ class WorkerHealth:
         return self._answer([*self._dead(), *([f"the main thread has not run for {silent_s:.0f} s"] if stuck else [])])
 
     def readiness(self) -> HealthAnswer:
-        """Return whether the process fetches jobs."""
         fetches = self._state.fetches(self._timings)
         return self._answer([*self._dead(), *([] if fetches else [_REASONS[self._state.state]])])
 

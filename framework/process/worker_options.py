@@ -52,7 +52,6 @@ class WorkerOptions:
 
     @property
     def total_slots(self) -> int:
-        """The slots of all capsules."""
         return (self.slots if self.queues else 0) + sum(one.slots for one in self.capsules)
 
     @property

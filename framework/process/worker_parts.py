@@ -185,7 +185,6 @@ class WorkerParts:
 
     @property
     def periodic(self) -> list[Callable[[], None]]:
-        """The periodic work of all parts."""
         return [step for part in self._parts for step in part.periodic]
 
     @property

@@ -121,11 +121,9 @@ class CrossShardTransfer:
         self._unavailable_until: dict[str, float] = {}
 
     def is_remote(self, shard: str) -> bool:
-        """Return whether ``shard`` is another shard."""
         return shard != self._local_shard
 
     def is_unavailable(self, shard: str) -> bool:
-        """Return whether ``shard`` failed a moment ago."""
         return process_clock.monotonic() < self._unavailable_until.get(shard, 0.0)
 
     def pool(self, shard: str) -> "redis.Redis":

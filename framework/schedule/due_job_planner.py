@@ -277,7 +277,6 @@ def _resources_of(member: bytes) -> str:
 
 
 def _on_end(lock: Lock | None, awaited: AwaitedJob | None, end_word: JobEnd) -> str:
-    """Return the script argument that releases the resources of a job that ends."""
     return "" if lock is None and awaited is None else JobResources(lock, awaited=awaited, end_word=end_word).on_end()
 
 

@@ -144,11 +144,9 @@ class PollTiming:
             timing.check_at, timing.due_at = process_clock.monotonic(), None
 
     def skip_for(self, timing: SetTiming, seconds: float) -> None:
-        """Skip the set for ``seconds``."""
         timing.check_at, timing.due_at = process_clock.monotonic() + seconds, None
 
     def next_step_s(self) -> float:
-        """Return the seconds until the next check or due job."""
         now = process_clock.monotonic()
         # All processes know the due time: a random delay lets one come first.
         spread_s = random.random() * min(0.5, 0.02 * self._processes)
@@ -158,7 +156,6 @@ class PollTiming:
 
     @property
     def min_sleep_s(self) -> float:
-        """Return the sleep after a page that was not full."""
         return min(1.0, MIN_SLEEP_S * self._processes)
 
     def _period(self) -> float:

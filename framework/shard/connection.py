@@ -79,7 +79,6 @@ class CircuitBreaker:
 
     @property
     def open_s(self) -> float:
-        """Return the seconds since the circuit opened."""
         return monotonic() - self._opened_at
 
     def record_failure(self, error: BaseException | None, began: float, last_reply_at: float) -> None:
@@ -101,7 +100,6 @@ class CircuitBreaker:
             )
 
     def record_reply(self) -> None:
-        """Record a reply: close the circuit."""
         if self.open:
             self.open = False
             logs.logger(shard=self._shard).info(
@@ -124,9 +122,7 @@ class Transaction(Protocol):
     """Hold the commands between MULTI and EXEC, and the commands that write the same jobs without a token."""
 
     @property
-    def key(self) -> str:
-        """Return the key of the token."""
-        ...
+    def key(self) -> str: ...
 
     @property
     def commands(self) -> Sequence[Command]:
@@ -134,9 +130,7 @@ class Transaction(Protocol):
         ...
 
     @property
-    def job_commands(self) -> slice:
-        """Return the slice of the commands that write the jobs."""
-        ...
+    def job_commands(self) -> slice: ...
 
     def plain_commands(self) -> Sequence[Command]:
         """Return the commands for a Redis that refuses the token."""
@@ -334,7 +328,6 @@ class ShardConnection:
         raise failure
 
     def _open_error(self) -> ShardUnavailableError:
-        """Return the error of a call that the open circuit rejects."""
         reason = f"{self._endpoint.shown}: it has not answered for {self._circuit.open_s:.1f} s"
         advice = f"nothing was sent; one push per {PROBE_PERIOD_S:g} s is sent as a probe, and after its reply all pushes are sent"
         return ShardUnavailableError(self._name, reason, advice=advice)

@@ -180,7 +180,6 @@ def _unrouted_reason() -> str:
 
 
 def _caller() -> str:
-    """Return file:line of the innermost frame outside of the framework and redis-py."""
     place = ""
     for frame, line in traceback.walk_stack(None):
         place = f"{frame.f_code.co_filename}:{line}"

@@ -76,7 +76,6 @@ class Shards(Mapping[str, Shard]):
         return all(marked)
 
     def close(self) -> None:
-        """Close every shard's connections."""
         for shard in self._shards.values():
             shard.close()
 

@@ -146,7 +146,6 @@ class Channel:
         return found
 
     def call(self, *command: Any) -> Any:
-        """Send one command and return its reply."""
         self.began = monotonic()
         self.send_packet(_pack(command))
         return self.read()

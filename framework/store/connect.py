@@ -57,7 +57,6 @@ class Endpoint:
 
     @property
     def user(self) -> str:
-        """The user of the ACL."""
         return str(dict(self.options).get("username") or unquote(urlsplit(self.url).username or "") or "default")
 
 

@@ -55,16 +55,13 @@ class Deadline:
         return self._until - now
 
     def spent_s(self) -> float:
-        """Return the used part of the limit."""
         return max(0.0, self._limit_s - max(0.0, self._until - monotonic()))
 
     def add_bytes(self, count: int) -> None:
-        """Count transferred bytes."""
         self._advance_window(monotonic())
         self._current_bytes += count
 
     def extend(self, seconds: float) -> None:
-        """Extend the deadline for further commands."""
         self._until += seconds
 
     def _advance_window(self, now: float) -> None:
@@ -91,12 +88,10 @@ class BoundedConnection(AbstractConnection):
     _packed = 1
 
     def connect(self) -> None:
-        """Connect, as a call of its own or as part of one."""
         with _Connecting(self):
             super().connect()  # type: ignore[no-untyped-call]
 
     def connect_within(self, deadline: Deadline) -> None:
-        """Connect within the deadline of a call."""
         self.deadline = deadline
         self._replies_due = 1
         try:
@@ -105,7 +100,6 @@ class BoundedConnection(AbstractConnection):
             self._replies_due = 0
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
-        """Connect, as a call of its own or as part of one."""
         with _Connecting(self):
             super().connect_check_health(*args, **options)
 
@@ -121,7 +115,6 @@ class BoundedConnection(AbstractConnection):
         return wrapped
 
     def disconnect(self, *args: Any, **options: Any) -> None:
-        """Disconnect, and end the current call."""
         self._replies_due = 0
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
 
@@ -144,7 +137,6 @@ class BoundedConnection(AbstractConnection):
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read one reply."""
         if "timeout" in options:
             self._replies_due = 0
         try:
@@ -209,7 +201,6 @@ class BoundedSocket:
         return isinstance(self.opened, ssl.SSLSocket) and not self.answered
 
     def recv_into(self, buffer: bytearray) -> int:
-        """Receive bytes into ``buffer``."""
         if not self._connection.in_call:
             return self.opened.recv_into(buffer)
         with self._timeout:
@@ -219,7 +210,6 @@ class BoundedSocket:
         return count
 
     def recv(self, size: int, *flags: int) -> bytes:
-        """Receive at most ``size`` bytes."""
         if not self._connection.in_call:
             return self.opened.recv(size, *flags)
         with self._timeout:
@@ -229,7 +219,6 @@ class BoundedSocket:
         return data
 
     def sendall(self, data: Any) -> None:
-        """Send all bytes."""
         if len(data) <= _CHUNK_BYTES:
             with self._timeout:
                 self.opened.sendall(data)

@@ -54,12 +54,10 @@ class Role:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The patterns of its keys, sorted."""
         return tuple(sorted({*self.own_keys, *(key for rights in self._of_features() for key in rights.keys)}))
 
     @cached_property
     def scripts(self) -> tuple[Script, ...]:
-        """The scripts that it runs."""
         inherited = () if self.base is None else self.base.scripts
         found = (late.load() for rights in self._of_features() for late in rights.scripts)
         return tuple(dict.fromkeys((*inherited, *self.own_scripts, *found)))

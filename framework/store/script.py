@@ -88,7 +88,6 @@ class Script:
 
 @cache
 def part_text(name: str) -> bytes:
-    """Return the text of a part, read once."""
     return _waiters() if name == _WAITERS else _text(name, "parts")
 
 

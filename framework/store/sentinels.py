@@ -162,7 +162,6 @@ class MasterWatch:
         self._thread: SupervisedThread | None = None
 
     def add(self, connection: Any) -> None:
-        """Add a connection to the watch."""
         with self._lock:
             self._connections.add(connection)
             # A dead thread would leave the connections on a replaced master.
@@ -206,7 +205,6 @@ class SentinelConnection(BoundedConnection, SentinelManagedConnection):
         self._watch = watch
 
     def connect_to(self, address: Address) -> None:
-        """Connect, and add the connection to the watch."""
         super().connect_to(address)  # type: ignore[no-untyped-call]
         self._watch.add(self)
 

@@ -66,9 +66,7 @@ class LineLog(Protocol):
         """The writer of finished lines."""
         ...
 
-    def write(self, line: Mapping[str, Any]) -> None:
-        """Write one line."""
-        ...
+    def write(self, line: Mapping[str, Any]) -> None: ...
 
 
 class ProcessLog:
@@ -90,7 +88,6 @@ class ProcessLog:
             self.write(line)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write a finished line."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -105,7 +102,6 @@ class RelayedLog(ProcessLog):
         self.writer = writer
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Send a finished line."""
         self.writer.write(object_text(line) + "\n")
 
 
@@ -126,7 +122,6 @@ class ServerLog(ProcessLog):
         super().__init__(level, static)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Write a finished line."""
         self.writer.write(object_text(line) + "\n")
 
     def close(self) -> None:

@@ -166,7 +166,6 @@ _ISAL_LEVEL = 2
 
 
 def deflate(data: bytes) -> bytes:
-    """Return ``data`` in zlib's format."""
     if _isal_compress is None:
         return zlib.compress(data, _ZLIB_LEVEL)
     return _isal_compress(data, _ISAL_LEVEL)

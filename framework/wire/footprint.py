@@ -173,7 +173,6 @@ def measure(read: Callable[[], Iterable[bytes]], limit: int) -> Footprint:
 
 
 def footprint_of(data: bytes) -> Footprint:
-    """Return the exact footprint of ``data``."""
     found = Footprint(_Structure())
     for chunk in pieces(data):
         found.add(chunk)
@@ -200,7 +199,6 @@ def may_exceed(size: int, limit: int) -> bool:
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
-    """Return ``data`` in chunks for ``Footprint``."""
     return (data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))
 
 
@@ -255,7 +253,6 @@ class MemoryBudget:
             return share
 
     def release(self, share: int) -> None:
-        """Release a share."""
         with self._changed:
             self._used -= share
             self._changed.notify_all()

@@ -106,7 +106,6 @@ class Job(dict[str, Any]):
 
     @property
     def worker(self) -> str:
-        """Return the wire name of its class."""
         return str(self.get("class", ""))
 
     @property
@@ -291,7 +290,6 @@ def base36(number: int) -> str:
 
 
 def generate_jid() -> Jid:
-    """Return a new job id."""
     return os.urandom(_BYTES).hex()
 
 

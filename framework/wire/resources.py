@@ -56,7 +56,6 @@ class Lock(NamedTuple):
 
     @property
     def ttl_ms(self) -> int:
-        """Return its lifetime in milliseconds."""
         return milliseconds(self.ttl_s)
 
 
@@ -183,7 +182,6 @@ class UniqueJobs(NamedTuple):
 
 
 def _with_positions(details: str | int | bytes, wal_positions: Mapping[str, str]) -> bytes:
-    """Return encoded ``LockDetails`` with other WAL positions."""
     fields: dict[str, Any] = loads(details) if isinstance(details, bytes) and details else {}
     fields.pop("positions", None)
     if wal_positions:
@@ -333,7 +331,6 @@ def _terms(lock: Lock) -> dict[str, float | str]:
 
 
 def _status_fields(status: StatusCommand) -> list[str]:
-    """Return the key, the state and the seconds of a SET command with EX."""
     _, key, state, _, ttl_s = status
     return [str(key), str(state), str(ttl_s)]
 

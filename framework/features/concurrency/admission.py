@@ -40,7 +40,6 @@ class ClassLimit:
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Return whether the class has a limit, or may get one."""
         return self._limits.may_limit(declaration)
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
@@ -78,7 +77,6 @@ class CapacityLimit:
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Return whether the class is a limited capacity worker."""
         return declaration.facts["max_running_jobs"] is not None
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
@@ -226,7 +224,6 @@ LIMITS: "Late[Callable[[ProcessContext], Limits]]" = Late("framework.features.co
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of limits in a worker process."""
     client, upkeep, waits = process.shard.client, process.upkeep, process.timings
     limits = process.service(LIMITS)
 

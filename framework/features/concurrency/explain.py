@@ -58,7 +58,6 @@ class LimitReader(ExplainReader):
         return HeldPosition(where, self._at_limit(base, is_waiting=True, scope=scope))
 
     def limit_of(self, worker: str) -> ShownLimit:
-        """Return the limit of a class."""
         found = self._state(worker)
         return ShownLimit(found.limit, found.usage, found.running)
 
@@ -98,7 +97,6 @@ class LimitReader(ExplainReader):
         ]
 
     def _state(self, base: str) -> LimitState:
-        """Return the state of a limit, with the assumed limit if there is one."""
         (limit,) = read_limit_states(self._client, self.snapshot.now, [base])
         return replace(limit, limit=self._assumed[base], source="unset") if base in self._assumed else limit
 

@@ -59,14 +59,12 @@ class LimitState:
 
     @property
     def usage(self) -> str:
-        """The slots in use and the limit, as text."""
         if self.limit is None or self.limit == 0:
             return f"{self.running}, no limit"
         return f"{self.running}/{self.limit}" if self.limit > 0 else f"{self.running}, paused ({self.limit})"
 
 
 def read_limit_states(client: "redis.Redis", now: float, names: Sequence[str]) -> list[LimitState]:
-    """Return the state of the named limits. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.hgetall(keys.limit(name))

@@ -114,7 +114,6 @@ class Limits:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def may_limit(self, declaration: Declaration) -> bool:
-        """Return whether a class is limited, or may become limited."""
         return self.declares_limit(declaration) or declaration.wire_name in self.operator_limits
 
     def declares_limit(self, declaration: Declaration) -> bool:
@@ -128,7 +127,6 @@ class Limits:
 
     @property
     def limits_queues(self) -> bool:
-        """Return whether any queue is limited."""
         return bool(self._queues) or any(name.startswith(QUEUE_PREFIX) for name in self.operator_limits)
 
     def queue_limit(self, queue: str) -> int | None:
@@ -182,7 +180,6 @@ class Limits:
         return digest_of_key(declaration.wire_name, found) if hides else str(found)
 
     def scope_share(self, declaration: Declaration, limit: int) -> int:
-        """Return the maximum of slots for one scope, 0 for no maximum."""
         scope = declaration.facts["concurrency_scope"]
         if scope is None:
             return 0

@@ -182,7 +182,6 @@ def _limit_name(base: bytes) -> str:
 
 
 def _may_be_active(limit: bytes | None, until: bytes | None) -> bool:
-    """Return whether an override may still be in force."""
     try:
         return limit is not None and (not until or float(until) > process_clock.now() - _CLOCK_TOLERANCE_S)
     except ValueError:

@@ -162,6 +162,5 @@ CONSISTENCY_POLICY: "Late[Callable[[ProcessContext], ConsistencyPolicy]]" = Late
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of replicas in a worker process."""
     policies = (StagedPolicy("check", process.service(CONSISTENCY_POLICY)),)
     return WorkerPart(policies)

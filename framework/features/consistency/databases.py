@@ -39,6 +39,7 @@ _STRICTEST_FIRST: tuple[DataConsistency, ...] = ("always", "sticky", "delayed")
 
 DATABASES: "Late[Callable[[Client], Databases]]" = Late("framework.features.consistency.databases:open_databases")
 
+DEADLINE_S = 1.0
 RETRY_AFTER_S = 5.0
 
 POSITION_TTL_S = 1.0
@@ -56,6 +57,9 @@ _PRIMARY_POSITION = "SELECT pg_current_wal_insert_lsn()::text"
 _REPLICA_POSITION = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END"
 
 
+# SQLAlchemy is loaded with the first server that is used. A request for a position takes at most ``DEADLINE_S``, even if
+# the server, the network or the resolver of names hangs. A server that did not answer is not asked again for
+# ``RETRY_AFTER_S``.
 class DatabaseServer:
     """A primary or a replica. Connects on first use; safe to share between threads, and after a fork."""
 
@@ -201,7 +205,6 @@ class Databases:
         return levels if weakest_level(levels) != "always" else {}
 
     def problems(self, declarations: Iterable[Declaration]) -> list[ConfigurationProblem]:
-        """Return the problems of these classes with this configuration."""
         problems: list[ConfigurationProblem] = []
         wanted = False
         for declaration in declarations:
@@ -226,7 +229,6 @@ class Databases:
         return found
 
     def dispose(self) -> None:
-        """Close every connection."""
         for _, primary, replicas in self._all.values():
             for server in (primary, *replicas):
                 server.dispose()
@@ -275,14 +277,6 @@ def _database(name: str, settings: DatabaseSettings) -> Database:
         DatabaseServer(name, settings.url, is_replica=False),
         tuple(DatabaseServer(f"{name} replica {number}", url, is_replica=True) for number, url in replicas),
     )
-
-
-# SQLAlchemy is loaded with the first server that is used. A request for a position takes at most ``DEADLINE_S``, even if
-# the server, the network or the resolver of names hangs. A server that did not answer is not asked again for
-# ``RETRY_AFTER_S``.
-
-
-DEADLINE_S = 1.0
 
 
 class PositionUnavailable(Exception):

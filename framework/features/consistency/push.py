@@ -62,7 +62,6 @@ class PushPositions:
 
 
 def open_positions(client: Client) -> PushPositions:
-    """Return the positions of the databases of the client."""
     return PushPositions(client.service(DATABASES))
 
 

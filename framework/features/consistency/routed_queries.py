@@ -70,14 +70,12 @@ class RoutedConnection:
         return self._connections[primary].execute(statement, parameters)
 
     def scalar(self, statement: Executable, parameters: Any = None) -> Any:
-        """Return the first column of the first row, or None."""
         return self.execute(statement, parameters).scalar()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Commit, or roll back if the block raises; return every connection to its pool."""
         primary = self._connections.get(self._database.primary)
         try:
             if primary is not None and kind is None:

@@ -194,7 +194,6 @@ def _has_lock(declaration: Declaration) -> bool:
 
 
 def keeps_lock(policy: Deduplicate | None) -> bool:
-    """Return whether a job keeps its lock while it runs."""
     return policy is not None and policy.strategy in ("until_executed", "until_expired")
 
 

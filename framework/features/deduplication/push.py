@@ -119,7 +119,6 @@ class Deduplicator:
         status_command: StatusCommand | None,
         due: float | None = None,
     ) -> LockRequest:
-        """Return the request of a job for its lock."""
         terms = self.lock_terms(declaration, policy)
         key, jid, expiry = payload[IDEMPOTENCY_KEY], str(payload["jid"]), expiry_of(payload, due)
         lock = Lock(key, jid, terms.ttl_s, terms.worker, expiry or 0.0, bid_of(payload))

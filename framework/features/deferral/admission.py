@@ -51,7 +51,6 @@ class SkipTracker:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def add(self, flag: Flag, worker: str, action: str) -> None:
-        """Record a skipped job."""
         counters.add(SKIPPED_JOBS, worker, action=action, reason=REASON)
         with self._lock:
             known = self._records.get(flag.name)
@@ -98,7 +97,6 @@ class DropFlag:
         return self._flags.find(drop_flag(declaration.wire_name)) is not None
 
     def admit(self, request: AdmissionRequest) -> Discarded | None:
-        """See ``AdmissionPolicy``. Sends nothing to Redis."""
         worker = request.declaration.wire_name
         flag = self._flags.find(drop_flag(worker))
         if flag is None or not flag.sampled():

@@ -63,7 +63,6 @@ class Flag:
         return share * 100 < self.percentage
 
     def encode(self) -> bytes:
-        """Return the flag's value for Redis."""
         fields = {"reason": self.reason, "set_by": self.set_by, "set_at": self.set_at, "expires_at": self.expires_at}
         return dumps({"v": FORMAT, "percentage": self.percentage, **fields})
 

@@ -200,6 +200,5 @@ WORKER_FLAGS: "Late[Callable[[ProcessContext], WorkerFlags]]" = Late(
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of flags in a worker process."""
     flags = process.service(WORKER_FLAGS)
     return WorkerPart(refresh=flags.refresh, serve=flags.serve)

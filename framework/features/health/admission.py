@@ -52,7 +52,6 @@ class HealthPolicy:
         return known is not None and monotonic() < known[1] and known[0] is declaration
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
-        """See ``AdmissionPolicy``. Sends nothing to Redis."""
         policy = request.declaration.facts["defer_on_health"]
         try:
             return self._decide(request, policy) if policy is not None else None
@@ -170,5 +169,4 @@ HEALTH_POLICY: "Late[Callable[[ProcessContext], HealthPolicy]]" = Late(
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of health in a worker process."""
     return WorkerPart((StagedPolicy("hold", process.service(HEALTH_POLICY)),))

@@ -63,7 +63,6 @@ class HealthEvents:
             )
 
     def unknown(self, indicator: str, database: str, signal: Unknown, error: BaseException | None) -> None:
-        """Log that an indicator could not read the state of a database."""
         if count := self._count_if_due("health.unknown", indicator, database):
             logs.logger().warning(
                 f"the health indicator {indicator} cannot read the database {database}, so jobs run: {signal.reason}",
@@ -111,7 +110,6 @@ class HealthEvents:
             )
 
     def failed(self, worker: str, error: BaseException) -> None:
-        """Log that the health check itself failed, so that jobs run."""
         if count := self._count_if_due("health.failed", worker):
             logs.logger().error(
                 f"the health check of {worker} failed, so its jobs run. Look at the error",
@@ -126,7 +124,6 @@ class HealthEvents:
 
 
 def log_fields(indicator: str, database: str, signal: Signal) -> dict[str, str]:
-    """Return the fields of GitLab's database_health_status log."""
     return {
         "health_status_indicator": indicator,
         "indicator_signal": signal.name,
@@ -268,7 +265,6 @@ class HealthChecker:
         return found.query if found is not None else refuse
 
     def _store_signal(self, key: _CheckKey, signal: Signal) -> None:
-        """Cache a signal; the caller holds the lock."""
         now = time.monotonic()
         # A resolver may name any tables.
         if len(self._signals) >= _MAX_CACHED:

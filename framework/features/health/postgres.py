@@ -165,7 +165,6 @@ def _list_names(names: list[str]) -> str:
 def postgres_indicators(
     settings: HealthSection, on_unknown_table: Callable[[str, str], None]
 ) -> dict[str, Autovacuum | WalArchiving | ReplicationLag | Connections]:
-    """Return the four indicators by name."""
     return {
         "autovacuum": Autovacuum(on_unknown_table),
         "wal_archiving": WalArchiving(settings.wal_archiving),

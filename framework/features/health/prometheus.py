@@ -240,7 +240,6 @@ class HealthConnection:
                 self.close()
 
     def close(self) -> None:
-        """Close the connection; the next statement opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

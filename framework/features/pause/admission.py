@@ -283,7 +283,6 @@ def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of pauses in a worker process."""
     flags, client = process.service(WORKER_FLAGS), process.shard.client
     polled = PauseStrategies(_named_strategies(), strategies.registered, process.timings)
     pauses = PauseState(flags, polled)
@@ -297,6 +296,5 @@ def worker_part(process: ProcessContext) -> WorkerPart:
 
 
 def _named_strategies() -> list[str]:
-    """Return the pause strategies that the classes of this process name."""
     named = (worker.declaration().facts["pause_control"] for worker in registry.workers())
     return [name for name in named if name is not None]

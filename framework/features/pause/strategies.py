@@ -82,7 +82,6 @@ class PauseStrategies:
         self._is_first_poll = False
 
     def is_paused(self, name: str | None) -> bool:
-        """Return whether the strategy pauses its classes now."""
         value = self._values.get(name or "")
         if value is None or not value.value:
             return False
