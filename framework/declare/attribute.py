@@ -72,7 +72,6 @@ class Constraint:
         return f"{self.attribute} = {self.value!r} forbids {self.other_attribute} = {forbidden}"
 
     def attribute_names(self) -> tuple[str, str]:
-        """The two attributes of the rule."""
         return self.attribute, self.other_attribute
 
 
@@ -217,7 +216,6 @@ def constraints_of(cls: type[Any]) -> tuple[Constraint, ...]:
 
 
 def is_group(cls: type[Any]) -> bool:
-    """Return whether the class is an attribute group."""
     return _GROUP in vars(cls)
 
 
@@ -241,7 +239,6 @@ def merged(groups: Iterable[type[Any]], known: Mapping[str, Attribute] = Mapping
 
 
 def is_attribute(name: str) -> bool:
-    """Return whether a group declares an attribute of this name."""
     return name in _NAMES
 
 

@@ -114,7 +114,6 @@ class Declaration:
         return self.loggable_positions if handler is None else handler.loggable_positions
 
     def signature_for(self, version: int) -> JobSignature:
-        """Return the signature of the method that runs the jobs of ``version``."""
         handler = self.version_handlers.get(version)
         return self.signature if handler is None else handler.signature
 
@@ -154,7 +153,6 @@ class PerClass(Generic[T]):
         self._values: dict[str, tuple[Declaration, T]] = {}
 
     def get(self, declaration: Declaration) -> T:
-        """Return the value of a class."""
         # The reference is read once: a value computed during ``clear`` goes into the old dict and does not outlive it.
         values = self._values
         known = values.get(declaration.wire_name)

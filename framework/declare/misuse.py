@@ -280,7 +280,6 @@ _TABLE = [
 
 
 def _names_in(place: Place) -> Mapping[str, ForeignName]:
-    """Return the names of one place, each with its first row."""
     return {one.name: one for one in reversed(_TABLE) if place in one.places}
 
 
@@ -289,7 +288,6 @@ NAMES: Mapping[Place, Mapping[str, ForeignName]] = {place: _names_in(place) for 
 
 
 def rows_of(system: str) -> list[ForeignName]:
-    """Return the rows of one library."""
     return [one for one in _TABLE if system in one.systems]
 
 
@@ -378,7 +376,6 @@ class _RetryCount(int):
         return self._shown
 
     def __call__(self, *given: object, **named: object) -> Never:
-        """Raise MisuseError."""
         del given, named
         word = advice("retry", "self")
         raise MisuseError(
@@ -403,7 +400,6 @@ class _FunctionProxy:
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
         return self.function(*args, **kwargs)
 
     @property  # type: ignore[misc]
@@ -430,7 +426,6 @@ class UnboundPerform(_FunctionProxy):
         self._owner = owner
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function. Raises MisuseError when no instance is given."""
         # A JSON value is an argument of a job. Any other object may stand for an instance, as in a unit test.
         if not args or args[0] is None or isinstance(args[0], str | int | float | list | tuple | dict):
             push, here = _PUSH_NOW_CALL.format(self._owner.__qualname__), _INLINE_CALL.format(self._owner.__qualname__)

@@ -134,7 +134,6 @@ class Binding(Generic[T]):
 
     @property
     def overridden(self) -> bool:
-        """Whether a block of ``override`` is active."""
         return bool(self._overrides)
 
     def current(self) -> T:

@@ -33,7 +33,6 @@ class NotAwaitable:
     if not TYPE_CHECKING:
 
         def __await__(self) -> Never:
-            """Raise MisuseError."""
             worker = self.worker
             raise MisuseError(
                 worker,

@@ -33,7 +33,6 @@ class QueueFileDiff(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
         return not (self.missing or self.surplus or self.changed)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, DeclarationError, FrameworkError
@@ -22,11 +22,6 @@ _PACKAGE_NAME = _PACKAGE.name
 
 _SKIPPED_FRAME_PREFIXES = (str(_PACKAGE), "<", importlib.__file__)
 """File names of frames that are of no use to the author of a worker: the framework's, generated code, the import system."""
-
-
-class _HasDeclaration(Protocol):
-    @classmethod
-    def declaration(cls) -> Declaration: ...
 
 
 class _Registry:
@@ -189,7 +184,8 @@ def _import_local(name: str) -> None:
 
 
 def _declaration(worker: type[Any]) -> Declaration:
-    return cast("type[_HasDeclaration]", worker).declaration()
+    found: Declaration = worker.declaration()
+    return found
 
 
 def _unregister(worker: type[Any] | None) -> None:

@@ -55,12 +55,10 @@ class CoreSetter(Generic[P]):
 
     @property
     def declaration(self) -> Declaration:
-        """The declaration of the class."""
         return self._declaration
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options, normalised."""
         return self._options
 
     def _with(self, options: Mapping[str, Any]) -> Self:

@@ -202,7 +202,6 @@ class JobSignature:
             raise next(self._type_errors(args)) from None
 
     def _type_errors(self, args: list[Any]) -> Iterator[ArgumentsError]:
-        """Return one error per argument of a wrong type."""
         count = len(self.names)
         for validate, values, offset in (
             (self.validate, self._pad_with_defaults(args), 0),

@@ -294,7 +294,6 @@ def mapping_of(key_validator: Validator, value_validator: Validator, example: st
 
 
 def instance_of(kind: type[Any], example: str) -> Validator:
-    """Allow None, and instances of ``kind``."""
     allowed = f"{example}, or None"
 
     def check(value: Any) -> Any:
@@ -360,7 +359,6 @@ class ErrorCollector:
         self.errors: list[DeclarationError] = []
 
     def add(self, message: str, attribute: str) -> None:
-        """Note one fault."""
         self.errors.append(DeclarationError(self.worker, message, attribute=attribute))
 
     @contextmanager

@@ -99,7 +99,6 @@ class WatchedTransaction:
         self.levels[-1].waiting.append(act)
 
     def end(self, level: _Level) -> None:
-        """End the innermost level."""
         self.levels.pop()
         if self.levels:
             if level.committed:

@@ -117,7 +117,6 @@ class Client:
         return cast("S", found)
 
     def shard(self, request: PushRequest) -> Shard:
-        """Return the shard of a request."""
         return self._plan_for(request.declaration, request.options).shard
 
     def push(self, request: PushRequest) -> Jid | None:

@@ -1,7 +1,8 @@
 """Make the lock requests of pushes. The policy, which decides them, stands in a higher layer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
@@ -28,29 +29,30 @@ KeyMaker: TypeAlias = Callable[[Sequence[bytes]], list[str]]
 """Returns the lock keys of jobs of one class from their arguments as JSON, not compressed."""
 
 
-class PushLocks(Protocol):
-    """Make the lock requests of deduplicated jobs. Shared between threads."""
+class PushLocks(ABC):
+    """Make the lock requests of deduplicated jobs. Shared between threads. A feature decides which push takes which lock."""
 
+    @abstractmethod
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
         """Return the deduplication policy for a push, or ``None`` if this push must not be deduplicated."""
-        ...
 
+    @abstractmethod
     def set_key(self, payload: Payload, declaration: Declaration, args: list[Any]) -> None:
         """Set the lock key of a payload, computed from ``args``; an existing key is kept."""
-        ...
 
+    @abstractmethod
     def key_maker(self, declaration: Declaration) -> KeyMaker:
         """Return the function that makes the lock keys of jobs pushed now."""
-        ...
 
+    @abstractmethod
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
         """Return the terms that the lock requests of all jobs of a push share."""
-        ...
 
+    @abstractmethod
     def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
         """Return the terms that the jobs of a push with a window share; ``None`` for a policy without a window."""
-        ...
 
+    @abstractmethod
     def lock_request(
         self,
         payload: Payload,
@@ -60,11 +62,9 @@ class PushLocks(Protocol):
         due: float | None = None,
     ) -> LockRequest:
         """Return the request of a job for the lock that its payload names. ``due`` is when a scheduled job is due."""
-        ...
 
-    def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
-        """Log a duplicate that was dropped."""
-        ...
+    @abstractmethod
+    def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None: ...
 
 
 class Deduplication:

@@ -105,7 +105,6 @@ class PreparedJob(NamedTuple):
 
 
 def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
-    """Return the only job of a batch."""
     payload = batch.payloads[0]
     fields = loads(payload, None)
     tracked = tracked_job(fields)

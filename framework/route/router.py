@@ -151,7 +151,6 @@ class Router:
         return Route(options.get("queue", route.queue), shard, route.rule)
 
     def has_shard(self, shard: object) -> bool:
-        """Return whether a shard of this name exists."""
         return isinstance(shard, str) and shard in self._shards
 
     def worker_attributes(self, declaration: Declaration) -> WorkerAttributes:
@@ -190,7 +189,6 @@ class Router:
             yield place._replace(message=self.unknown_shard_message(rule.shard))
 
     def unknown_shard_message(self, shard: object) -> str:
-        """Return the message for an unknown shard."""
         known = sorted(self._shards)
         return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; {self.folder}/redis.yml has: {join_names(known)}"
 

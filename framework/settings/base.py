@@ -64,7 +64,6 @@ class SettingsBase(BaseSettings):
         return self.env_name not in DEVELOPMENT_ENVIRONMENTS
 
     def config_file_label(self, name: str) -> str:
-        """Return the name of a config file in messages."""
         return f"{self.config_label}/{name}"
 
     @classmethod

@@ -176,7 +176,6 @@ def unknown_variables(schema: SettingsSchema, names: Collection[str]) -> dict[st
 
 
 def key_path(name: str) -> tuple[str, ...]:
-    """Return the keys that a variable names."""
     return tuple(name.upper().removeprefix(ENV_PREFIX).lower().split("__"))
 
 

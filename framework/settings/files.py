@@ -110,7 +110,6 @@ def _with_owners(content: Any) -> Any:
 
 
 def _as_yaml_scalar(value: object) -> str:
-    """Return a plain value as YAML writes it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -295,7 +294,6 @@ class ReleasedQueues(NamedTuple):
     former: tuple[QueueOnShard, ...] = ()
 
     def all_places(self) -> Iterator[QueueOnShard]:
-        """Yield each queue with its shard."""
         for places in self.of_workers.values():
             yield from places
         yield from self.former

@@ -363,11 +363,9 @@ class CoreSettings(HealthPortSettings):
 
     @property
     def generated_dir(self) -> Path:
-        """The folder of generated files."""
         return self.root / self.generated_files
 
     def generated_file_label(self, name: str) -> str:
-        """Return the name of a generated file in messages."""
         return (Path(self.config_label).parent / self.generated_files / name).as_posix()
 
     @field_validator("generated_files")

@@ -98,7 +98,6 @@ class ShardSettings(Section):
 
     @property
     def url_parts(self) -> RedisUrl:
-        """The parts of the URL; empty without one."""
         return RedisUrl() if self.url in ("", EMBEDDED) else parse_redis_url(self.url)
 
     @property
@@ -116,7 +115,6 @@ class ShardSettings(Section):
 
     @property
     def effective_sentinel_tls(self) -> TlsSettings | None:
-        """TLS to the sentinels."""
         if "sentinel_tls" in self.model_fields_set:
             return self.sentinel_tls
         wanted = self.url_parts.sentinel_tls

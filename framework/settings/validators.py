@@ -53,7 +53,6 @@ def whole_number(low: int, high: int | None = None) -> BeforeValidator:
 
 
 def bounded_number(low: float, high: float) -> BeforeValidator:
-    """Return a validator around ``parse_number``."""
     return BeforeValidator(lambda value: parse_number(value, low, high))
 
 
@@ -72,14 +71,12 @@ def _finite_number(value: Any) -> int | float | None:
 
 
 def shard_name(name: str) -> str:
-    """Validate the name of a shard."""
     if _NAME.fullmatch(name) is None:
         raise ValueError("must be a name of ASCII letters, digits, _ and -")
     return name
 
 
 def environment_name(name: str) -> str:
-    """Validate the name of an environment."""
     if _NAME.fullmatch(name) is None:
         raise ValueError("must be a name of ASCII letters, digits, _ and -, for example production or staging")
     return name
@@ -188,7 +185,6 @@ def _refuse_password_prompt() -> str:
 
 
 def wire_name(name: str) -> str:
-    """Validate a class name on the wire."""
     if WIRE_NAME.fullmatch(name) is None:
         raise ValueError(f"must be {WIRE_NAME_FORMAT}")
     return name

@@ -29,6 +29,7 @@ from framework.push.normalize import ExtraFields
 from framework.push.protection import PayloadProtection
 from framework.route.router import open_router
 from framework.shard.shards import Shards
+from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_redis import FakeShard
 from framework.testing.fake_worker import FakeTools
 from framework.testing.stubs import StubFlags, Stubs
@@ -48,7 +49,7 @@ class FakeClient(ProcessClient):
         self,
         settings: Settings,
         stubs: Stubs,
-        clock: Callable[[], float],
+        clock: FakeClock,
         fake_shards: Mapping[str, FakeShard],
         server_middlewares: Sequence[type[Any]] | None,
     ) -> None:
@@ -106,7 +107,6 @@ class FakeClient(ProcessClient):
         )
 
     def server_calls(self) -> tuple[Call, ...]:
-        """Return the server middlewares of this mode."""
         if self._server_middlewares is None:
             return middleware.server.instantiate()
         chain = Chain(SERVER)
@@ -167,7 +167,7 @@ class FakeResults(JobResults):
 class StubbedFlags(ProcessFlags):
     """Answer ``framework.flags`` from the flags of the test, and let the code under test set them."""
 
-    def __init__(self, stub: StubFlags, clock: Callable[[], float]) -> None:
+    def __init__(self, stub: StubFlags, clock: FakeClock) -> None:
         # Not the constructor of the base: no shard is read.
         self._stub = stub
         self._clock = clock

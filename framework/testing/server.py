@@ -59,7 +59,6 @@ class FakeServer:
             host_time.set(server_time(client))
 
     def endpoint(self, number: int) -> Endpoint:
-        """Return the endpoint of a database."""
         return replace(self._endpoint, options=(*self._endpoint.options, ("db", number)))
 
     @contextmanager

@@ -5,7 +5,7 @@ primary.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from framework.all_settings import Settings
@@ -29,6 +29,7 @@ from framework.features.limiters.limiter import Limiter, LimiterRule, Take
 from framework.features.limiters.store import LimiterStore
 from framework.settings.model import DatabaseSettings
 from framework.shard.shard import Shard
+from framework.testing.fake_clock import FakeClock
 from framework.text import did_you_mean, join_names
 from framework.types import DataConsistency
 from framework.wire import keys
@@ -41,7 +42,7 @@ ReplicaState: TypeAlias = Literal["caught_up", "behind"]
 class StubFlags(FlagSource):
     """The feature flags of a test. A flag that is not set leaves the decision to the code that asks."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._flags: dict[str, Flag] = {}
 
@@ -228,7 +229,7 @@ class StubReplicas(Databases):
 class Stubs:
     """The decisions of a test for the policies."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float], shards: Mapping[str, Shard]) -> None:
+    def __init__(self, settings: Settings, clock: FakeClock, shards: Mapping[str, Shard]) -> None:
         self.flags = StubFlags(clock)
         self.limits = OtherSlots(shards)
         self.limiters = StubLimiters()

@@ -150,7 +150,6 @@ class PageError(Exception):
 
 
 def default_text(name: str) -> str:
-    """Return the default as source text."""
     return repr(ATTRIBUTES[name].default)
 
 

@@ -395,5 +395,4 @@ def _line_reason(project: Project, declaration: Declaration, queue: str, line: s
 
 
 def _yaml(value: Any) -> str:
-    """Return the value in the YAML of the entry, in one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")

@@ -198,7 +198,6 @@ class CompatFinding(NamedTuple):
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
         return {
             **self._asdict(),
             "step": with_local_commands(self.step),
@@ -365,7 +364,6 @@ def renamed(worker: str, now: str, new: ReleasedWorker) -> CompatFinding:
 
 
 def alias_dropped(worker: str, old: ReleasedWorker, alias: str, since: date, *, maybe_in_flight: bool) -> CompatFinding:
-    """Report a removed alias."""
     if not maybe_in_flight:
         return safe_change(worker, old, f"the alias {alias} was removed; the name has not been pushed since {since}")
     message = f"the alias {alias} was removed, and jobs of this name were pushed until {since}: {_last_until(since)}"

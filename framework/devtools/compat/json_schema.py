@@ -76,7 +76,6 @@ class _AnnotationReader:
         self._referred: set[str] = set()
 
     def read(self, annotation: Any) -> JsonSchema:
-        """Return the schema of one part of the annotation."""
         if any(annotation is one for one in _ANYTHING):
             return {}
         if annotation is None or (isinstance(annotation, type) and annotation in _PLAIN):

@@ -91,7 +91,6 @@ class Parameter(_FrozenModel):
 
     @property
     def json_schema(self) -> JsonSchema:
-        """The schema of its values."""
         return dict(self.type)
 
 

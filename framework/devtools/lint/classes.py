@@ -184,7 +184,6 @@ class ClassIndex:
         return None
 
     def get(self, module: Module, node: ast.ClassDef) -> SourceClass:
-        """Return the class of a node."""
         if node in self._by_node:
             return self._by_node[node]
         made = self._by_node[node] = SourceClass(self._workspace, module, node)

@@ -125,13 +125,11 @@ class LintConfig:
     exclude: tuple[str, ...] = ()
 
     def applies(self, code: str, path: Path) -> bool:
-        """Return whether the code is selected for this file."""
         if code in self.ignore or code not in self.select:
             return False
         return not any(code in codes and self._is(path, pattern) for pattern, codes in self.per_file_ignores.items())
 
     def excludes(self, path: Path) -> bool:
-        """Return whether the file is excluded."""
         return any(self._is(path, pattern) for pattern in self.exclude)
 
     def _is(self, path: Path, pattern: str) -> bool:
@@ -220,7 +218,6 @@ class Suppression(NamedTuple):
 
 
 def read_suppressions(module: Module) -> list[Suppression]:
-    """Return every suppression of a file."""
     return list(_iterate_suppressions(module.text)) if PREFIX in module.text else []
 
 

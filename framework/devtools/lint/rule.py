@@ -67,7 +67,6 @@ class CallSite:
 
     @property
     def function(self) -> Function | None:
-        """The function that has the call."""
         for outer in self.module.enclosing(self.node):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 return outer
@@ -81,7 +80,6 @@ class CallSite:
             yield outer
 
     def context_managers(self) -> Iterator[ast.Call]:
-        """Yield the context managers around the call."""
         for outer in self.enclosing_nodes():
             if isinstance(outer, ast.With | ast.AsyncWith):
                 for item in outer.items:
@@ -89,7 +87,6 @@ class CallSite:
                         yield item.context_expr
 
     def keyword(self, name: str) -> ast.expr | None:
-        """Return the value of a keyword argument."""
         return next((word.value for word in self.node.keywords if word.arg == name), None)
 
 

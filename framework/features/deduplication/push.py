@@ -13,7 +13,7 @@ from framework.declare.signature import JobSignature
 from framework.features.deduplication.attributes import DeduplicationAttributes
 from framework.features.flags.process_flags import PROCESS_FLAGS
 from framework.push.client import Client
-from framework.push.deduplication import KeyMaker
+from framework.push.deduplication import KeyMaker, PushLocks
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.logs import LogRateLimit
@@ -52,7 +52,7 @@ def flag_always_on(shard: str, flag: str) -> bool:
 # The script that writes a job takes its lock, after all middlewares: a push that is refused later leaves no lock behind.
 # The key names the method that runs the job, because two versions may
 # use the same positions for other values.
-class Deduplicator:
+class Deduplicator(PushLocks):
     """Make the lock requests of jobs. Shared between threads.
 
     ``enabled`` receives a shard and a feature flag, and returns whether the flag is on for jobs of the shard.

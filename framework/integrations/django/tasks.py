@@ -92,7 +92,6 @@ class DjangoTaskWorker(ApplicationWorker):
         }
 
     def _attempts(self) -> int:
-        """Return the number of this run, from 1 on."""
         job = self._aw_job or {}
         return count_of(job, "retry_count") + 2 if "retry_count" in job else 1
 
