@@ -60,7 +60,6 @@ class CancelResult:
     unanswered: dict[str, ShardUnavailableError] = field(default_factory=dict[str, ShardUnavailableError])
 
     def add(self, other: "CancelResult") -> None:
-        """Add what was done on another shard."""
         for name in ("matched", "ended", "marked", "refused", "scanned"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.completed = self.completed and other.completed
@@ -123,8 +122,6 @@ def cancel_on_shard(
 
 
 class _Cancellation:
-    """One cancellation on one shard."""
-
     def __init__(
         self,
         shard: Shard,

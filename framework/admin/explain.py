@@ -97,11 +97,9 @@ class KnownClasses:
     """The setting ``max_retries_after_interruption``."""
 
     def declaration(self, payload: Payload) -> Declaration | None:
-        """Return the declaration of a job's class, ``None`` for an unknown class."""
         return (self.declarations or {}).get(str(payload.get("class")))
 
     def interruptions(self, payload: Payload) -> Interruptions:
-        """Return how often a job was interrupted, and the limit."""
         declaration = self.declaration(payload)
         own = None if declaration is None else declaration.max_retries_after_interruption
         limit = self.interruption_limit if own is None else own
@@ -123,7 +121,6 @@ class Explainer:
         self._timings = timings.current()
 
     def explain(self, location: JobLocation) -> Explanation:
-        """Return the explanation of a job at the place where it was found."""
         payload, place = location.payload, location.store
         where, reasons = self._blockers_at(location, payload)
         reasons = [*self._early_end(location), *reasons]
@@ -160,7 +157,6 @@ class Explainer:
         return joined_facts(one.of_class(worker) for one in self._readers)
 
     def limit_of(self, worker: str) -> ShownLimit:
-        """Return the limit of a class."""
         found = (one.limit_of(worker) for one in self._readers)
         return next((limit for limit in found if limit is not None), ShownLimit(None, "", 0))
 
@@ -175,7 +171,6 @@ class Explainer:
         return [*found, *unknown, *self._policy_blockers(payload)]
 
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
-        """Return a description of the job's place, and its blockers there."""
         name, position = location.store.name, _ordinal(location)
         match location.store.kind:
             case "scheduled":

@@ -66,7 +66,6 @@ class Backlog:
     """The errors of the failed jobs by place, each with its number."""
 
     def add(self, place: str, payload: Payload) -> None:
-        """Count a job."""
         self.places[place] += 1
         if (level := payload.get(PRIORITY)) in LEVELS:
             self.levels[level] += 1

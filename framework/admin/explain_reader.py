@@ -85,7 +85,6 @@ class ShardSnapshot:
         return pauses_of_queues(read_pause_log(self.client))
 
     def processes_serving(self, queue: str) -> list[ProcessInfo]:
-        """Return the processes that fetch from the queue."""
         return [seen for seen in self.processes if queue in seen.queues]
 
     def status(self, jid: str) -> str | None:

@@ -32,8 +32,6 @@ PAGE_BYTES = 1_000_000
 
 
 class QueueState(NamedTuple):
-    """A queue at one moment."""
-
     name: str
     shard: str
     size: int
@@ -93,7 +91,6 @@ def waiting_by_level(client: "redis.Redis") -> dict[tuple[str, Priority], int]:
 
 
 def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of jobs in sub-queues, by queue."""
     found: dict[str, list[int]] = {}
     for name, size in _sizes(client, names).items():
         if size:
@@ -102,7 +99,6 @@ def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, l
 
 
 def _sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, int]:
-    """Return the number of jobs in each list."""
     if not names:
         return {}
     pipeline: Any = client.pipeline(transaction=False)

@@ -69,7 +69,6 @@ class JobStore(NamedTuple):
                 return ""
 
     def as_held_jobs(self) -> HeldJobsKey:
-        """Return the key as one of those with held jobs."""
         return HeldJobsKey("paused" if self.kind == "paused" else "waiting", self.name, self.key)
 
 

@@ -78,7 +78,6 @@ class ShardResult:
     failure: ShardUnavailableError | None = None
 
     def add(self, outcomes: Sequence[EntryOutcome], trimmed: int) -> None:
-        """Add the outcomes of one step."""
         self.trimmed += trimmed
         for outcome in outcomes:
             if outcome == "done":
@@ -106,7 +105,6 @@ class ShardJobSet:
         self._key = SET_KEYS[kind]
 
     def size(self) -> int:
-        """Return the number of jobs."""
         return int(self._client.zcard(self._key))
 
     def ordered(self) -> Iterator[SetRecord]:

@@ -253,7 +253,6 @@ ahistory = async_twin(history)
 
 
 def sum_stats(answers: Answers[ShardStats]) -> Stats:
-    """Return the sums over the shards that answered."""
     found = answers.by_shard
     sums = {one.name: sum(getattr(shard, one.name) for shard in found.values()) for one in fields(ShardStats)}
     return Stats(**sums, shards=found, unanswered=answers.unanswered)

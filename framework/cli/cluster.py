@@ -251,5 +251,4 @@ def _table(plan: Sequence[PlannedProcess]) -> list[str]:
 
 
 def main() -> None:
-    """Run it as ``scripts/cluster``."""
     run_from_checkout(cluster)

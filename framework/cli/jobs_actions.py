@@ -193,7 +193,6 @@ class _Bulk:
         self._cursors = cursors
 
     def run(self, budget_s: float, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-        """Count the jobs, ask, act on them, and report."""
         if dry_run or not yes:
             counts = dict(self._on.each(self._count))
             total = sum(counts.values())
@@ -396,19 +395,14 @@ def _report(on: ShardCommand, results: Mapping[str, CancelResult], wanted: int, 
 
 
 class _DelayOption(DurationOption):
-    """A duration, or a number of seconds."""
-
     name = "SECONDS"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
         text = str(value)
         return super().convert(f"{text}s" if text.isascii() and text.isdigit() else value, param, ctx)
 
 
 class _Destination(NamedTuple):
-    """Hold where a job goes."""
-
     queue: str
     shard: str
 

@@ -43,8 +43,6 @@ _QUEUE_HEADINGS = ("SHARD", "JID", "CLASS", "WAITS FOR", "ARGUMENTS")
 
 
 class _QueueView:
-    """One queue of the shards of a command."""
-
     def __init__(self, on: ShardCommand, queue: str, wanted: JobFilter, most: int) -> None:
         self._on = on
         self._queue = queue
@@ -123,10 +121,7 @@ _DEFAULT_MOST = 25
 
 
 class _PlaceOption(ChoiceOption):
-    """queue:NAME, or one of the other places."""
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the place."""
         if str(value).startswith(_QUEUE_PREFIX) and value != _QUEUE_PREFIX:
             return str(value)
         return super().convert(value, param, ctx)

@@ -63,8 +63,6 @@ _REASONS: dict[SkipReason, str] = {
 
 @dataclass
 class ShardMigration:
-    """The migration of one shard: its sources and its report."""
-
     shard: Shard
     mover: QueueMigrator | SetMigrator
     report: MigrationReport
@@ -80,7 +78,6 @@ class ShardMigration:
 
 
 def format_text(works: Sequence[ShardMigration], what: str, *, dry_run: bool) -> list[str]:
-    """Return the tables and the summary, line by line."""
     moved = [
         (work.shard.name, source or "-", target, f"{jobs:,}")
         for work in works
@@ -107,7 +104,6 @@ def format_text(works: Sequence[ShardMigration], what: str, *, dry_run: bool) ->
 
 
 def to_json(works: Sequence[ShardMigration], what: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the report for JSON."""
     shards = {
         work.shard.name: {
             "moved": [
@@ -316,7 +312,6 @@ class _ProgressBar:
         self._done = 0
 
     def begin(self, jobs: int) -> None:
-        """Start the bar for this number of jobs."""
         if not sys.stderr.isatty() or not jobs:
             return
         self._began = time.monotonic()
@@ -331,13 +326,11 @@ class _ProgressBar:
         self._bar.__enter__()
 
     def __call__(self, jobs: int) -> None:
-        """Add this number of scanned jobs."""
         self._done += jobs
         if self._bar is not None:
             self._bar.update(jobs)
 
     def end(self) -> None:
-        """End the bar before the report is printed."""
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
 

@@ -69,7 +69,6 @@ def status() -> None:
 
 
 def main() -> None:
-    """Run it as ``scripts/store``."""
     run_from_checkout(store)
 
 

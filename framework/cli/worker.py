@@ -244,5 +244,4 @@ def _shard(settings: Settings, flag: str | None, config_file: Path | None, in_fi
 
 
 def main() -> None:
-    """Run it as ``scripts/worker``."""
     run_from_checkout(worker)

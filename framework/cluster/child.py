@@ -90,11 +90,9 @@ class Child:
 
     @property
     def ready(self) -> bool:
-        """Whether the process reports that it fetches jobs."""
         return self.process is not None and self.shared_state.state is ProcessState.READY
 
     def serves(self, timings: Timings) -> bool:
-        """Return whether it fetches jobs."""
         return self.process is not None and self.shared_state.fetches(timings)
 
     def start(self) -> None:
@@ -141,7 +139,6 @@ class Child:
         return status
 
     def clear_process(self) -> tuple[int, int]:
-        """Clear the ended process; return its id and its status."""
         process, self.process = self.process, None
         if process is None or process.returncode is None:
             raise RuntimeError(f"{self.name} has no process that has ended")

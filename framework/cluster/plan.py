@@ -73,7 +73,6 @@ class PlannedProcess(NamedTuple):
 
     @property
     def all_queues(self) -> list[str]:
-        """The queues of all capsules."""
         return [*self.queues, *(name for one in self.capsules for name, _ in one.queues)]
 
     def spec(self, timeout_s: float, modules: Sequence[str], display_options: Sequence[str] = ()) -> ChildSpec:

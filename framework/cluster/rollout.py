@@ -90,7 +90,6 @@ class Rollout:
         self._replacement = None
 
     def step(self) -> None:
-        """Take the next steps that are possible now."""
         self._end_overdue_drains()
         if self._replacement is not None:
             self._await_successor(*self._replacement)

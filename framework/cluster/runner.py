@@ -208,7 +208,6 @@ class ClusterRunner:
 
 
 def log_event(event: ChildEvent) -> None:
-    """Write the log line of an event."""
     log = logs.logger(shard=event.shard, child=event.name, child_pid=event.pid)
     name, plain = f"child.{event.kind}", f"child {event.kind}"
     match event.kind:
@@ -272,7 +271,6 @@ class SystemdNotifier:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
-        """Notify that the group stops."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:

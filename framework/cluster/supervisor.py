@@ -70,12 +70,10 @@ class Supervisor:
 
     @property
     def running(self) -> int:
-        """The number of running children."""
         return sum(child.process is not None for child in self.children)
 
     @property
     def all(self) -> list[Child]:
-        """The children and the standby processes."""
         return [*self.children, *self.standby]
 
     @property
@@ -84,7 +82,6 @@ class Supervisor:
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Start every child."""
         with self._lock:
             for child in self.children:
                 self._start(child)
@@ -269,11 +266,9 @@ class GroupHealth:
 
     @property
     def answers(self) -> Mapping[str, Callable[[], HealthAnswer]]:
-        """The answers by path."""
         return {"/liveness": self.liveness, "/readiness": self.readiness}
 
     def note_loop(self) -> None:
-        """Record an iteration of the supervisor's loop."""
         self._loop_at = time.monotonic()
 
     def liveness(self) -> HealthAnswer:
@@ -364,7 +359,6 @@ class ChildLeases:
         )
 
     def start(self, group: Supervisor) -> None:
-        """Start to renew the leases of the group's children."""
         self._group = group
         self._task.start()
 

@@ -48,9 +48,7 @@ class MigrationRule(Protocol):
     def target(self, payload: Payload, queue: str) -> str | None:
         """Return the target queue of a job of ``queue``, its own if it is in its place; ``None`` if it stays, see ``reason``."""
 
-    def reason(self, payload: Payload, queue: str) -> SkipReason:
-        """Return why a job stays."""
-        ...
+    def reason(self, payload: Payload, queue: str) -> SkipReason: ...
 
     def fields(self, payload: Payload, queue: str, target: str) -> dict[str, str]:
         """Return the fields of the payload that change when the job goes to ``target``."""
@@ -197,7 +195,6 @@ class Skipped:
     jids: list[str] = field(default_factory=list[str])
 
     def add(self, jid: str) -> None:
-        """Add one job."""
         self.jobs += 1
         if jid and len(self.jids) < _MAX_JIDS:
             self.jids.append(jid)

@@ -18,7 +18,6 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and the remaining arguments."""
         if args[0] not in self.commands:
             near = did_you_mean(args[0], self.commands)
             ctx.fail(f"No command is named {args[0]!r}{near}; there are: {', '.join(self.commands)}.")
@@ -61,9 +60,10 @@ class LateGroup(click.Group):
         self.entries = commands.entries
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their lines."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.entries[name].help) for name in self.list_commands(ctx)])
+        # The group of an application without features has none, and click refuses an empty list.
+        if rows := [(name, self.entries[name].help) for name in self.list_commands(ctx)]:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 class SectionedGroup(CommandGroup, LateGroup):
@@ -73,7 +73,6 @@ class SectionedGroup(CommandGroup, LateGroup):
     """The names of commands by the title of their section. A name without a command is left out."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their lines, below the titles of the sections."""
         listed = {name for names in self.sections.values() for name in names}
         others = [name for name in self.list_commands(ctx) if name not in listed]
         for title, names in {**self.sections, "Others": others}.items():

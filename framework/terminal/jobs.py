@@ -119,7 +119,6 @@ HEADINGS: Mapping[str, Sequence[str]] = {
 
 
 def set_row(one: SetRecord, now: float) -> Sequence[str]:
-    """Return the row of a job of a sorted set."""
     first = (one.shard, one.jid or "-", one.display_class or "(malformed)", one.queue or "-")
     match one.kind:
         case "scheduled":
@@ -132,7 +131,6 @@ def set_row(one: SetRecord, now: float) -> Sequence[str]:
 
 
 def held_row(one: HeldRecord, now: float) -> Sequence[str]:
-    """Return the row of a held job."""
     by = f"{'limit' if one.kind == 'waiting' else 'pause of'} {one.held_by}"
     return (
         *(one.shard, one.jid or "-", one.display_class or "(malformed)", one.queue or "-", by),
@@ -141,7 +139,6 @@ def held_row(one: HeldRecord, now: float) -> Sequence[str]:
 
 
 def format_due(due: float, now: float) -> str:
-    """Return how long until a job is due."""
     return format_duration(due - now) if due > now else "due"
 
 

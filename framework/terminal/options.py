@@ -46,12 +46,9 @@ def conflicting_weights(queues: Iterable[WeightedQueue]) -> str | None:
 
 
 class QueueOption(click.ParamType[WeightedQueue]):
-    """NAME or NAME,WEIGHT."""
-
     name = "NAME[,WEIGHT]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> WeightedQueue:
-        """Return (name, weight)."""
         if isinstance(value, tuple):
             return cast("WeightedQueue", value)
         try:
@@ -93,12 +90,9 @@ class DurationOption(click.ParamType[float]):
 
 
 class EnvironmentOption(click.ParamType[str]):
-    """The name of an environment."""
-
     name = "ENV"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name."""
         try:
             return validators.environment_name(str(value))
         except ValueError as error:
@@ -106,12 +100,9 @@ class EnvironmentOption(click.ParamType[str]):
 
 
 class ModuleOption(click.ParamType[str]):
-    """The name of a module or package."""
-
     name = "MODULE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name."""
         try:
             return validators.module_name(str(value))
         except ValueError as error:
@@ -122,12 +113,9 @@ class ModuleOption(click.ParamType[str]):
 
 
 class TagOption(click.ParamType[str]):
-    """A tag or a label of a process."""
-
     name = "TEXT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text."""
         try:
             return validators.process_label(str(value))
         except ValueError as error:
@@ -212,8 +200,6 @@ def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ChoiceOption(click.Choice[str]):
-    """One of several words."""
-
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return click's message with the nearest word."""
         return f"{super().get_invalid_choice_message(value, ctx).rstrip('.')}{did_you_mean(value, self.choices)}."

@@ -46,7 +46,6 @@ def echo_whole(lines: Iterable[str]) -> None:
 
 
 def echo_json(value: object) -> None:
-    """Print JSON."""
     _write(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
@@ -162,7 +161,6 @@ def refuse_unknown(
 
 
 def unknown_worker_message(name: str, hint: str) -> str:
-    """Return the message for a worker that does not exist."""
     return f"there is no worker {name!r}{hint}"
 
 

@@ -17,9 +17,6 @@ SOURCES = [
 ]
 EXCEPTIONS = {
     "framework/command_line.py": {"scripts/generate_queues"},
-    "framework/cli/worker.py": {"scripts/worker"},
-    "framework/cli/cluster.py": {"scripts/cluster"},
-    "framework/cli/store.py": {"scripts/store"},
     "docs/learn/getting_started.md": {"scripts/generate_queues"},
 }
 """The module that translates, the docstrings of entry points of the checkout, and the page that describes both forms."""

@@ -64,8 +64,6 @@ _CLOCK_S = 1.0
 
 
 class LiveView:
-    """The view in a terminal, until the operator ends it."""
-
     def __init__(self, shards: Sequence[str], period_s: float, state: ViewState) -> None:
         self._period_s = period_s
         self._state = state

@@ -25,8 +25,6 @@ SETS = ("scheduled", "retry", "dead", "interrupted")
 
 @dataclass(frozen=True, slots=True)
 class ShardFacts:
-    """One shard at one moment."""
-
     shard: str
     now: float
     """The time of its Redis, in epoch seconds."""
@@ -188,7 +186,6 @@ class ShardReader:
         self._thread = SupervisedThread(f"read {shard}", self._run)
 
     def start(self) -> None:
-        """Begin to read."""
         self._thread.start()
 
     def read_soon(self) -> None:
@@ -196,7 +193,6 @@ class ShardReader:
         self._due.set()
 
     def read(self) -> None:
-        """Read once."""
         try:
             facts = read_facts(self.shard, self.shown_set)
         except (FrameworkError, RedisError, OSError) as error:

@@ -68,8 +68,6 @@ _LEAST_TABLE = 3
 
 
 class ScreenLine(NamedTuple):
-    """One line of the screen."""
-
     text: str
     style: Style = "plain"
 
@@ -264,7 +262,6 @@ class TerminalSession:
         self._writer.close()
 
     def size(self) -> Size:
-        """Return the size of the terminal now."""
         with suppress(OSError):
             columns, lines = os.get_terminal_size(self._output)
             if columns and lines:

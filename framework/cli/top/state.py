@@ -74,7 +74,6 @@ def first_order(name: TableName) -> RowOrder:
 
 
 def tables_of(view: str) -> Sequence[TableName]:
-    """Return the tables of a view."""
     return OVERVIEW if view == "overview" else [name for name in HEADINGS if name == view]
 
 
@@ -189,8 +188,6 @@ class Intent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """The choices of the operator."""
-
     view: str = VIEWS[0]
     pattern: str = ""
     typing: bool = False
@@ -207,7 +204,6 @@ class ViewState:
     ended: bool = False
 
     def order(self, name: TableName) -> RowOrder:
-        """Return the order of a table."""
         return self.orders.get(name) or first_order(name)
 
 

@@ -136,8 +136,6 @@ def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_
 
 
 class _LimitChange(NamedTuple):
-    """The effect of a command on one limit."""
-
     name: str
     message: str
     handed_over: int

@@ -66,7 +66,6 @@ def scan_locks(client: "redis.Redis", on_progress: OnProgress) -> Iterator[HeldL
 
 
 def find_lock(client: "redis.Redis", key: str) -> HeldLock | None:
-    """Return one lock. Raises redis errors."""
     return next(_read_page(client, [key.encode()]), None)
 
 

@@ -34,7 +34,6 @@ class Deferral:
     """When the oldest of the jobs was pushed."""
 
     def add(self, payload: Payload, due: float) -> None:
-        """Add one job."""
         self.jobs += 1
         self.max_deferrals = max(self.max_deferrals, deferrals_of(payload))
         self.next_due = due if self.jobs == 1 else min(self.next_due, due)
