@@ -143,7 +143,7 @@ def own_features() -> tuple[Feature, ...]:
 
 
 def use_own_features(records: Iterable[Feature]) -> None:
-    """Let the core read the records of the application, instead of those before. Whoever loads the settings calls it."""
+    """Let the core read the records of the application, instead of those before. The loader of the settings calls it."""
     global _own  # noqa: PLW0603 - a fact of the process, as its settings are
     _own = tuple(records)
 

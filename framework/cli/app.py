@@ -16,6 +16,14 @@ class OwnCommands(LateGroup):
         _load(self)
         return super().make_context(*arguments, **options)  # type: ignore[arg-type]
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, or say that there is none."""
+        if self.entries:
+            super().format_commands(ctx, formatter)
+        else:
+            formatter.write_paragraph()
+            formatter.write_text("No feature of this application has a command.")
+
 
 @reports_errors
 def _load(group: OwnCommands) -> None:

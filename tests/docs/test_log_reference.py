@@ -50,7 +50,7 @@ def written_fields() -> set[str]:
             fields |= {one.arg for one in node.keywords if one.arg}
             dicts = [one.value for one in node.keywords if isinstance(one.value, ast.Dict)]
             fields |= {key.value for one in dicts for key in one.keys if isinstance(key, ast.Constant)}
-    lines = "".join((ROOT / "framework" / "execute" / name).read_text() for name in ("job_log.py", "end_line.py"))
+    lines = "".join((ROOT / "framework" / "execute" / name).read_text() for name in ("job_log.py", "end_report.py"))
     fields |= set(re.findall(r'[{,]"([a-z_]+)":(?=\S)', lines))
     return fields - NO_FIELDS
 

@@ -170,6 +170,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "embedding": "a worker inside of another Python process: `EmbeddedWorker`",
     "enumerators": "items of iterable workers with their cursors: lists, SQL rows, CSV and .xlsx files, Redis sets and hashes",
     "errors": "every error of the framework, with its fields",
+    "extending": "features of an application's own: `Feature`, and the types of its parts",
     "flags": "feature flags of the application: `enabled`, `set`, `clear`, `all`",
     "handlers": "error and death handlers: `on_error`, `on_death`",
     "health": "your own indicators for `defer_on_health`: `register`, and their answers",
