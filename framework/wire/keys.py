@@ -41,7 +41,7 @@ COUNTERS = "aw:counters"
 """HASH from a counter's name and labels in Prometheus's notation to the sum of this shard's processes."""
 
 TASK_EVENTS = "aw:task_events"
-"""ZSET of the changes of events that wait for the database of tasks, as JSON; score: when they were seen (``framework/tasks``)."""
+"""ZSET of the changes of events that wait for the database of tasks, as JSON; score: when they were seen (room ``tasks``)."""
 
 LIMITS = "aw:limits"
 """SET of the limits that a process has evaluated on this shard, by the keys of their HASHes."""

@@ -13,8 +13,17 @@ from framework.async_twin import async_twin
 from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
 from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
-from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
-from framework.features.cron.entries import CronEntry, Missed, Origin, Overlap, collect_entries
+from framework.features.cron.entries import (
+    AddedEntries,
+    AddedEntry,
+    CronEntry,
+    Missed,
+    Origin,
+    Overlap,
+    check_new_entry,
+    collect_entries,
+    hide_arguments,
+)
 from framework.features.cron.settings import CronSettings
 from framework.features.cron.store import CronStates, Snapshot, last_tick, next_tick
 from framework.process.identity import operator_name

@@ -17,8 +17,18 @@ from framework.cron_expression import check_cron
 from framework.declare import port
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError
-from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, hide_arguments
-from framework.features.cron.entries import SCHEDULE_FILE, CronEntry, Order, Origin, arguments_problems, collect_entries
+from framework.features.cron.entries import (
+    SCHEDULE_FILE,
+    AddedEntries,
+    AddedEntry,
+    CronEntry,
+    Order,
+    Origin,
+    arguments_problems,
+    check_new_entry,
+    collect_entries,
+    hide_arguments,
+)
 from framework.features.cron.push import TICK_JOBS
 from framework.features.cron.store import (
     FIRST_ELSEWHERE,

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
-from framework.features.cron.added import AddedEntries
-from framework.features.cron.entries import CronEntry, due_ticks
+from framework.features.cron.entries import AddedEntries, CronEntry, due_ticks
 from framework.features.cron.events import CronEvents
 from framework.features.cron.leadership import Leadership
 from framework.features.cron.push import TickJobs

@@ -7,8 +7,7 @@ import redis
 
 from framework.errors import MissingKeyError, StateRefusedError
 from framework.features.cron import keys as cron_keys
-from framework.features.cron.added import added_place
-from framework.features.cron.entries import NO_ORDER, CronEntry, Order, Overlap, decode_order
+from framework.features.cron.entries import NO_ORDER, CronEntry, Order, Overlap, added_place, decode_order
 from framework.push.push_plan import PreparedJob
 from framework.store.connect import epoch_s
 from framework.store.script import LOCK_PARTS, Script

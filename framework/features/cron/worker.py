@@ -4,8 +4,7 @@ from functools import partial
 
 from framework.declare import port, registry
 from framework.features.cron import keys
-from framework.features.cron.added import AddedEntries
-from framework.features.cron.entries import CronEntry, collect_entries, unknown_classes
+from framework.features.cron.entries import AddedEntries, CronEntry, collect_entries, unknown_classes
 from framework.features.cron.events import CronEvents
 from framework.features.cron.leadership import Leadership, LeadershipEvents, serve_leadership
 from framework.features.cron.push import TICK_JOBS

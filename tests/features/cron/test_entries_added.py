@@ -7,7 +7,7 @@ import pytest
 from framework.all_settings import load
 from framework.errors import ConfigurationError
 from framework.features.cron import keys
-from framework.features.cron.added import AddedEntries, AddedEntry, check_new_entry, decode_added
+from framework.features.cron.entries import AddedEntries, AddedEntry, check_new_entry, decode_added
 from framework.features.cron.settings import CronEntrySettings
 from framework.store.absent_keys import AbsentKeys
 from tests.features.cron.conftest import Cron, entry, worker
