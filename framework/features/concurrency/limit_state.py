@@ -65,6 +65,7 @@ class LimitState:
 
 
 def read_limit_states(client: "redis.Redis", now: float, names: Sequence[str]) -> list[LimitState]:
+    """Return the state of the named limits. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.hgetall(keys.limit(name))

@@ -1,4 +1,4 @@
-"""Work out the limit of a class: a number, the result of a callable, or a share of all slots."""
+"""Work out the limit of a class: a number, the result of a callable, or a share of all slots; lower it under load."""
 
 import math
 import threading

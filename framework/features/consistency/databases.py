@@ -1,4 +1,4 @@
-"""Know the application's databases, and which of them a class may read from a replica."""
+"""Know the application's databases, which of them a class may read from a replica, and the WAL positions of their servers."""
 
 import importlib
 import os

@@ -76,6 +76,7 @@ class RoutedConnection:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Commit, or roll back if the block raises; return every connection to its pool."""
         primary = self._connections.get(self._database.primary)
         try:
             if primary is not None and kind is None:

@@ -1,4 +1,7 @@
-"""Release or renew the lock of a job before its run, and make the run see what its dropped duplicates saw (GitLab guideline)."""
+"""Release or renew the lock of a job before its run, and make the run see what its dropped duplicates saw.
+
+When a job ends that had duplicates meanwhile, make the payload of its next run (GitLab's guideline).
+"""
 
 from functools import partial
 from typing import Any, cast

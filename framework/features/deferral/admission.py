@@ -97,6 +97,7 @@ class DropFlag:
         return self._flags.find(drop_flag(declaration.wire_name)) is not None
 
     def admit(self, request: AdmissionRequest) -> Discarded | None:
+        """See ``AdmissionPolicy``. Sends nothing to Redis."""
         worker = request.declaration.wire_name
         flag = self._flags.find(drop_flag(worker))
         if flag is None or not flag.sampled():

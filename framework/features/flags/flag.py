@@ -1,4 +1,7 @@
-"""Define a feature flag and where flags come from. A flag that is not set leaves the decision to its caller."""
+"""Define a feature flag and where flags come from. A flag that is not set leaves the decision to its caller.
+
+Code of a provider or of the application may be slow or hang: ``BackgroundValue`` calls it in a thread.
+"""
 
 import hashlib
 import math

@@ -52,6 +52,7 @@ class HealthPolicy:
         return known is not None and monotonic() < known[1] and known[0] is declaration
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
+        """See ``AdmissionPolicy``. Sends nothing to Redis."""
         policy = request.declaration.facts["defer_on_health"]
         try:
             return self._decide(request, policy) if policy is not None else None

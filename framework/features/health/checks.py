@@ -1,4 +1,4 @@
-"""Run health checks in threads, one per indicator and database, and cache their signals."""
+"""Run health checks in threads, one per indicator and database, cache their signals, and log what they find."""
 
 import threading
 import time
@@ -265,6 +265,7 @@ class HealthChecker:
         return found.query if found is not None else refuse
 
     def _store_signal(self, key: _CheckKey, signal: Signal) -> None:
+        """Cache a signal; the caller holds the lock."""
         now = time.monotonic()
         # A resolver may name any tables.
         if len(self._signals) >= _MAX_CACHED:
