@@ -70,6 +70,7 @@ CORE = ("declare", "execute", "fetch", "finish", "push", "recover", "route", "sc
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("room", rooms())
 def test_core_passes_its_tests_without_a_room(room, tmp_path):
     removed = with_dependents(room)
