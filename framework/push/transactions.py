@@ -93,23 +93,17 @@ class TransactionCheck:
 
 def after_commits(transactions: Sequence[OnCommit], write: Callable[[], None]) -> None:
     """Call ``write`` once, after the last commit of ``transactions``; never if one of them is rolled back."""
-    committed = write if len(transactions) == 1 else _Countdown(len(transactions), write)
+    remaining = len(transactions)
+    # Sessions of one task may commit in different threads.
+    lock = threading.Lock()
+
+    def committed() -> None:
+        nonlocal remaining
+        with lock:
+            remaining -= 1
+            if remaining:
+                return
+        write()
+
     for on_commit in transactions:
         on_commit(committed)
-
-
-class _Countdown:
-    """Call a function at the last of several calls."""
-
-    def __init__(self, count: int, act: Callable[[], None]) -> None:
-        self._remaining = count
-        self._act = act
-        # Sessions of one task may commit in different threads.
-        self._lock = threading.Lock()
-
-    def __call__(self) -> None:
-        with self._lock:
-            self._remaining -= 1
-            if self._remaining:
-                return
-        self._act()
