@@ -1,7 +1,13 @@
+from datetime import timedelta
+
+import pytest
+
 from framework.admin import explain
 from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_reader import Blocker, ExplainReader, KeptFact, ShardSnapshot, ShownFacts, ShownLimit
+from framework.declare import registry
 from framework.feature import Feature, Late
+from tests.execute.processor_bench import worker
 
 FIRST, LAST = Blocker("first", "why", "remedy"), Blocker("last", "why", "remedy")
 
@@ -94,3 +100,21 @@ def test_deferral_of_a_feature_stands_for_the_general_one(monkeypatch):
     assert own.code == "own"
     assert own.why == "2 times"
     assert made.deferrals({"class": "W", "deferred": True, "deferred_by": "other"})[1].code == "deferred"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "payload", "text"),
+    [
+        (None, {}, "its end"),
+        (None, {"timeout": 90}, "its end, or its timeout of 1 min 30 s"),
+        ({}, {}, "its end"),
+        ({"timeout": timedelta(minutes=2)}, {}, "its end, or its timeout of 2 min"),
+        ({"timeout": timedelta(minutes=2)}, {"timeout": 5}, "its end, or its timeout of 5 s"),
+        ({"isolation": "process"}, {}, "its end; it runs in a process of its own"),
+    ],
+)
+def test_end_of_a_run_names_its_timeout_and_process(attributes, payload, text):
+    with registry.isolated():
+        declarations = {} if attributes is None else {"W": worker(lambda self: None, **attributes).declaration()}
+        explainer = Explainer(ShardSnapshot(None, "main"), KnownClasses(declarations))
+        assert explainer.end_of_run({"class": "W", **payload}) == text

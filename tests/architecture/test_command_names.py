@@ -19,7 +19,7 @@ EXCEPTIONS = {
     "framework/command_line.py": {"scripts/generate_queues"},
     "docs/learn/getting_started.md": {"scripts/generate_queues"},
 }
-"""The module that translates, the docstrings of entry points of the checkout, and the page that describes both forms."""
+"""The module that translates, and the page that describes both forms."""
 
 _IN_CHECKOUT = re.compile(rf"scripts/(?:{'|'.join(sorted(LAUNCHERS | INSTALLED))})\b(?![/.\w])")
 _NAMED = re.compile(r"(?:[`{(\"']|^|&& |\| |: )application-worker (?P<name>[a-z][\w-]*)", re.MULTILINE)
