@@ -1,20 +1,16 @@
--- release_batch(bid, jid, how, ttl_s, caller, answer, kept): count a move of a batch's job, in the step that moves the job, and enqueue
+-- release_batch(bid, jid, how, answer, kept): count a move of a batch's job, in the step that moves the job, and enqueue
 --         the callbacks of the events that it causes. batch_functions(): the functions that scripts of batches share.
 -- how     done     it succeeded                            failed   it failed, and will run again
 --         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
 --         skipped  it was dropped before its queue         revived  an operator enqueued it again after its death
--- result  of a job whose caller waits (ttl_s): its answer is stored for that long, and its id goes to the list of the caller, of which
---         the last 1,000 are kept. Without an answer the word of the batch is stored.
 -- kept    the place of the job, if its batch keeps the results of its jobs: the answer of a job that succeeded is stored with the batch
--- keys    aw:result:JID STRING, aw:result_calls:CALLER LIST
---         aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
+-- keys    aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
 --         EVENT_children (nested batches that have the event), EVENT_at (when it happened), on_EVENT (its callbacks),
 --         parent, ttl_s, description, callback_queue, created_at, invalidated_at, cancelled_at
 --         aw:batch:BID:failed SET of jobs that failed and will run again, aw:batch:BID:dead SET of jobs that died
 --         aw:batch:BID:results HASH of jid -> place and answer; :bytes counts them, and :full notes that one did not fit
---         aw:task_events ZSET: the events of recorded jobs that a script has made
 --         aw:batch_events LIST: events of batches that are not in the log yet, the last 1,000
--- CRASH   as the step that they belong to: a job is counted, and has its answer, when it leaves its place, and not before. That
+-- CRASH   as the step that they belong to: a job is counted when it leaves its place, and not before. That
 --         happens once, because only the step that finds the job at its place comes here. An event and its callbacks are one
 --         step too. Callbacks of a nested batch are jobs of its parent, which waits for them. A batch that is unknown (deleted,
 --         expired, Sidekiq Pro's) counts nothing.
