@@ -7,22 +7,21 @@ one after its restart, would skip members, so it begins again. A member that is 
 or may not.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
-
-from framework.text import format_count
-from framework.typeguards import short_repr
-from framework.wire.iteration_state import CursorError
-
-if TYPE_CHECKING:
-    import redis
 import csv
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import islice
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from framework.text import format_count
+from framework.typeguards import short_repr
 from framework.version import install_extra
+from framework.wire.iteration_state import CursorError
+
+if TYPE_CHECKING:
+    import redis
 
 T = TypeVar("T")
 

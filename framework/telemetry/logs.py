@@ -6,34 +6,29 @@ A producer's stdout belongs to the application: without a server log, lines go t
 
 import importlib
 import logging
+import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import cache
 from math import floor
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import WeakSet
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from framework.process_clock import process_clock
 from framework.telemetry import context
 from framework.telemetry.traceback_lines import traceback_lines
-from framework.telemetry.writer import ConsoleWriter, LogWriter, uses_colors
+from framework.telemetry.writer import ConsoleWriter, LogWriter, is_shown, uses_colors
 from framework.text import error_class, error_message, visible
 from framework.types import LogFormat
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
-import math
-import threading
-from collections.abc import Callable
-from weakref import WeakSet
-
-from pydantic_core import from_json
-
-from framework.process_clock import process_clock
-from framework.telemetry.writer import is_shown
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "fatal": 50}
 _SEVERITIES = {10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}

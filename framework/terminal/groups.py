@@ -60,10 +60,8 @@ class LateGroup(click.Group):
         self.entries = commands.entries
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # The group of an application without features has none, and click refuses an empty list.
-        if rows := [(name, self.entries[name].help) for name in self.list_commands(ctx)]:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.entries[name].help) for name in self.list_commands(ctx)])
 
 
 class SectionedGroup(CommandGroup, LateGroup):

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from framework.async_twin import async_twin
 from framework.declare import port, validators
@@ -20,7 +20,6 @@ from framework.types import MAIN
 
 if TYPE_CHECKING:
     from framework.features.leases.store import Leases
-from typing import NamedTuple
 
 # Late: a module of workers makes leases, and needs no Redis for that.
 _LEASES: "Late[type[Leases]]" = Late("framework.features.leases.store:Leases")

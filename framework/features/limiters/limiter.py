@@ -7,31 +7,26 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
+from functools import cached_property, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from framework.async_twin import async_twin
 from framework.declare import port, validators
 from framework.declare.validators import InvalidValue
-from framework.errors import OverLimit
+from framework.errors import NestedLimiterError, OverLimit
 from framework.feature import Late
 from framework.typeguards import short_repr
-from framework.types import Payload
+from framework.types import MAIN, Payload
 from framework.wire.job import OVER_LIMIT_BY
+from framework.wire.json import dumps
 from framework.wire.protected import digest_of_key, is_encrypted
 
 if TYPE_CHECKING:
     from framework.features.limiters.store import LimiterStore
-from contextvars import ContextVar
-from functools import cached_property
-from typing import Literal, NamedTuple
-
-from framework.errors import NestedLimiterError
-from framework.types import MAIN
-from framework.wire.json import dumps
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,14 +1,19 @@
 """``tasks``: show, cancel and retry tasks, make their tables; ``jobs story``: the life of a job; ``ledger``: find lost jobs."""
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
+from redis.exceptions import RedisError
 
+from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
+from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
 from framework.features.tasks.access import current, load_part
 from framework.features.tasks.settings import TaskSettings
 from framework.terminal.groups import CommandGroup
@@ -18,21 +23,10 @@ from framework.terminal.project import load_project
 from framework.text import format_age, format_count, visible
 
 if TYPE_CHECKING:
+    from framework.features.tasks.ledger import Ledger, LostJob
     from framework.features.tasks.progress import JobEvent
     from framework.features.tasks.retention import Pruned
     from framework.features.tasks.task import Task
-import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-from redis.exceptions import RedisError
-
-from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
-from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
-
-if TYPE_CHECKING:
-    from framework.features.tasks.ledger import Ledger, LostJob
 
 _HEADINGS = ("TASK", "TITLE", "OWNER", "AGE", "JOBS", "ENDED", "FAILED", "STATE")
 _EVENT_HEADINGS = ("EVENT", "JID", "CLASS", "STATUS", "STATE", "RUNS", "REASON")
