@@ -49,7 +49,6 @@ class ProcessClient(Client):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the process."""
         return self._settings
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
@@ -90,11 +89,9 @@ class ProcessClient(Client):
         ]
 
     def server_calls(self) -> tuple[Call, ...]:
-        """Return the server middlewares around inline runs."""
         return middleware.server.compile()
 
     def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
-        """See ``look_up`` of ``framework.status``."""
         return self.shards.look_up(jids)
 
     def cancel(self, jid: Jid) -> bool:

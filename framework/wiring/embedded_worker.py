@@ -41,8 +41,6 @@ _READY_CHECK_PERIOD_S = 0.02
 
 
 class _Current:
-    """The embedded worker of this process."""
-
     lock = threading.Lock()
     worker: "EmbeddedWorker | None" = None
 

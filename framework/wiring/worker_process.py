@@ -232,7 +232,6 @@ class CapsuleBuilder:
         return self._fetching, self._pool
 
     def build(self, parts: WorkerParts) -> Capsules:
-        """Return the capsules with the policies of these parts."""
         process = self._process
         self._fetchers = _open_fetchers(process, self._fetching, parts.sub_queues)
         for fetcher in self._fetchers:
@@ -242,7 +241,6 @@ class CapsuleBuilder:
         )
 
     def push_back(self) -> PushBack:
-        """Return the push-back of the jobs of all capsules."""
         process = self._process
         jobs = {owner: one.in_flight for owner, one in zip(process.owners, self._fetchers, strict=True)}
         limit = None if at_terminal() else process.interruptions

@@ -462,11 +462,9 @@ class LoadedSchedule:
     shards: Mapping[str, str]
 
     def states(self, shard: Shard) -> CronStates:
-        """Return the states of the entries on a shard."""
         return CronStates(shard.client, self.settings.cron.application, open_protection(self.settings).state)
 
     def shard_of(self, declaration: Declaration) -> str:
-        """Return the shard of the jobs of a class."""
         return self.router.route(declaration).shard
 
     def added_on(self, shard: str) -> AddedEntries:
@@ -514,6 +512,5 @@ def load_schedule(modules: Sequence[str]) -> LoadedSchedule:
 
 
 def with_order(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
-    """Return the entry with the operators' order applied."""
     order = snapshot.orders.get(entry.name)
     return entry if order is None else entry.ordered(order)

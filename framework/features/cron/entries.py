@@ -56,7 +56,6 @@ class Order:
     set_at: float = 0.0
 
     def encode(self) -> bytes:
-        """Return the stored form."""
         return dumps(asdict(self))
 
     @property
@@ -161,7 +160,6 @@ def _declared_spread_s(declaration: Declaration) -> int | None:
 def entry_of(
     name: str, declaration: Declaration, one: CronEntrySettings, cron: CronSection, origin: Origin = "file"
 ) -> CronEntry:
-    """Return the entry of these settings."""
     return CronEntry(
         name,
         declaration,
@@ -243,7 +241,6 @@ class DueTicks:
 
     @property
     def last(self) -> int:
-        """Return the last due tick."""
         return (self.push or self.skipped or (0,))[-1]
 
 
@@ -297,7 +294,6 @@ class AddedEntry:
     """The arguments of a class with ``encrypt``, encrypted; those of ``entry`` are empty then."""
 
     def encode(self) -> bytes:
-        """Return the stored form."""
         facts = self.entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         secret = {_HIDDEN_ARGS: self.secret_args} if self.secret_args else {}
         return dumps({**facts, **secret, "reason": self.reason, "added_by": self.added_by, "added_at": self.added_at})

@@ -36,7 +36,6 @@ class CronEvents:
         self._log.info(text, event_name="cron.leader", leads=leads)
 
     def pushed(self, entry: CronEntry, tick: int, jid: Jid, late_s: float) -> None:
-        """Report the job of a tick."""
         _count(entry, "pushed")
         self._log.info(
             "a tick of the schedule has pushed its job",

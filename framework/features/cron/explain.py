@@ -9,8 +9,6 @@ from framework.types import Payload
 
 
 class CronReader(ExplainReader):
-    """Tell the entry and the tick of a job."""
-
     def origin(self, payload: Payload) -> ShownFacts:
         tick = tick_of(payload)
         if tick is None:

@@ -91,7 +91,6 @@ class LeadershipEvents:
 
 
 def serve_leadership(leadership: Leadership) -> None:
-    """Answer the questions of the application from this leadership."""
     _ServedLeadership.leadership = leadership
 
 

@@ -166,7 +166,6 @@ class ArgumentEncryption:
 
     @property
     def key_names(self) -> Sequence[str]:
-        """The names of all keys."""
         return [key.name for key in self._keys.values()]
 
     def _find(self, payload: Payload) -> _Key:

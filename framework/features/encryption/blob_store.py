@@ -15,8 +15,6 @@ from framework.version import install_extra
 
 
 class StoredBlob(NamedTuple):
-    """Describe one stored blob."""
-
     name: str
     size: int
     modified: float
@@ -133,7 +131,7 @@ _RETRIES, _RETRY_TIMEOUT = 2, timedelta(seconds=20)
 
 
 class S3Store:
-    """See ``BlobStore``. Opens no connection before the first call."""
+    """A bucket with the API of S3. Opens no connection before the first call."""
 
     can_vanish = False
 

@@ -247,8 +247,6 @@ def _signed_content(payload: Payload, options: Sequence[str]) -> bytes:
 
 
 class KeyedStateSignatures(StateSignatures):
-    """Sign and check with keys. See ``StateSignatures``."""
-
     signs = True
 
     def __init__(self, versions: KeyVersions, *, required: bool = False, unsigned_queues: Sequence[str] = ()) -> None:

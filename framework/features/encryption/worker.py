@@ -25,7 +25,6 @@ _LONGEST_PERIOD_S = 21_600.0
 
 
 def sweep_period_s(keep_s: float) -> float:
-    """Return the time between two sweeps of a store."""
     return min(keep_s / 4, _LONGEST_PERIOD_S)
 
 

@@ -40,7 +40,6 @@ class KeptPush(NamedTuple):
         return self.shard, self.batch.queue
 
     def encode(self) -> bytes:
-        """Return the record of the push."""
         batch = self.batch
         fields: dict[str, Any] = {
             "shard": self.shard,

@@ -49,16 +49,13 @@ class FileSystem:
         os.fsync(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut a file to a size."""
         os.ftruncate(descriptor, size)
 
     def rename(self, path: Path, target: Path) -> None:
-        """Give a file another name in its folder."""
         path.rename(target)
         self.sync_folder(path.parent)
 
     def delete(self, path: Path) -> None:
-        """Delete a file."""
         path.unlink()
 
     def sync_folder(self, folder: Path) -> None:
@@ -70,7 +67,6 @@ class FileSystem:
             os.close(descriptor)
 
     def close(self, descriptor: int) -> None:
-        """Close a file."""
         os.close(descriptor)
 
 
@@ -101,8 +97,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """Hold what was read from a file."""
-
     header: dict[str, Any]
     """Empty if the header is damaged."""
     entries: Sequence[Entry]

@@ -66,12 +66,10 @@ class LazyRecorder(PushRecorder):
 
     @property
     def shards(self) -> "Shards":
-        """The shards of the process."""
         return self._shards
 
     @property
     def settings(self) -> "CoreSettings":
-        """The settings of the process."""
         return self._settings
 
     @property
@@ -124,8 +122,6 @@ class LazyRecorder(PushRecorder):
 
 
 class ShardRecorder(JobRecorder):
-    """Record the jobs that run on one shard."""
-
     def __init__(self, lazy: LazyRecorder, shard: str) -> None:
         self._lazy = lazy
         self._shard = shard
@@ -147,7 +143,6 @@ RECORDER: "Late[Callable[[Any], LazyRecorder]]" = Late(f"{__name__}:open_recorde
 
 
 def open_recorder(client: "Client") -> LazyRecorder:
-    """Return the recorder of a client."""
     return LazyRecorder(client.settings, client.shards, client.protection)
 
 

@@ -71,12 +71,10 @@ class StoredEvent:
     """The new payload, unless the row keeps its own."""
 
     def set_payload(self, payload: str | None) -> None:
-        """Store this payload, or none."""
         self.keeps_payload, self.payload, self.has_payload = False, payload, payload is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether the job has not ended."""
         return self.current in OPEN_STATUSES
 
 

@@ -90,7 +90,6 @@ class EventChange:
             self.params_later = None
 
     def encode(self) -> bytes:
-        """Return the change as JSON."""
         self.fill_params()
         return dumps(asdict(self))
 
@@ -120,8 +119,6 @@ MAX_ERROR = 10_000
 
 
 class EventEnd(NamedTuple):
-    """The status and the state of an event."""
-
     status: Status
     state: str
 

@@ -64,14 +64,11 @@ class LostJob:
     """Whether the event has the job as it was pushed, so that it can be enqueued again."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the job as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """The results of a heal of lost jobs."""
-
     enqueued: int = 0
     cancelled: int = 0
     """Jobs of cancelled tasks: their events have ended."""
@@ -84,7 +81,6 @@ class Healed:
         return Healed(*(one + two for one, two in zip(self.as_json().values(), other.as_json().values(), strict=True)))
 
     def as_json(self) -> dict[str, int]:
-        """Return the counts as JSON values."""
         return asdict(self)
 
 

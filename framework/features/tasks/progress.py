@@ -130,7 +130,6 @@ class JobEvent:
 
 
 def progress_of(row: RowMapping, now: float) -> TaskProgress:
-    """Return the progress in a row of ``aw_tasks``."""
     counts: dict[Status, int] = {status: max(0, row[status]) for status in STATUSES}  # type: ignore[misc]
     completed: float | None = row["completed_at"]
     return TaskProgress(
@@ -144,13 +143,11 @@ def progress_of(row: RowMapping, now: float) -> TaskProgress:
 
 
 def event_of(row: RowMapping, found: Sequence[EventMessage]) -> JobEvent:
-    """Return the event in a row of ``aw_events``."""
     columns: dict[str, Any] = {name: row[name] for name in JobEvent.__slots__ if name not in ("params", "messages")}
     return JobEvent(**columns, params=load_json(row["params"], []), messages=found)
 
 
 def message_of(row: RowMapping) -> EventMessage:
-    """Return the message in a row of ``aw_messages``."""
     return EventMessage(row["id"], row["at"], row["text"], load_json(row["fields"], {}))
 
 
@@ -176,7 +173,6 @@ may be long, so a thousand entries could be gigabytes.
 
 
 def find_task(connection: Connection, task_id: str) -> RowMapping | None:
-    """Return the row of a task."""
     return connection.execute(select(tasks).where(tasks.c.id == task_id)).mappings().first()
 
 

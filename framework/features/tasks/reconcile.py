@@ -61,8 +61,6 @@ Places: TypeAlias = Mapping[Jid, StoreKind]
 
 @dataclass(frozen=True, slots=True)
 class OpenEvent:
-    """An open event as it was read."""
-
     id: int
     jid: Jid
     status: str

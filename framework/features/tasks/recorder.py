@@ -165,7 +165,6 @@ class EventRecorder(JobRecorder):
         return EventRun(self, payload, queue, _declaration_of(payload))
 
     def started(self, payload: Payload, queue: str, declaration: Declaration | None) -> None:
-        """Record that a job runs."""
         change = self._change(payload, queue, declaration, "start", process_clock.now())
         change.status = change.state = "working"
         self._submit(change)
@@ -173,7 +172,6 @@ class EventRecorder(JobRecorder):
     def noted(
         self, payload: Payload, queue: str, declaration: Declaration | None, text: str, fields: Mapping[str, Any]
     ) -> None:
-        """Add a message to the story of a job."""
         change = self._change(payload, queue, declaration, "note", process_clock.now())
         change.messages.append(Message(clean_text(text), change.at, _encode(fields)))
         self._submit(change)
@@ -270,8 +268,6 @@ class EventRecorder(JobRecorder):
 
 
 class EventRun(RunRecord):
-    """The record of one run."""
-
     __slots__ = ("_declaration", "_payload", "_queue", "_recorder")
 
     def __init__(self, recorder: EventRecorder, payload: Payload, queue: str, declaration: Declaration | None) -> None:

@@ -23,14 +23,11 @@ DAY_S = 86_400.0
 
 @dataclass(slots=True)
 class Pruned:
-    """The counts of a removal."""
-
     tasks: int = 0
     events: int = 0
     messages: int = 0
 
     def as_json(self) -> dict[str, int]:
-        """Return the counts as JSON values."""
         return {"tasks": self.tasks, "events": self.events, "messages": self.messages}
 
 

@@ -55,8 +55,6 @@ def _duplicates_of(jids: str) -> str:
 
 
 class Statements(Protocol):
-    """The statements of one kind of database."""
-
     def lock(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """Lock the events of these jobs; return their id, jid, task_id, status, state, changed_at, runs, items, has_payload,
         is_duplicate, has_duplicates."""

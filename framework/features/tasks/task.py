@@ -51,7 +51,6 @@ _MAX_RESULT = 1_000_000
 
 
 def open_database() -> TaskStore:
-    """Return the database of the process."""
     return current().store
 
 

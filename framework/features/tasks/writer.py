@@ -91,7 +91,6 @@ class Ticket(Durable):
         return self._done.wait(timeout_s)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the wait."""
         self.error = error
         self._done.set()
 
@@ -108,7 +107,6 @@ class CallTicket(Ticket):
         self._call = call
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Call the function."""
         self.error = error
         self._call()
 
