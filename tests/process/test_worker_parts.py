@@ -13,6 +13,7 @@ from framework.route.router import open_router
 from framework.shard.shard import Shard
 from framework.store.embedded import endpoint_of
 from framework.testing.fake_worker import silent_log
+from framework.wire import keys
 
 LOG = JobLog(silent_log(), jobs=False)
 
@@ -111,3 +112,13 @@ def test_worker_parts_without_features_admit_every_job(process, monkeypatch):
     parts.refresh()
     parts.check()
     parts.serve()
+
+
+def test_worker_parts_have_what_features_do_in_runs(process):
+    parts = parts_of(process)
+    assert [type(one).__name__ for one in parts.around] == ["RedisProfiles"]
+    assert parts.detached is None
+    first, second = (parts.cursors(owner) for owner in ("first", "second"))
+    assert (first.working, second.working) == (keys.working("first"), keys.working("second"))
+    process.isolates = True
+    assert type(parts_of(process).detached).__name__ == "IsolatedRuns"
