@@ -200,8 +200,9 @@ def duration_up_to(most: timedelta, words: str) -> Validator:
 
 def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:
     def check(value: Any) -> str:
-        if type(value) is str and pattern.fullmatch(value):
-            return value
+        # Also a jid that a push on an event loop has returned.
+        if isinstance(value, str) and pattern.fullmatch(value):
+            return str(value)
         raise InvalidValue(allowed)
 
     return Validator(allowed, check, {"type": "string", "pattern": f"^({pattern.pattern})$"})

@@ -11,7 +11,9 @@ from unittest import mock
 
 import pytest
 
+from framework import lease, limiter
 from framework.application_worker import ApplicationWorker
+from framework.declare import validators
 from framework.declare.misuse import NAMES
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
@@ -226,6 +228,18 @@ def test_push_in_a_coroutine_is_a_str_everywhere_else(recorder: Recorder) -> Non
     copies = [copy.deepcopy(jid), pickle.loads(pickle.dumps(jid)), json.loads(json.dumps(jid))]
     assert [type(one) for one in copies] == [str, str, str]
     assert [request.args for request in recorder.pushed] == [[1], [2], [3]]
+
+
+def test_id_of_a_push_in_a_coroutine_may_be_a_name(recorder: Recorder) -> None:
+    worker = receipts()
+
+    async def push() -> Any:
+        return worker.perform_async(1)
+
+    jid = asyncio.run(push())
+    names = [lease.Lease(jid, timeout=5).name, limiter.concurrent(jid, 1).name, validators.queue(jid)]
+    assert names == [str(jid)] * 3
+    assert {type(name) for name in names} == {str}
 
 
 def test_ids_of_a_push_in_a_coroutine_may_be_arguments(recorder: Recorder) -> None:

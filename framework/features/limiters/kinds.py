@@ -167,8 +167,9 @@ def _check_interval(value: Any) -> float:
 
 
 def _check_name(value: Any) -> str:
-    if type(value) is str and _NAME.fullmatch(value):
-        return value
+    # Also a jid that a push on an event loop has returned.
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return str(value)
     raise InvalidValue(_NAMED.allowed)
 
 
