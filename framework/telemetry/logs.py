@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from functools import cache
 from math import floor
@@ -322,9 +322,8 @@ class LogRateLimit:
     Beyond 1,000 topics it forgets all of them and counts again from zero.
     """
 
-    def __init__(self, period_s: float, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, period_s: float) -> None:
         self._period_s = period_s
-        self._clock = clock
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[float, int]] = {}
         _all.add(self)
@@ -341,7 +340,7 @@ class LogRateLimit:
 
     def hit(self, topic: str) -> int:
         """Count one event; return the events since the last line about ``topic``, or 0 if no line is due."""
-        now = process_clock.monotonic() if self._clock is None else self._clock()
+        now = process_clock.monotonic()
         with self._lock:
             last, count = self._seen.get(topic, (now - self._period_s, 0))
             due = now - last >= self._period_s
