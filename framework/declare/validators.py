@@ -200,9 +200,8 @@ def duration_up_to(most: timedelta, words: str) -> Validator:
 
 def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:
     def check(value: Any) -> str:
-        # Also a jid that a push on an event loop has returned.
-        if isinstance(value, str) and pattern.fullmatch(value):
-            return str(value)
+        if type(value) is str and pattern.fullmatch(value):
+            return value
         raise InvalidValue(allowed)
 
     return Validator(allowed, check, {"type": "string", "pattern": f"^({pattern.pattern})$"})

@@ -13,7 +13,6 @@ import pytest
 
 from framework import lease, limiter
 from framework.application_worker import ApplicationWorker
-from framework.declare import validators
 from framework.declare.misuse import NAMES
 from framework.errors import DeclarationError, MisuseError, NoSuchMethodError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
@@ -237,8 +236,8 @@ def test_id_of_a_push_in_a_coroutine_may_be_a_name(recorder: Recorder) -> None:
         return worker.perform_async(1)
 
     jid = asyncio.run(push())
-    names = [lease.Lease(jid, timeout=5).name, limiter.concurrent(jid, 1).name, validators.queue(jid)]
-    assert names == [str(jid)] * 3
+    names = [lease.Lease(jid, timeout=5).name, limiter.concurrent(jid, 1).name]
+    assert names == [str(jid)] * 2
     assert {type(name) for name in names} == {str}
 
 

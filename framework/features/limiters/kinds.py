@@ -122,7 +122,7 @@ def unlimited(name: str = "unlimited") -> CallLimiter:
 
 
 def _rule(name: str, kind: LimiterKind, limit: int, **facts: Any) -> LimiterRule:
-    validate_value("framework.limiter", "name", name, _NAMED)
+    name = validate_value("framework.limiter", "name", name, _NAMED)
     word = {"leaky": "size", "points": "capacity"}.get(kind, "limit")
     return LimiterRule(name, kind, validate_value(_title(name), word, limit, _LIMIT), **facts)
 
