@@ -5,7 +5,7 @@ import math
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from framework.declare import registry
 from framework.execute.recording import ElsewhereState, JobRecorder, is_recorded_job
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import UnknownClass
-from framework.finish.report import EXPECTED_ERRORS, JobReporter, ProcessorEvents
+from framework.finish.report import EXPECTED_ERRORS, Handlers, JobReporter, ProcessorEvents
 from framework.process_clock import process_clock
 from framework.recover.reaper import RecoveredJob
 from framework.store.connect import tls_advice
@@ -86,7 +86,7 @@ class ProcessEvents(ProcessorEvents):
         self.tracker = tracker or NoTracker()
         self._shard = shard
         self._user = user
-        self.moved_jobs = MovedJobs(self.handlers.guard)
+        self.moved_jobs = MovedJobs(self.handlers)
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
         self.death_limit_s: float | None = None
@@ -455,11 +455,11 @@ def failure_kind(component: str, error: BaseException) -> str:
 
 
 class MovedJobs:
-    """Pass such jobs to the recorder of the process. ``guard`` calls a function and reports what it raises."""
+    """Pass such jobs to the recorder of the process. Its errors are reported by ``handlers``."""
 
-    def __init__(self, guard: Callable[[str, Callable[[], Any]], Any]) -> None:
+    def __init__(self, handlers: Handlers) -> None:
         self.recorder: JobRecorder | None = None
-        self._guard = guard
+        self._handlers = handlers
 
     def flush(self, timeout_s: float) -> None:
         """Write the records of this process that are not durable yet, within this time."""
@@ -474,7 +474,7 @@ class MovedJobs:
         worker: Any = registry.find(str(payload.get("class")))
         if is_recorded_job(payload, None if worker is None else worker.declaration()):
             queue = str(payload.get("queue") or "default")
-            self._guard("task events", lambda: recorder.ended_elsewhere(payload, queue, state, reason))
+            self._handlers.guard("task events", lambda: recorder.ended_elsewhere(payload, queue, state, reason))
 
 
 def force_end_after(seconds: float) -> None:

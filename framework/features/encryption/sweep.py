@@ -11,8 +11,7 @@ shard does not answer, nothing is deleted. At a crash: each step is repeated by 
 begin of the one that has not ended.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import redis
@@ -21,6 +20,7 @@ from framework.admin.search import jobs_with_field
 from framework.admin.statistics import OnProgress
 from framework.features.encryption.blob_store import BlobStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
+from framework.process_clock import process_clock
 from framework.wire.json import loads_object, stored_number
 from framework.wire.protected import OFFLOADED
 
@@ -55,12 +55,10 @@ class PayloadSweeper:
         offload: PayloadOffload,
         keep_s: float,
         clients: "Mapping[str, redis.Redis]",
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store: BlobStore = offload.store
         self._keep_s = keep_s
         self._clients = clients
-        self._clock = clock
         self._claimed_at = 0.0
 
     def claim(self, period_s: float) -> bool:
@@ -68,7 +66,7 @@ class PayloadSweeper:
 
         A sweep without ``end_claim`` is repeated after an hour. If it still runs then, both delete the same blobs, and no others.
         """
-        now = self._clock()
+        now = process_clock.now()
         if (last := self._store.get(_LAST_SWEEP)) is not None:
             at, _, state = last.decode(errors="replace").partition(" ")
             wait_s = min(period_s, _ABANDONED_S) if state.strip() == _RUNNING else period_s
@@ -89,7 +87,7 @@ class PayloadSweeper:
             OSError: the store failed.
             RedisError: a shard does not answer. Nothing was deleted.
         """
-        now = self._clock()
+        now = process_clock.now()
         result, candidates = self._candidates(now)
         notes = {_last(note.name): note for note in self._store.list(_UNNAMED)}
         if not candidates:

@@ -22,6 +22,7 @@ from framework import ApplicationWorker
 from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
 from framework.features.encryption.sweep import PayloadSweeper
+from framework.process_clock import process_clock
 from tests.chaos.rounds.account import Account, Run, account, runs_of
 from tests.chaos.rounds.class_load import ClassLoad, Others
 from tests.chaos.rounds.effects import Effect
@@ -198,7 +199,8 @@ def _sweep_twice(store: FolderStore, clients: Mapping[str, Redis]) -> None:
     """Sweep as a process would after ``keep``, and again after another: the files keep their times."""
     for later in (1, 3):
         now = time.time() + later * 2 * _KEEP_S
-        PayloadSweeper(PayloadOffload(store, "", 1), _KEEP_S, clients, lambda now=now: now).sweep()
+        with process_clock.override(lambda now=now: now):
+            PayloadSweeper(PayloadOffload(store, "", 1), _KEEP_S, clients).sweep()
 
 
 def _with_marker(folder: Path) -> list[str]:

@@ -15,14 +15,14 @@ from tests.harness import until
 @pytest.fixture
 def now():
     seconds = [1_000.0]
-    with process_clock.override(monotonic=lambda: seconds[0]):
+    with process_clock.override(lambda: seconds[0], monotonic=lambda: seconds[0]):
         yield seconds
 
 
 def test_leader_sweeps_once_in_a_period(tmp_path, now, monkeypatch):
     leads, sweeps = [False], []
     store = PayloadOffload(FolderStore(tmp_path), "", 1)
-    sweeper = PayloadSweeper(store, 86_400, {}, lambda: now[0])
+    sweeper = PayloadSweeper(store, 86_400, {})
 
     period = sweep_period_s(86_400)
     assert period == 21_600
