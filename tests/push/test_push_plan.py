@@ -4,7 +4,7 @@ import json
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
@@ -81,11 +81,14 @@ times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
 
 
 class RecordingLimiter(SizeLimiter):
-    """A limiter that records its reports."""
+    """A limiter that is its own reporter, and records what it reports."""
 
     def __init__(self, size_limits):
         self.reports = []
-        super().__init__(size_limits, lambda error: self.reports.append(facts_of(error)))
+        super().__init__(size_limits, self)
+
+    def report(self, error):
+        self.reports.append(facts_of(error))
 
 
 def facts_of(error):
@@ -124,6 +127,7 @@ def expected(every):
 
 
 @settings(max_examples=300)
+@example({}, {}, [["x" * 300]], {}, 0.0, SizeLimits("track", 100, 200), False)  # a report of an oversize job
 @given(attributes, options, st.lists(arguments, min_size=1, max_size=5), contexts, times, limits, st.booleans())
 def test_template_equals_the_payload_of_the_normalizer(declared, chosen, jobs, fields, now, size_limits, waits):
     with registry.isolated():
