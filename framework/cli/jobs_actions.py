@@ -165,9 +165,7 @@ def _act_on_ids(
             echo(f"{one.shard}: {one.jid} ({one.place}): {_outcome_text(one, verb, dry_run=dry_run)}")
     for jid in unknown:
         echo(f"no job {jid} is in {' or '.join(sets)} of {' and '.join(on.answered) or 'any shard'}", err=True)
-    on.exit_if_unanswered()
-    if unknown or any(one.outcome != "done" for one in acted):
-        sys.exit(EXIT_FAILED)
+    on.exit_unless(not unknown and all(one.outcome == "done" for one in acted))
 
 
 def _outcome_text(one: Acted, verb: Verb, *, dry_run: bool) -> str:
@@ -250,9 +248,7 @@ class _Bulk:
                     echo(f"{name}: {one.trimmed:,} older dead jobs were removed: the dead set is full")
             if resume:
                 echo(f"To go on from there: --resume {resume}", err=True)
-        self._on.exit_if_unanswered()
-        if not all(one.completed and not one.refused for one in results.values()):
-            sys.exit(EXIT_FAILED)
+        self._on.exit_unless(all(one.completed and not one.refused for one in results.values()))
         if not any(one.matched for one in results.values()):
             refuse_absent_class(self._on, self._kind, self._wanted)
 
@@ -384,14 +380,10 @@ def _report(on: ShardCommand, results: Mapping[str, CancelResult], wanted: int, 
             for name, one in results.items()
         ]
         on.print_table(_CANCEL_HEADINGS, rows, "")
-    on.exit_if_unanswered()
     found = sum(one.matched for one in results.values())
-    if found < wanted:
-        some = "no job that waits or runs matches" if not found else f"{wanted - found} of {wanted} ids were not found"
-        echo(f"{some}: it has ended, or never was, or Sidekiq fetched it in the last seconds", err=True)
-        sys.exit(EXIT_FAILED)
-    if any(one.refused or not one.completed for one in results.values()):
-        sys.exit(EXIT_FAILED)
+    some = "no job that waits or runs matches" if not found else f"{wanted - found} of {wanted} ids were not found"
+    on.exit_unless(found >= wanted, f"{some}: it has ended, or never was, or Sidekiq fetched it in the last seconds")
+    on.exit_unless(all(one.completed and not one.refused for one in results.values()))
 
 
 class _DelayOption(DurationOption):

@@ -102,9 +102,7 @@ def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: 
     if on.answered and not (as_json and known):
         texts = [one.text for facts in kept.values() for one in facts.values()]
         echo_lines(_format_text(jid, found, states, texts, on.answered), err=not known)
-    on.exit_if_unanswered()
-    if not known:
-        sys.exit(EXIT_FAILED)
+    on.exit_unless(known)
 
 
 def _load_classes(modules: Sequence[str]) -> tuple[KnownClasses, Project | None]:

@@ -256,13 +256,8 @@ def show(*, jid: str, names: Sequence[str], as_json: bool) -> None:
     else:
         for number, one in enumerate(found):
             echo_lines([*([""] if number else []), *record_lines(one[1], one[0])])
-    on.exit_if_unanswered()
-    if not found:
-        echo(
-            f"no key of {' and '.join(on.answered)} holds the job {jid}; {remedy_command('jobs', 'explain', jid)} says more",
-            err=True,
-        )
-        sys.exit(EXIT_FAILED)
+    more = f"{remedy_command('jobs', 'explain', jid)} says more"
+    on.exit_unless(found, f"no key of {' and '.join(on.answered)} holds the job {jid}; {more}")
 
 
 def record_lines(one: JobRecord, place: JobLocation | None = None) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """``jobs processes``, ``quiet``, ``stop``, ``dump`` and ``ping``: show the running processes, and send them signals."""
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,17 +16,15 @@ from framework.admin.process_list import (
     send_signal,
     unknown_process_message,
 )
-from framework.command_line import EXIT_FAILED, command
+from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.options import confirm, json_option, shard_option, yes_option
 from framework.terminal.output import echo, reports_errors
-from framework.terminal.shards import ShardCommand
+from framework.terminal.shards import ShardCommand, ShardTable
 from framework.text import format_age, format_count
 
-_HEADINGS = ("SHARD", "PROCESS", "TAG", "STATE", "BUSY", "MEMORY", "RUNS FOR", "LAST SEEN", "QUEUES")
-_WORK_HEADINGS = ("SHARD", "JID", "CLASS", "QUEUE", "RUNS FOR", "PROCESS")
 _PING_HEADINGS = ("SHARD", "PROCESSES", "QUIET", "BUSY", "LAST SEEN")
 _PROCESS_HELP = "An identity as `jobs processes` shows it, or its beginning: HOST or HOST:PID."
 
@@ -46,52 +43,48 @@ def processes(*, shows_work: bool, names: Sequence[str], as_json: bool) -> None:
     """
     on = ShardCommand(names)
     if shows_work:
-        _show_work(on, as_json=as_json)
+        work = sorted(
+            on.read(lambda shard: read_work(shard, on.settings.size_limit)), key=lambda row: row.one.since or 0.0
+        )
+        on.show(_Work().of(work, "No job is running"), as_json=as_json)
+        on.exit_if_unanswered()
     else:
-        found = [(now, one) for _, (now, read) in on.each(_read_running) for one in read]
-        if as_json:
-            on.print_json({"processes": [asdict(one) for _, one in found]})
-        else:
-            on.print_table(_HEADINGS, [_process_row(*row) for row in found], "No process is running")
-    on.exit_if_unanswered()
+        on.show_all(_Processes(), read_running, "No process is running", as_json=as_json)
 
 
-def _read_running(shard: Shard) -> tuple[float, list[WorkerProcess]]:
-    return server_time(shard.client), read_running(shard)
+class _Processes(ShardTable[WorkerProcess]):
+    field = "processes"
+    headings = ("PROCESS", "TAG", "STATE", "BUSY", "MEMORY", "RUNS FOR", "LAST SEEN", "QUEUES")
+
+    def row(self, one: WorkerProcess, now: float) -> Sequence[str]:
+        return (
+            one.identity,
+            one.tag or "-",
+            "quiet" if one.is_quiet else "running",
+            f"{one.busy}/{one.slots}",
+            f"{one.rss_kb // 1024:,} MB" if one.rss_kb else "-",
+            format_age(now, one.started_at),
+            format_age(now, one.beat),
+            ", ".join(one.queues) or "-",
+        )
 
 
-def _process_row(now: float, one: WorkerProcess) -> Sequence[str]:
-    return (
-        one.shard,
-        one.identity,
-        one.tag or "-",
-        "quiet" if one.is_quiet else "running",
-        f"{one.busy}/{one.slots}",
-        f"{one.rss_kb // 1024:,} MB" if one.rss_kb else "-",
-        format_age(now, one.started_at),
-        format_age(now, one.beat),
-        ", ".join(one.queues) or "-",
-    )
+class _Work(ShardTable[RunningJob]):
+    field = "work"
+    headings = ("JID", "CLASS", "QUEUE", "RUNS FOR", "PROCESS")
 
+    def row(self, one: RunningJob, now: float) -> Sequence[str]:
+        return one.jid or "-", one.worker or "-", one.queue, format_age(now, one.since), one.process
 
-def _show_work(on: ShardCommand, *, as_json: bool) -> None:
-    sizes = on.settings.size_limit
-    read = on.each(lambda shard: (server_time(shard.client), list(read_work(shard, sizes))))
-    found = [(now, job) for _, (now, jobs) in read for job in jobs]
-    found.sort(key=lambda row: row[1].since or 0.0)
-    if as_json:
-        on.print_json({"work": [_work_json(job) for _, job in found]})
-        return
-    rows = [
-        (job.shard, job.jid or "-", job.worker or "-", job.queue, format_age(now, job.since), job.process)
-        for now, job in found
-    ]
-    on.print_table(_WORK_HEADINGS, rows, "No job is running")
-
-
-def _work_json(job: RunningJob) -> dict[str, Any]:
-    facts = {"shard": job.shard, "process": job.process, "thread": job.thread, "queue": job.queue, "since": job.since}
-    return {**facts, "jid": job.jid, "class": job.worker, "args": job.job.args}
+    def facts(self, one: RunningJob) -> Mapping[str, Any]:
+        facts = {
+            "shard": one.shard,
+            "process": one.process,
+            "thread": one.thread,
+            "queue": one.queue,
+            "since": one.since,
+        }
+        return {**facts, "jid": one.jid, "class": one.worker, "args": one.job.args}
 
 
 def _signal_command(name: str, signal: ProcessSignal, help_: str, done: str) -> click.Command:
@@ -118,9 +111,7 @@ def _signal_command(name: str, signal: ProcessSignal, help_: str, done: str) -> 
         ended = _send(on, chosen, signal, done)
         if not running and not on.unanswered:
             echo("No process is running.")
-        on.exit_if_unanswered()
-        if ended or embedded:
-            sys.exit(EXIT_FAILED)
+        on.exit_unless(not ended and not embedded)
 
     return send
 
@@ -206,7 +197,7 @@ def ping(processes_: Sequence[str], *, names: Sequence[str], as_json: bool) -> N
     Status 1: no process is running on the shards asked, a PROCESS is not, or a shard does not answer.
     """
     on = ShardCommand(names)
-    read = dict(on.each(_read_running))
+    read = dict(on.each(lambda shard: (server_time(shard.client), read_running(shard))))
     running = [one for _, found in read.values() for one in found]
     chosen = _choose(running, processes_, whole=not on.unanswered) if processes_ else running
     if as_json:
@@ -216,10 +207,7 @@ def ping(processes_: Sequence[str], *, names: Sequence[str], as_json: bool) -> N
             _ping_row(shard, now, [one for one in chosen if one.shard == shard]) for shard, (now, _) in read.items()
         ]
         on.print_table(_PING_HEADINGS, rows, "")
-    on.exit_if_unanswered()
-    if not chosen:
-        echo("No process is running.", err=True)
-        sys.exit(EXIT_FAILED)
+    on.exit_unless(chosen, "No process is running.")
 
 
 def _ping_row(shard: str, now: float, running: Sequence[WorkerProcess]) -> Sequence[str]:

@@ -298,9 +298,7 @@ def drop_held(
             for shard, one in done
         ]
         on.print_table(("SHARD", "MATCHING", "DROPPED", "COMPLETED"), rows, "")
-    on.exit_if_unanswered()
-    if not all(one.completed for _, one in done):
-        sys.exit(EXIT_FAILED)
+    on.exit_unless(all(one.completed for _, one in done))
     if worker is not None and not any(one.matched for _, one in done):
         held_now = on.each(lambda shard: {place.name for place in list_held_stores(shard.client)})
         if not any(worker in names_there for _, names_there in held_now):

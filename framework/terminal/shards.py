@@ -2,9 +2,10 @@
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from redis.exceptions import RedisError
 
@@ -42,32 +43,35 @@ class ShownTable:
     empty_message: str
 
 
-@dataclass(frozen=True)
-class ShardTable(Generic[T]):
-    """How commands show things of one kind. The shard of each is added in front."""
+class ShardTable(ABC, Generic[T]):
+    """How commands show things of one kind."""
 
-    field: str
+    field: ClassVar[str]
     """The field of their list in JSON."""
-    headings: Sequence[str]
-    row: Callable[[T, float], Sequence[str]]
-    """Return the cells of a thing, at the time of its Redis."""
-    facts: Callable[[T], Mapping[str, Any]] | None = None
-    """Return its JSON, if that is not all of its fields."""
+    headings: ClassVar[Sequence[str]] = ()
+    names_shard: ClassVar[bool] = True
+    """Whether a column in front has the shard of each."""
+
+    @abstractmethod
+    def row(self, one: T, now: float, /) -> Sequence[str]:
+        """Return the cells of a thing, at the time of its Redis."""
+
+    def facts(self, one: T, /) -> Mapping[str, Any]:
+        """Return its JSON. The shard is added in front of facts without it."""
+        thing = cast("Any", one)
+        return cast("Mapping[str, Any]", thing._asdict() if hasattr(thing, "_asdict") else asdict(thing))
 
     def of(self, found: Iterable[ShardFinding[T]], empty_message: str = "", *, most: int | None = None) -> ShownTable:
         """Return the table of these things; it shows ``most`` of them, while the JSON has all."""
-        listed, facts = list(found), self.facts or _all_fields
+        listed, column = list(found), self.names_shard
+        facts = [(shard, self.facts(one)) for shard, _, one in listed]
         return ShownTable(
             self.field,
-            ("SHARD", *self.headings),
-            [(shard, *self.row(one, now)) for shard, now, one in listed[:most]],
-            [{"shard": shard, **facts(one)} for shard, _, one in listed],
+            ("SHARD", *self.headings) if column else self.headings,
+            [(*([shard] if column else ()), *self.row(one, now)) for shard, now, one in listed[:most]],
+            [one if "shard" in one else {"shard": shard, **one} for shard, one in facts],
             empty_message,
         )
-
-
-def _all_fields(one: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", one._asdict() if hasattr(one, "_asdict") else asdict(one))
 
 
 class ShardCommand:
@@ -144,6 +148,13 @@ class ShardCommand:
             if not number or table.rows:
                 self.print_table(table.headings, table.rows, table.empty_message)
 
+    def show_all(
+        self, table: ShardTable[T], step: Callable[[Shard], Iterable[T]], empty_message: str, *, as_json: bool
+    ) -> None:
+        """Print the things that the step yields on each shard; end with status 1 when one did not answer."""
+        self.show(table.of(self.read(step), empty_message), as_json=as_json)
+        self.exit_if_unanswered()
+
     @property
     def answered(self) -> list[str]:
         """The shards on which every step succeeded."""
@@ -158,44 +169,62 @@ class ShardCommand:
             echo(f"{done} on {failed}: run the command again with {options} when Redis answers.", err=True)
             sys.exit(EXIT_FAILED)
 
+    def exit_unless(self, done: object, message: str = "") -> None:
+        """End with status 1 when a shard did not answer; else unless ``done`` is true, with the message."""
+        self.exit_if_unanswered()
+        if not done:
+            if message:
+                echo(message, err=True)
+            sys.exit(EXIT_FAILED)
 
-class EndWords(NamedTuple):
-    """The words of a command that ends what a job or a process holds, such as ``("lock", "Delete", "deleted", ...)``."""
 
-    noun: str
-    verb: str
+class ChangeWords(NamedTuple):
+    """The words of a command that changes one thing."""
+
+    question: str
+    """The begin of the question to the operator, such as ``End the lease``."""
     done: str
     not_done: str
-    """Why it was not done: its holder has changed since it was shown."""
+    """What is said if it has changed since it was shown."""
+    none: str
+    """The error if nothing was changed."""
 
 
-def end_held(
-    on: ShardCommand,
-    name: str,
-    find: Callable[[Shard], T | None],
-    describe: Callable[[Shard, T], Sequence[str]],
-    end: Callable[[Shard, T], bool],
-    words: EndWords,
-    *,
-    yes: bool,
-) -> None:
-    """Show the lines about a held thing on each shard, ask, and end it; end the command with status 1 if none was ended.
+class NamedTable(ShardTable[T]):
+    """A table of things that a command changes, each by its name."""
 
-    ``end`` ends it only for the holder that was shown, and returns whether it did.
-    """
-    ended = 0
-    for shard, held in on.each(find):
-        if held is None:
-            continue
-        echo_lines(describe(on.shards[shard], held))
-        confirm(f"{words.verb} the {words.noun} on {shard}?", yes=yes)
-        done = end(on.shards[shard], held)
-        ended += done
-        echo(f"{shard}: {words.done}" if done else f"{shard}: not {words.done}, because {words.not_done}")
-    on.exit_if_unanswered()
-    if not ended:
-        echo(f"No {words.noun} was {words.done}: {name}", err=True)
-        sys.exit(EXIT_FAILED)
+    @abstractmethod
+    def find(self, shard: Shard, name: str, /) -> T | None:
+        """Return the thing of this name, ``None`` if the shard does not have it. Raises redis errors."""
+
+    def describe(self, shard: Shard, one: T, /) -> Iterable[str]:  # noqa: ARG002 - for subclasses
+        """Return the lines that are shown before the question."""
+        return ()
+
+    def question_end(self, shard: Shard, one: T, /) -> str:  # noqa: ARG002 - for subclasses
+        """Return the end of the question."""
+        return f"on {shard.name}"
+
+    def change(
+        self, on: ShardCommand, name: str, act: Callable[[Shard, T], bool], words: ChangeWords, *, yes: bool
+    ) -> None:
+        """Show the thing on each shard that has it, ask, and change it; end with status 1 if none was changed.
+
+        ``act`` changes it only as it was shown, and returns whether it did.
+        """
+
+        def step(shard: Shard) -> bool:
+            one = self.find(shard, name)
+            if one is None:
+                return False
+            for line in self.describe(shard, one):
+                echo(line)
+            confirm(f"{words.question} {self.question_end(shard, one)}?", yes=yes)
+            changed = act(shard, one)
+            echo(f"{shard.name}: {words.done if changed else words.not_done}")
+            return changed
+
+        on.exit_unless([shard for shard, changed in on.each(step) if changed], words.none)
 
 
 def unserved_queue_message(shard: str, queue: str, hint: str = "") -> str:

@@ -3,27 +3,24 @@
 A group of jobs is a batch or a workflow, on one shard, with an id.
 """
 
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import click
 
-from framework.command_line import EXIT_FAILED
 from framework.features.batches.batch import BatchStatus
 from framework.features.batches.store import change_batch, find_batch, list_batches, scan_members
 from framework.shard.shard import Shard
 from framework.terminal.groups import CommandGroup
-from framework.terminal.options import confirm, json_option, shard_option, yes_option
-from framework.terminal.output import echo, echo_lines, reports_errors
-from framework.terminal.shards import ShardCommand
+from framework.terminal.options import json_option, shard_option, yes_option
+from framework.terminal.output import echo_lines, reports_errors
+from framework.terminal.shards import ChangeWords, NamedTable, ShardCommand
 from framework.text import format_count, format_time
 from framework.wire.job import BID_PREFIX, is_bid
 
-Status = TypeVar("Status")
+Status = TypeVar("Status", bound=Any)
 
 _TIMES = ("created", "complete", "success", "death", "finished", "invalidated", "cancelled", "expires")
 # Ids of `show`; the rest is counted.
@@ -42,15 +39,12 @@ class GroupChange(NamedTuple):
     help: str
 
 
-class GroupCommands(ABC, Generic[Status]):
-    """The commands of one kind of groups, and how its groups are read and shown."""
+class GroupCommands(NamedTable[Status]):
+    """The commands of one kind of groups. ``field`` is also their name."""
 
     noun: ClassVar[str]
     """In messages: ``batch``, ``workflow``."""
-    command: ClassVar[str]
-    """The command of the kind, and the key of its list in JSON."""
     id_prefix: ClassVar[str]
-    headings: ClassVar[Sequence[str]]
     why_unknown: ClassVar[str]
     """Ends the message for an id that no shard has."""
 
@@ -63,87 +57,83 @@ class GroupCommands(ABC, Generic[Status]):
         """Yield the groups of a shard. Raises redis errors."""
 
     @abstractmethod
-    def find(self, shard: Shard, group_id: str) -> Status | None:
-        """Return a group, ``None`` if the shard does not have it. Raises redis errors."""
-
-    @abstractmethod
-    def change(self, shard: Shard, group_id: str, action: GroupAction) -> bool:
+    def change_group(self, shard: Shard, group_id: str, action: GroupAction) -> bool:
         """Change a group; return whether the shard still has it."""
 
     @abstractmethod
-    def row(self, one: Status) -> Sequence[str]:
-        """Return the cells of a group below ``headings``."""
-
-    @abstractmethod
-    def describe(self, one: Status) -> str:
-        """Return the end of a question about a group, behind its id."""
+    def details(self, shard: Shard, one: Status, /) -> tuple[Mapping[str, Any], Iterable[str]]:
+        """Return the JSON of one group that its list does not have, and its lines. Raises redis errors."""
 
     def make(self, text: str, list_text: str, changes: Sequence[GroupChange]) -> click.Group:
-        made = CommandGroup(self.command, help=text, context_settings={"help_option_names": ["-h", "--help"]})
+        made = CommandGroup(self.field, help=text, context_settings={"help_option_names": ["-h", "--help"]})
 
         @made.command("list", help=list_text)
         @shard_option
         @json_option
         @reports_errors
         def list_all(*, names: Sequence[str], as_json: bool) -> None:
-            self._print_list(names, as_json=as_json)
+            on = ShardCommand(names, self.field)
+            found = sorted(on.read(self.list_all), key=lambda row: -row.one.created_at)
+            on.show(self.of(found, f"There is no {self.noun}"), as_json=as_json)
+            on.exit_if_unanswered()
 
         for one in changes:
             made.add_command(self._change_command(one))
         return made
 
-    def _change_command(self, one: GroupChange) -> click.Command:
-        @click.command(one.action, help=one.help)
+    def show_command(self, name: str, text: str) -> click.Command:
+        @click.command(name, help=text)
+        @click.argument("group_id", metavar=self.noun.upper())
+        @shard_option
+        @json_option
+        @reports_errors
+        def show(group_id: str, *, names: Sequence[str], as_json: bool) -> None:
+            on = self._open(group_id, names)
+            found = [one for _, one in on.each(lambda shard: self._look(shard, group_id)) if one is not None]
+            if as_json:
+                on.print_json({"found": [{**self.facts(one), **more} for one, more, _ in found]})
+            else:
+                for _, _, lines in found:
+                    echo_lines(lines)
+            on.exit_unless(found, self._unknown(group_id))
+
+        return show
+
+    def _change_command(self, to: GroupChange) -> click.Command:
+        @click.command(to.action, help=to.help)
         @click.argument("group_id", metavar=self.noun.upper())
         @yes_option
         @shard_option
         @reports_errors
         def change(group_id: str, *, yes: bool, names: Sequence[str]) -> None:
-            self._change_on(group_id, one, names, yes=yes)
+            on, group = self._open(group_id, names), f"the {self.noun} {group_id}"
+            words = ChangeWords(
+                f"{to.question} {group}", f"{group} {to.done}", f"{group} is gone", self._unknown(group_id)
+            )
+            self.change(on, group_id, lambda shard, _: self.change_group(shard, group_id, to.action), words, yes=yes)
 
         return change
 
-    def _print_list(self, names: Sequence[str], *, as_json: bool) -> None:
-        on = ShardCommand(names, self.command)
-        found: list[Any] = [one for _, page in on.each(lambda shard: list(self.list_all(shard))) for one in page]
-        found.sort(key=lambda one: -one.created_at)
-        if as_json:
-            on.print_json({self.command: [asdict(one) for one in found]})
-        else:
-            on.print_table(self.headings, [self.row(one) for one in found], f"There is no {self.noun}")
-        on.exit_if_unanswered()
+    def _look(self, shard: Shard, group_id: str) -> tuple[Status, Mapping[str, Any], Iterable[str]] | None:
+        one = self.find(shard, group_id)
+        return None if one is None else (one, *self.details(shard, one))
 
-    def _change_on(self, group_id: str, to: GroupChange, names: Sequence[str], *, yes: bool) -> None:
-        """Ask the operator once, then change the group on each shard that has it."""
-        self.check_id(group_id)
-        on = ShardCommand(names, self.command)
-        found = {name: one for name, one in on.each(lambda shard: self.find(shard, group_id)) if one is not None}
-        for one in found.values():
-            confirm(f"{to.question} the {self.noun} {group_id} {self.describe(one)}?", yes=yes)
-        for name, changed in on.each(lambda shard: shard.name in found and self.change(shard, group_id, to.action)):
-            if changed:
-                echo(f"{name}: the {self.noun} {group_id} {to.done}")
-        on.exit_if_unanswered()
-        self.exit_if_unknown(group_id, known=bool(found))
-
-    def check_id(self, group_id: str) -> None:
-        """End the command with status 2 if the text cannot be an id of the kind."""
+    def _open(self, group_id: str, names: Sequence[str]) -> ShardCommand:
+        """Return the command on the shards; end it with status 2 if the text cannot be an id of the kind."""
         if not self.is_id(group_id):
-            begins = f"it begins with {self.id_prefix!r}; {self.command} list shows the ids"
+            begins = f"it begins with {self.id_prefix!r}; {self.field} list shows the ids"
             raise click.UsageError(f"{group_id!r} is no id of a {self.noun}: {begins}.")
+        return ShardCommand(names, self.field)
 
-    def exit_if_unknown(self, group_id: str, *, known: bool) -> None:
-        """End the command with status 1 if no shard has the group."""
-        if not known:
-            echo(f"no shard has the {self.noun} {group_id}: {self.why_unknown}", err=True)
-            sys.exit(EXIT_FAILED)
+    def _unknown(self, group_id: str) -> str:
+        return f"no shard has the {self.noun} {group_id}: {self.why_unknown}"
 
 
 class _BatchCommands(GroupCommands[BatchStatus]):
     noun = "batch"
-    command = "batches"
+    field = "batches"
     id_prefix = BID_PREFIX
-    headings = ("SHARD", "BATCH", "STATE", "TOTAL", "PENDING", "FAILURES", "DEAD", "REMOVED", "DESCRIPTION")
+    headings = ("BATCH", "STATE", "TOTAL", "PENDING", "FAILURES", "DEAD", "REMOVED", "DESCRIPTION")
     why_unknown = "it was deleted, has expired, or never had jobs"
 
     def is_id(self, text: str) -> bool:
@@ -152,18 +142,23 @@ class _BatchCommands(GroupCommands[BatchStatus]):
     def list_all(self, shard: Shard) -> Iterator[BatchStatus]:
         return list_batches(shard)
 
-    def find(self, shard: Shard, group_id: str) -> BatchStatus | None:
-        return find_batch(shard, group_id)
+    def find(self, shard: Shard, name: str) -> BatchStatus | None:
+        return find_batch(shard, name)
 
-    def change(self, shard: Shard, group_id: str, action: GroupAction) -> bool:
+    def change_group(self, shard: Shard, group_id: str, action: GroupAction) -> bool:
         return bool(change_batch(shard, group_id, action))
 
-    def row(self, one: BatchStatus) -> Sequence[str]:
+    def row(self, one: BatchStatus, _now: float) -> Sequence[str]:
         counts = (one.total, one.pending, one.failures, one.dead, one.removed)
-        return one.shard, one.bid, _state(one), *(f"{count:,}" for count in counts), one.description or "-"
+        return one.bid, _state(one), *(f"{count:,}" for count in counts), one.description or "-"
 
-    def describe(self, one: BatchStatus) -> str:
+    def question_end(self, _shard: Shard, one: BatchStatus) -> str:
         return f"with {format_count(one.pending, 'pending job')}"
+
+    def details(self, shard: Shard, one: BatchStatus) -> tuple[Mapping[str, Any], Iterable[str]]:
+        failed = list(islice(scan_members(shard.client, one.bid, "failed"), _SHOWN_JIDS))
+        dead = list(islice(scan_members(shard.client, one.bid, "dead"), _SHOWN_JIDS))
+        return {"failed_jids": failed, "dead_jids": dead}, _lines(one, failed, dead)
 
 
 _BATCHES = _BatchCommands()
@@ -200,35 +195,15 @@ batches = _BATCHES.make(
 )
 
 
-@batches.command("show")
-@click.argument("bid", metavar="BATCH")
-@shard_option
-@json_option
-@reports_errors
-def show(bid: str, *, names: Sequence[str], as_json: bool) -> None:
-    """Show one batch: its counts, its events, and the ids of failed and dead jobs.
+batches.add_command(
+    _BATCHES.show_command(
+        "show",
+        """Show one batch: its counts, its events, and the ids of failed and dead jobs.
 
-    Status 1: no shard has the batch, or a shard does not answer.
-    """
-    _BATCHES.check_id(bid)
-    on = ShardCommand(names, "batches")
-
-    def look(shard: Shard) -> tuple[BatchStatus, list[str], list[str]] | None:
-        status = find_batch(shard, bid)
-        if status is None:
-            return None
-        failed, dead = scan_members(shard.client, bid, "failed"), scan_members(shard.client, bid, "dead")
-        return status, list(islice(failed, _SHOWN_JIDS)), list(islice(dead, _SHOWN_JIDS))
-
-    found = [one for _, one in on.each(look) if one is not None]
-    if as_json:
-        shown = [{**asdict(status), "failed_jids": failed, "dead_jids": dead} for status, failed, dead in found]
-        on.print_json({"found": shown})
-    else:
-        for one in found:
-            echo_lines(_lines(*one))
-    on.exit_if_unanswered()
-    _BATCHES.exit_if_unknown(bid, known=bool(found))
+        Status 1: no shard has the batch, or a shard does not answer.
+        """,
+    )
+)
 
 
 def _state(one: BatchStatus) -> str:

@@ -1,8 +1,8 @@
 """``jobs limits``: show concurrency limits with their slots and waiting jobs; set, clear and sweep them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -60,7 +60,7 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
         _check_known(on, name, modules)
     slots = on.read(lambda shard: _holders(shard, name))
     none = f"No limit{'' if name is None else f' of {name}'} is known: no job with a limit has run"
-    on.show(_LIMITS.of(found, none), _SLOTS.of(slots), as_json=as_json)
+    on.show(_Limits().of(found, none), _Slots().of(slots), as_json=as_json)
     on.exit_if_unanswered()
 
 
@@ -147,15 +147,11 @@ def _assign_free_slots(shard: Shard, name: str, message: str = "") -> _LimitChan
 
 
 def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]], *, as_json: bool) -> None:
-    found = on.read(act)
+    changes = _Changes().of(on.read(act))
     if as_json:
-        on.show(_CHANGES.of(found), as_json=True)
-    for shard, _, one in [] if as_json else found:
-        handed = f"{format_count(one.handed_over, 'waiting job')} handed over"
-        were = "was" if one.freed == 1 else "were"
-        echo(
-            f"{shard}: {one.name}: {one.message}{handed}, {format_count(one.freed, 'slot')} freed that {were} not renewed"
-        )
+        on.show(changes, as_json=True)
+    for shard, text in [] if as_json else changes.rows:
+        echo(f"{shard}: {text}")
     on.exit_if_unanswered()
 
 
@@ -196,17 +192,6 @@ def _unknown_limit_message(name: str, hint: str) -> str:
     return f"no limit, worker class or queue (queue/NAME) is named {name!r}{hint}"
 
 
-def _row(limit: LimitReport, now: float) -> Sequence[str]:
-    waiting = limit.waiting
-    return (
-        limit.name,
-        limit.usage,
-        "; ".join(_source_text(now, limit)),
-        f"{waiting.jobs:,}" if waiting else "0",
-        format_age(now, waiting.since if waiting else None),
-    )
-
-
 def _source_text(now: float, limit: LimitReport) -> Iterator[str]:
     ends = f" for {format_duration(limit.until - now)} more" if limit.until is not None else ""
     yield f"{limit.source}{ends}"
@@ -216,30 +201,53 @@ def _source_text(now: float, limit: LimitReport) -> Iterator[str]:
         yield f"the application sets {limit.application}"
 
 
-def _slot_row(holder: SlotHolder, _now: float) -> Sequence[str]:
-    ends = format_duration(holder.left_s) if holder.left_s > 0 else "expired: free after the next heartbeats"
-    return holder.identity or "(handed over, not started)", holder.jid, ends
+class _Limits(ShardTable[LimitReport]):
+    field = "limits"
+    headings = ("LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")
+
+    def row(self, limit: LimitReport, now: float) -> Sequence[str]:
+        waiting = limit.waiting
+        return (
+            limit.name,
+            limit.usage,
+            "; ".join(_source_text(now, limit)),
+            f"{waiting.jobs:,}" if waiting else "0",
+            format_age(now, waiting.since if waiting else None),
+        )
+
+    def facts(self, limit: LimitReport) -> Mapping[str, Any]:
+        waiting = limit.waiting
+        return {
+            "name": limit.name,
+            "limit": limit.limit,
+            "set_by": limit.source,
+            "application": limit.application,
+            "until": limit.until,
+            "override": None if limit.override is None else asdict(limit.override),
+            "share": limit.share,
+            "running": limit.running,
+            "waiting": waiting.jobs if waiting else 0,
+            "waiting_scopes": waiting.scopes if waiting else 0,
+            "oldest_since": waiting.since if waiting else None,
+        }
 
 
-def _limit_json(limit: LimitReport) -> dict[str, object]:
-    waiting = limit.waiting
-    return {
-        "name": limit.name,
-        "limit": limit.limit,
-        "set_by": limit.source,
-        "application": limit.application,
-        "until": limit.until,
-        "override": None if limit.override is None else asdict(limit.override),
-        "share": limit.share,
-        "running": limit.running,
-        "waiting": waiting.jobs if waiting else 0,
-        "waiting_scopes": waiting.scopes if waiting else 0,
-        "oldest_since": waiting.since if waiting else None,
-    }
+class _Slots(ShardTable[SlotHolder]):
+    field = "slots"
+    headings = ("PROCESS", "JID", "SLOT ENDS IN")
+
+    def row(self, holder: SlotHolder, _now: float) -> Sequence[str]:
+        ends = format_duration(holder.left_s) if holder.left_s > 0 else "expired: free after the next heartbeats"
+        return holder.identity or "(handed over, not started)", holder.jid, ends
 
 
-_LIMITS = ShardTable[LimitReport]("limits", ("LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST"), _row, _limit_json)
-_SLOTS = ShardTable[SlotHolder]("slots", ("PROCESS", "JID", "SLOT ENDS IN"), _slot_row)
-_CHANGES = ShardTable[_LimitChange](
-    "limits", (), lambda _, __: (), lambda one: {"name": one.name, "handed_over": one.handed_over, "freed": one.freed}
-)
+class _Changes(ShardTable[_LimitChange]):
+    field = "limits"
+
+    def row(self, one: _LimitChange, _now: float) -> Sequence[str]:
+        handed = f"{format_count(one.handed_over, 'waiting job')} handed over"
+        were = "was" if one.freed == 1 else "were"
+        return (f"{one.name}: {one.message}{handed}, {format_count(one.freed, 'slot')} freed that {were} not renewed",)
+
+    def facts(self, one: _LimitChange) -> Mapping[str, Any]:
+        return {"name": one.name, "handed_over": one.handed_over, "freed": one.freed}

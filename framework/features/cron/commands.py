@@ -3,10 +3,10 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -48,10 +48,9 @@ from framework.terminal.groups import CommandGroup
 from framework.terminal.options import REASON_HELP, check_reason, json_option, modules_option, shard_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, refuse_unknown, reports_errors
 from framework.terminal.project import load_project
-from framework.terminal.shards import ShardCommand
+from framework.terminal.shards import ShardCommand, ShardTable
 from framework.text import format_clock_time
 
-_HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "OFFSET", "NEXT", "LAST", "FROM", "STATE")
 _LEADER_READS = "The leader knows within 5 s."
 _ORIGINS: dict[Origin, str] = {"file": SCHEDULE_FILE, "class": "class", "added": "added"}
 
@@ -75,45 +74,86 @@ def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool)
     Times are in the zone of the entry. OFFSET is how much later than its time a tick pushes its job.
     """
     schedule, on = load_schedule(modules), ShardCommand(names, "cron")
-    rows: list[Sequence[str]] = []
-    facts: list[dict[str, Any]] = []
-    for shard, snapshot in on.each(lambda one: schedule.states(one).read()):
-        added = schedule.added_on(shard)
-        entries = {name: one for name, one in schedule.entries.items() if schedule.shards[name] == shard}
-        entries |= added.usable(snapshot.added)
-        for name in sorted({*entries, *snapshot.raw, *snapshot.added}):
-            if name in added.unusable:
-                rows.append((name, *"-------", f"added, and not used: {added.unusable[name]}"))
-                facts.append({"name": name, "shard": shard, "origin": "added", "unusable": added.unusable[name]})
-            elif name not in entries:
-                rows.append((name, *"-------", f"not in the configuration: `cron forget {name}`"))
-                facts.append({"name": name, "shard": shard, "origin": None})
-            else:
-                entry, state = with_order(entries[name], snapshot), snapshot.states.get(name)
-                row = _row(entry, state, snapshot.now)
-                refused = name in snapshot.orders and snapshot.orders[name] is None
-                rows.append((*row[:-1], f"{row[-1]}, its order is not used: `cron reset {name}`") if refused else row)
-                facts.append(_facts(entry, shard, state, snapshot.now))
-    if as_json:
-        on.print_json({"entries": facts})
-    else:
-        on.print_table(_HEADINGS, rows, "The schedule has no entry")
-    on.exit_if_unanswered()
+    on.show_all(_Entries(), lambda one: _listed(schedule, one), "The schedule has no entry", as_json=as_json)
 
 
-def _row(entry: CronEntry, state: EntryState | None, now: float) -> Sequence[str]:
-    zone, following, last = entry.expression.zone, next_tick(entry, state, now), last_tick(state)
-    return (
-        entry.name,
-        entry.declaration.wire_name,
-        entry.expression.text,
-        zone,
-        f"{entry.offset_s} s" if entry.offset_s else "-",
-        "-" if following is None else _local_time(following, zone),
-        "-" if last is None else _local_time(last, zone),
-        _ORIGINS[entry.origin],
-        _state_text(entry) + (", a run waits" if state is not None and state.waits else ""),
-    )
+class _Listed(NamedTuple):
+    """An entry of a shard, ``None`` if it cannot be used: ``unusable`` has then its JSON."""
+
+    name: str
+    shard: str
+    entry: CronEntry | None
+    problem: str
+    state: EntryState | None = None
+    following: int | None = None
+    unusable: Mapping[str, Any] = {}
+
+
+def _listed(schedule: "LoadedSchedule", shard: Shard) -> Iterator[_Listed]:
+    snapshot, added = schedule.states(shard).read(), schedule.added_on(shard.name)
+    entries = {name: one for name, one in schedule.entries.items() if schedule.shards[name] == shard.name}
+    entries |= added.usable(snapshot.added)
+    for name in sorted({*entries, *snapshot.raw, *snapshot.added}):
+        if name in added.unusable:
+            facts = {"origin": "added", "unusable": added.unusable[name]}
+            yield _Listed(name, shard.name, None, f"added, and not used: {added.unusable[name]}", unusable=facts)
+        elif name not in entries:
+            why = f"not in the configuration: `cron forget {name}`"
+            yield _Listed(name, shard.name, None, why, unusable={"origin": None})
+        else:
+            entry, state = with_order(entries[name], snapshot), snapshot.states.get(name)
+            refused = name in snapshot.orders and snapshot.orders[name] is None
+            problem = f", its order is not used: `cron reset {name}`" if refused else ""
+            yield _Listed(name, shard.name, entry, problem, state, next_tick(entry, state, snapshot.now))
+
+
+class _Entries(ShardTable[_Listed]):
+    field = "entries"
+    headings = ("ENTRY", "CLASS", "CRON", "ZONE", "OFFSET", "NEXT", "LAST", "FROM", "STATE")
+    names_shard = False
+
+    def row(self, one: _Listed, _now: float) -> Sequence[str]:
+        entry, state, last = one.entry, one.state, last_tick(one.state)
+        if entry is None:
+            return one.name, *"-------", one.problem
+        zone = entry.expression.zone
+        return (
+            entry.name,
+            entry.declaration.wire_name,
+            entry.expression.text,
+            zone,
+            f"{entry.offset_s} s" if entry.offset_s else "-",
+            "-" if one.following is None else _local_time(one.following, zone),
+            "-" if last is None else _local_time(last, zone),
+            _ORIGINS[entry.origin],
+            _state_text(entry) + (", a run waits" if state is not None and state.waits else "") + one.problem,
+        )
+
+    def facts(self, one: _Listed) -> Mapping[str, Any]:
+        entry, state = one.entry, one.state
+        known = {"name": one.name, "shard": one.shard}
+        if entry is None:
+            return {**known, **one.unusable}
+        return {
+            **known,
+            "origin": entry.origin,
+            "class": entry.declaration.wire_name,
+            "cron": entry.expression.text,
+            "time_zone": entry.expression.zone,
+            "args": list(entry.shown_args),
+            "missed": entry.missed,
+            "overlap": entry.overlap,
+            "enabled": entry.enabled,
+            "offset_s": entry.offset_s,
+            "next_tick": one.following,
+            "last_tick": last_tick(state),
+            "waits": state is not None and state.waits,
+            "last_jid": state.jid if state is not None else "",
+            "reason": entry.order.reason,
+            "set_by": entry.order.set_by,
+            "added_by": entry.added_by,
+            "added_reason": entry.note,
+        }
 
 
 def _state_text(entry: CronEntry) -> str:
@@ -123,30 +163,6 @@ def _state_text(entry: CronEntry) -> str:
         words.append("changed")
     text = ", ".join(words) + (f" by {order.set_by}: {order.reason}" if order.set_by else "")
     return f"{text}; added by {entry.added_by}: {entry.note}" if entry.origin == "added" else text
-
-
-def _facts(entry: CronEntry, shard: str, state: EntryState | None, now: float) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "shard": shard,
-        "origin": entry.origin,
-        "class": entry.declaration.wire_name,
-        "cron": entry.expression.text,
-        "time_zone": entry.expression.zone,
-        "args": list(entry.shown_args),
-        "missed": entry.missed,
-        "overlap": entry.overlap,
-        "enabled": entry.enabled,
-        "offset_s": entry.offset_s,
-        "next_tick": next_tick(entry, state, now),
-        "last_tick": last_tick(state),
-        "waits": state is not None and state.waits,
-        "last_jid": state.jid if state is not None else "",
-        "reason": entry.order.reason,
-        "set_by": entry.order.set_by,
-        "added_by": entry.added_by,
-        "added_reason": entry.note,
-    }
 
 
 def _local_time(tick: int, zone: str) -> str:
@@ -228,9 +244,7 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
         else:
             why = f"job {settlement.other} has its lock" if settlement.other else "a client middleware dropped it"
             echo(f"{shard}: {name} has pushed no job: {why}", err=True)
-    on.exit_if_unanswered()
-    if not pushed:
-        raise click.exceptions.Exit(EXIT_FAILED)
+    on.exit_unless(pushed)
 
 
 def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Settlement]:
@@ -280,9 +294,7 @@ def forget(name: str, *, names: Sequence[str]) -> None:
     for shard, known in on.each(lambda one: CronStates(one.client, application).forget(name)):
         found = found or known
         echo(f"{shard}: {name} {'is forgotten' if known else 'was not known'}")
-    on.exit_if_unanswered()
-    if not found:
-        raise click.exceptions.Exit(EXIT_FAILED)
+    on.exit_unless(found)
 
 
 def _change_order(name: str, modules: Sequence[str], change: Callable[[CronEntry, Order], Order], effect: str) -> None:
@@ -422,9 +434,7 @@ def add(
             echo(_LEADER_READS)
         else:
             echo(f"{shard}: {name} was added before: `cron remove {name}` removes that entry", err=True)
-    on.exit_if_unanswered()
-    if not added:
-        raise click.exceptions.Exit(EXIT_FAILED)
+    on.exit_unless(added)
 
 
 @cron.command("remove")
@@ -443,10 +453,7 @@ def remove(name: str, *, names: Sequence[str]) -> None:
         found = found or known
         if known:
             echo(f"{shard}: {name} is removed")
-    on.exit_if_unanswered()
-    if not found:
-        echo(f"no entry {name} was added at run time: `cron disable` stops an entry of the configuration", err=True)
-        raise click.exceptions.Exit(EXIT_FAILED)
+    on.exit_unless(found, f"no entry {name} was added at run time: `cron disable` stops an entry of the configuration")
 
 
 T = TypeVar("T")

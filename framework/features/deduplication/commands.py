@@ -1,6 +1,6 @@
 """``jobs locks``: show the locks of deduplicated jobs, and delete one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -15,31 +15,42 @@ from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, modules_option, shard_option, yes_option
 from framework.terminal.output import echo, refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.project import load_project, refuse_unknown_class
-from framework.terminal.shards import EndWords, ShardCommand, ShardTable, end_held, progress_reporter
+from framework.terminal.shards import ChangeWords, NamedTable, ShardCommand, ShardTable, progress_reporter
 from framework.text import format_age, format_count, format_duration
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.resources import IDEMPOTENCY_KEY
 
-_CLASSES = ShardTable[LockCount](
-    "classes",
-    ("CLASS", "LOCKS", "OLDEST", "DUPLICATES"),
-    lambda one, now: (one.worker or "?", f"{one.locks:,}", format_age(now, one.oldest), f"{one.duplicates:,}"),
-)
-_LOCKS = ShardTable[HeldLock](
-    "locks",
-    ("LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES"),
-    lambda one, now: (
-        *(one.key, one.jid, format_age(now, one.since)),
-        "never" if one.left_s is None else format_duration(one.left_s),
-        f"{one.duplicates:,}",
-    ),
-)
 _DEFAULT_MAX_LOCKS = 100
 
 
-_END = EndWords("lock", "Delete", "deleted", "another job holds it now")
+class _Classes(ShardTable[LockCount]):
+    field = "classes"
+    headings = ("CLASS", "LOCKS", "OLDEST", "DUPLICATES")
+
+    def row(self, one: LockCount, now: float) -> Sequence[str]:
+        return one.worker or "?", f"{one.locks:,}", format_age(now, one.oldest), f"{one.duplicates:,}"
+
+
+class _Locks(NamedTable[HeldLock]):
+    field = "locks"
+    headings = ("LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
+
+    def row(self, one: HeldLock, now: float) -> Sequence[str]:
+        ends = "never" if one.left_s is None else format_duration(one.left_s)
+        return one.key, one.jid, format_age(now, one.since), ends, f"{one.duplicates:,}"
+
+    def find(self, shard: Shard, name: str) -> HeldLock | None:
+        return find_lock(shard.client, name)
+
+    def describe(self, shard: Shard, one: HeldLock) -> Iterable[str]:
+        left = "without end" if one.left_s is None else f"for {format_duration(one.left_s)} more"
+        yield f"{shard.name}: {one.key} is held {left} by the job {one.jid} of {one.worker}"
+        yield f"  to find that job: {remedy_command('jobs', 'explain', one.jid, '--shard', shard.name)}"
+
+
+_LOCKS = _Locks()
 
 
 @click.group("locks", cls=DefaultShowGroup)
@@ -91,7 +102,7 @@ def show(
 
 def _show_counts(on: ShardCommand, *, as_json: bool) -> None:
     found = on.read(lambda shard: count_locks(shard.client, progress_reporter(shard.name)))
-    on.show(_CLASSES.of(found, "No lock is held"), as_json=as_json)
+    on.show(_Classes().of(found, "No lock is held"), as_json=as_json)
 
 
 def _show_locks(on: ShardCommand, what: str, most: int, modules: Sequence[str], *, as_json: bool) -> None:
@@ -155,20 +166,7 @@ def delete(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[st
     job holds it now.
     """
     key = what if _is_key(what) else _key_of(what, arguments, modules)
-
-    def describe(shard: Shard, held: HeldLock) -> Sequence[str]:
-        left = "without end" if held.left_s is None else f"for {format_duration(held.left_s)} more"
-        return [
-            f"{shard.name}: {held.key} is held {left} by the job {held.jid} of {held.worker}",
-            f"  to find that job: {remedy_command('jobs', 'explain', held.jid, '--shard', shard.name)}",
-        ]
-
-    end_held(
-        ShardCommand(names),
-        key,
-        lambda shard: find_lock(shard.client, key),
-        describe,
-        lambda shard, held: delete_lock(shard.client, held),
-        _END,
-        yes=yes,
+    words = ChangeWords(
+        "Delete the lock", "deleted", "not deleted, because another job holds it now", f"No lock was deleted: {key}"
     )
+    _LOCKS.change(ShardCommand(names), key, lambda shard, held: delete_lock(shard.client, held), words, yes=yes)

@@ -40,7 +40,7 @@ def show_deferred(worker: str | None, *, modules: Sequence[str], names: Sequence
 
     found = on.read(read)
     none = f"No job{'' if worker is None else f' of {worker}'} is deferred"
-    on.show(_DEFERRED.of(found, none), as_json=as_json)
+    on.show(_Deferred().of(found, none), as_json=as_json)
     on.exit_if_unanswered()
     if worker is not None and not found:
         refuse_unknown_class(worker, modules)
@@ -98,9 +98,10 @@ def run_deferred_now(
         refuse_unknown_class(worker, modules)
 
 
-def _row(one: Deferral, now: float) -> Sequence[str]:
-    due = format_duration(one.next_due - now) if one.next_due > now else "due"
-    return one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), format_times(one.max_deferrals), due
+class _Deferred(ShardTable[Deferral]):
+    field = "deferred"
+    headings = ("CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
 
-
-_DEFERRED = ShardTable[Deferral]("deferred", ("CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN"), _row)
+    def row(self, one: Deferral, now: float) -> Sequence[str]:
+        due = format_duration(one.next_due - now) if one.next_due > now else "due"
+        return one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), format_times(one.max_deferrals), due

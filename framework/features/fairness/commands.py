@@ -1,11 +1,9 @@
 """``jobs set-priority``: give waiting jobs another priority."""
 
-import sys
 from collections.abc import Sequence
 
 import click
 
-from framework.command_line import EXIT_FAILED
 from framework.features.fairness.admin import PriorityChange, change_on_shard, check_level, outcome_text
 from framework.shard.shard import Shard
 from framework.terminal.options import ChoiceOption, check_jids, json_option, shard_option
@@ -44,6 +42,4 @@ def set_priority(*, level: str, jids: Sequence[str], names: Sequence[str], as_js
             echo(f"{one.shard}: {one.jid} ({one.place}): {outcome_text(one.outcome)}")
     for jid in unknown:
         echo(f"no job {jid} is on {' or '.join(on.answered) or 'any shard'}: it has ended, or never was", err=True)
-    on.exit_if_unanswered()
-    if unknown or any(one.outcome not in ("done", "same") for one in changes):
-        sys.exit(EXIT_FAILED)
+    on.exit_unless(not unknown and all(one.outcome in ("done", "same") for one in changes))

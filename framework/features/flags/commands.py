@@ -1,6 +1,6 @@
 """``application-worker flags``: list, set and clear the feature flags of the application."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -59,7 +59,7 @@ def set_one(
     on, flag = ShardCommand(names, "flags"), Flag(_check_name(name), percentage, reason.strip(), operator_name())
     written = on.read(lambda shard: [(name, cast("Flag | None", set_flag(shard.client, flag, lasts_s)))])
     if as_json:
-        on.show(_FLAGS.of(written), as_json=True)
+        on.show(_Flags().of(written), as_json=True)
     else:
         lasting = "" if lasts_s is None else f", for {format_duration(lasts_s)}"
         for shard, *_ in written:
@@ -107,8 +107,7 @@ def print_flags(names: Sequence[str], wanted: Callable[[str], bool], *, as_json:
         _, found = read_flags_in_force(shard.client)
         return [(name, flag) for name, flag in sorted(found.items()) if wanted(name)]
 
-    on.show(_FLAGS.of(on.read(read), "No flag is set"), as_json=as_json)
-    on.exit_if_unanswered()
+    on.show_all(_Flags(), read, "No flag is set", as_json=as_json)
 
 
 def _check_name(name: str) -> str:
@@ -118,17 +117,17 @@ def _check_name(name: str) -> str:
         raise click.UsageError(f"{error}.") from None
 
 
-def _facts(one: tuple[str, Flag | None]) -> dict[str, Any]:
-    name, flag = one
-    return {"name": name, "unreadable": True} if flag is None else asdict(flag)
+class _Flags(ShardTable[tuple[str, Flag | None]]):
+    field = "flags"
+    headings = ("FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
 
+    def row(self, one: tuple[str, Flag | None], now: float) -> Sequence[str]:
+        name, flag = one
+        if flag is None:
+            return name, "-", "-", "-", "cannot be read and counts as not set: set it again, or clear it"
+        ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
+        return flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
 
-def _row(one: tuple[str, Flag | None], now: float) -> Sequence[str]:
-    name, flag = one
-    if flag is None:
-        return name, "-", "-", "-", "cannot be read and counts as not set: set it again, or clear it"
-    ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
-    return flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
-
-
-_FLAGS = ShardTable[tuple[str, Flag | None]]("flags", ("FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON"), _row, _facts)
+    def facts(self, one: tuple[str, Flag | None]) -> Mapping[str, Any]:
+        name, flag = one
+        return {"name": name, "unreadable": True} if flag is None else asdict(flag)

@@ -1,6 +1,7 @@
 """``jobs leases``: show the exclusive leases that the application holds, and end one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -9,19 +10,29 @@ from framework.shard.shard import Shard
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, shard_option, yes_option
 from framework.terminal.output import reports_errors
-from framework.terminal.shards import EndWords, ShardCommand, ShardTable, end_held
+from framework.terminal.shards import ChangeWords, NamedTable, ShardCommand
 from framework.text import format_age, format_duration
 
-_LEASES = ShardTable[LeaseState](
-    "leases",
-    ("LEASE", "HOLDER", "SINCE", "ENDS IN"),
-    lambda one, now: (one.name, one.holder, format_age(now, one.since), format_duration(one.left_s)),
-    # The token makes a program the holder.
-    lambda one: {name: value for name, value in one._asdict().items() if name != "token"},
-)
+
+class _Leases(NamedTable[LeaseState]):
+    field = "leases"
+    headings = ("LEASE", "HOLDER", "SINCE", "ENDS IN")
+
+    def row(self, one: LeaseState, now: float) -> Sequence[str]:
+        return one.name, one.holder, format_age(now, one.since), format_duration(one.left_s)
+
+    def facts(self, one: LeaseState) -> Mapping[str, Any]:
+        # The token makes a program the holder.
+        return {name: value for name, value in one._asdict().items() if name != "token"}
+
+    def find(self, shard: Shard, name: str) -> LeaseState | None:
+        return read_lease(shard.client, name)
+
+    def describe(self, shard: Shard, one: LeaseState) -> Iterable[str]:
+        yield f"{shard.name}: {one.name} is held by {one.holder}, for {format_duration(one.left_s)} more"
 
 
-_END = EndWords("lease", "End", "ended", "it has ended, or has another holder now")
+_LEASES = _Leases()
 
 
 @click.group("leases", cls=DefaultShowGroup)
@@ -43,9 +54,13 @@ def show(name: str | None, *, names: Sequence[str], as_json: bool) -> None:
     A holder is a job with its class, or a process.
     """
     on = ShardCommand(names)
-    found = on.read(lambda shard: [one for one in read_leases(shard.client) if name in (None, one.name)])
-    on.show(_LEASES.of(found, "No lease is held" if name is None else f"The lease {name} is free"), as_json=as_json)
-    on.exit_if_unanswered()
+    none = "No lease is held" if name is None else f"The lease {name} is free"
+    on.show_all(
+        _LEASES,
+        lambda shard: [one for one in read_leases(shard.client) if name in (None, one.name)],
+        none,
+        as_json=as_json,
+    )
 
 
 @leases.command("delete")
@@ -60,16 +75,6 @@ def delete(name: str, *, yes: bool, names: Sequence[str]) -> None:
     renewal.
     Status 1: the lease is free, or has another holder now.
     """
-
-    def describe(shard: Shard, held: LeaseState) -> Sequence[str]:
-        return [f"{shard.name}: {name} is held by {held.holder}, for {format_duration(held.left_s)} more"]
-
-    end_held(
-        ShardCommand(names),
-        name,
-        lambda shard: read_lease(shard.client, name),
-        describe,
-        lambda shard, held: end_lease(shard.client, held),
-        _END,
-        yes=yes,
-    )
+    not_done = "not ended, because it has ended, or has another holder now"
+    words = ChangeWords("End the lease", "ended", not_done, f"No lease was ended: {name}")
+    _LEASES.change(ShardCommand(names), name, lambda shard, held: end_lease(shard.client, held), words, yes=yes)

@@ -1,6 +1,7 @@
 """``application-worker limiters``: list and show rate limiters; resize and reset them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -34,9 +35,7 @@ def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
     USED counts calls without a key; REFUSED counts calls that were not admitted at once.
     """
     on = ShardCommand(names, "limiters")
-    found = on.read(lambda shard: read_limiters(shard.client))
-    on.show(_LIMITERS.of(found, "No limiter is in use"), as_json=as_json)
-    on.exit_if_unanswered()
+    on.show_all(_Limiters(), lambda shard: read_limiters(shard.client), "No limiter is in use", as_json=as_json)
 
 
 @limiters.command("show")
@@ -53,7 +52,7 @@ def show(name: str, *, most: int, names: Sequence[str], as_json: bool) -> None:
     on = ShardCommand(names, "limiters")
     found = _find(on, name)
     keys = on.read(lambda shard: sorted(used_keys(shard.client, name), key=lambda row: (-row[1], row[0]))[:most])
-    on.show(_LIMITERS.of(found), _KEYS.of(keys), as_json=as_json)
+    on.show(_Limiters().of(found), _Keys().of(keys), as_json=as_json)
     on.exit_if_unanswered()
 
 
@@ -123,26 +122,29 @@ def _find(on: ShardCommand, name: str) -> list[ShardFinding[LimiterState]]:
     return found
 
 
-def _row(one: LimiterState, now: float) -> Sequence[str]:
-    del now
-    of = "" if one.interval_s is None else f" per {format_duration(one.interval_s)}"
-    limit = f"{_number(one.limit)}{of}"
-    counts = (f"{count:,}" for count in (one.taken, one.waited, one.refused, one.reclaimed))
-    resized = one.limit != one.declared
-    by = f"{one.resized_by or 'code'}: {one.resized_reason or 'resize()'}; declared: {_number(one.declared)}"
-    return one.name, one.kind, limit, _number(one.used), *counts, by if resized else "the code"
-
-
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
-_LIMITERS = ShardTable[LimiterState](
-    "limiters", ("LIMITER", "KIND", "LIMIT", "USED", "TAKEN", "WAITED", "REFUSED", "RECLAIMED", "SET BY"), _row
-)
-_KEYS = ShardTable[tuple[str, float]](
-    "keys",
-    ("KEY", "USED"),
-    lambda one, _: (one[0], _number(one[1])),
-    lambda one: {"key": one[0], "used": one[1]},
-)
+class _Limiters(ShardTable[LimiterState]):
+    field = "limiters"
+    headings = ("LIMITER", "KIND", "LIMIT", "USED", "TAKEN", "WAITED", "REFUSED", "RECLAIMED", "SET BY")
+
+    def row(self, one: LimiterState, _now: float) -> Sequence[str]:
+        of = "" if one.interval_s is None else f" per {format_duration(one.interval_s)}"
+        limit = f"{_number(one.limit)}{of}"
+        counts = (f"{count:,}" for count in (one.taken, one.waited, one.refused, one.reclaimed))
+        resized = one.limit != one.declared
+        by = f"{one.resized_by or 'code'}: {one.resized_reason or 'resize()'}; declared: {_number(one.declared)}"
+        return one.name, one.kind, limit, _number(one.used), *counts, by if resized else "the code"
+
+
+class _Keys(ShardTable[tuple[str, float]]):
+    field = "keys"
+    headings = ("KEY", "USED")
+
+    def row(self, one: tuple[str, float], _now: float) -> Sequence[str]:
+        return one[0], _number(one[1])
+
+    def facts(self, one: tuple[str, float]) -> Mapping[str, Any]:
+        return {"key": one[0], "used": one[1]}

@@ -101,35 +101,30 @@ def paused(*, history: bool, names: Sequence[str], as_json: bool) -> None:
     on = ShardCommand(names)
     if history:
         _show_history(on, as_json=as_json)
-        return
-    on.show(_PAUSES.of(on.read(lambda shard: read_pauses(shard.client)), "Nothing is paused"), as_json=as_json)
-    on.exit_if_unanswered()
+    else:
+        on.show_all(_Pauses(), lambda shard: read_pauses(shard.client), "Nothing is paused", as_json=as_json)
 
 
 def _show_history(on: ShardCommand, *, as_json: bool) -> None:
     found = on.read(lambda shard: read_pause_log(shard.client))
     # As a table: the last one first.
     shown = found if as_json else sorted(found, key=lambda row: -row.one.at)
-    on.show(_HISTORY.of(shown, "No operator has paused anything"), as_json=as_json)
+    on.show(_History().of(shown, "No operator has paused anything"), as_json=as_json)
     on.exit_if_unanswered()
 
 
-def _row(one: PauseSummary, now: float) -> Sequence[str]:
-    ends = "-" if one.until is None else format_duration(one.until - now)
-    return (
-        one.kind,
-        one.name,
-        one.by or "-",
-        ends,
-        f"{one.jobs:,}",
-        format_age(now, one.since),
-        one.reason or "-",
-    )
+class _Pauses(ShardTable[PauseSummary]):
+    field = "paused"
+    headings = ("WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
+
+    def row(self, one: PauseSummary, now: float) -> Sequence[str]:
+        ends, age = "-" if one.until is None else format_duration(one.until - now), format_age(now, one.since)
+        return one.kind, one.name, one.by or "-", ends, f"{one.jobs:,}", age, one.reason or "-"
 
 
-_PAUSES = ShardTable[PauseSummary]("paused", ("WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON"), _row)
-_HISTORY = ShardTable[PauseRecord](
-    "history",
-    ("TIME", "ACTION", "NAME", "BY", "REASON"),
-    lambda one, _: (format_time(one.at), one.action, one.name, one.by, one.reason or "-"),
-)
+class _History(ShardTable[PauseRecord]):
+    field = "history"
+    headings = ("TIME", "ACTION", "NAME", "BY", "REASON")
+
+    def row(self, one: PauseRecord, _now: float) -> Sequence[str]:
+        return format_time(one.at), one.action, one.name, one.by, one.reason or "-"

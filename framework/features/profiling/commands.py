@@ -2,20 +2,40 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from framework.command_line import EXIT_FAILED
 from framework.features.profiling.store import JobProfile, read_profile, read_profiles
-from framework.store.connect import server_time
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import display_path, echo, reports_errors, write_all
-from framework.terminal.shards import ShardCommand
+from framework.terminal.shards import ShardCommand, ShardTable
 from framework.text import format_age
 
-_HEADINGS = ("SHARD", "JID", "CLASS", "AGE", "DURATION", "ERROR")
+
+class _Profiles(ShardTable[JobProfile]):
+    field = "profiles"
+    headings = ("JID", "CLASS", "AGE", "DURATION", "ERROR")
+
+    def row(self, one: JobProfile, now: float) -> Sequence[str]:
+        return one.jid, one.cls, format_age(now, one.at), f"{one.duration_s:.3f} s", one.error
+
+    def facts(self, one: JobProfile) -> Mapping[str, Any]:
+        return {
+            "shard": one.shard,
+            "jid": one.jid,
+            "class": one.cls,
+            "at": one.at,
+            "duration_s": one.duration_s,
+            "error": one.error or None,
+            "bytes": one.page_bytes,
+        }
+
+
+_PROFILES = _Profiles()
 
 
 @click.command("profile")
@@ -40,23 +60,12 @@ def profile(jid: str | None, output: Path | None, *, names: Sequence[str], as_js
     if jid is None:
         if output is not None:
             raise click.UsageError("--output needs the JID of a job")
-        _list(on, as_json=as_json)
+        on.show_all(
+            _PROFILES, lambda shard: read_profiles(shard.client, shard.name), "No profile is kept", as_json=as_json
+        )
     else:
         _write(on, jid, output, as_json=as_json)
-    on.exit_if_unanswered()
-
-
-def _list(on: ShardCommand, *, as_json: bool) -> None:
-    read = on.each(lambda shard: (server_time(shard.client), read_profiles(shard.client, shard.name)))
-    found = [(now, one) for _, (now, kept) in read for one in kept]
-    if as_json:
-        on.print_json({"profiles": [_facts(one) for _, one in found]})
-        return
-    rows = [
-        (one.shard, one.jid, one.cls, format_age(now, one.at), f"{one.duration_s:.3f} s", one.error)
-        for now, one in found
-    ]
-    on.print_table(_HEADINGS, rows, "No profile is kept")
+        on.exit_if_unanswered()
 
 
 def _write(on: ShardCommand, jid: str, output: Path | None, *, as_json: bool) -> None:
@@ -81,18 +90,6 @@ def _write(on: ShardCommand, jid: str, output: Path | None, *, as_json: bool) ->
     # It shows the code of the application, and what its jobs do.
     path.chmod(0o600)
     if as_json:
-        on.print_json({"profile": _facts(one), "file": str(path)})
+        on.print_json({"profile": _PROFILES.facts(one), "file": str(path)})
     else:
         echo(f"{display_path(path)}: {one.cls} {jid} on {one.shard}, {one.duration_s:.3f} s. Open it in a browser.")
-
-
-def _facts(one: JobProfile) -> dict[str, object]:
-    return {
-        "shard": one.shard,
-        "jid": one.jid,
-        "class": one.cls,
-        "at": one.at,
-        "duration_s": one.duration_s,
-        "error": one.error or None,
-        "bytes": one.page_bytes,
-    }

@@ -1,18 +1,13 @@
 """``application-worker workflows``: list workflows, cancel or delete one; ``jobs workflow``: show one as a graph."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-
-import click
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from framework.features.batches.commands import GroupAction, GroupChange, GroupCommands
 from framework.features.workflows.definition import WORKFLOW_PREFIX, is_workflow_id
 from framework.features.workflows.store import change_workflow, find_workflow, list_workflows
 from framework.features.workflows.workflow import StepStatus, WorkflowStatus
 from framework.shard.shard import Shard
-from framework.terminal.options import json_option, shard_option
-from framework.terminal.output import echo_lines, reports_errors
-from framework.terminal.shards import ShardCommand
 from framework.text import format_time, visible
 
 _UNREADABLE = "its definition cannot be read"
@@ -20,9 +15,9 @@ _UNREADABLE = "its definition cannot be read"
 
 class _WorkflowCommands(GroupCommands[WorkflowStatus]):
     noun = "workflow"
-    command = "workflows"
+    field = "workflows"
     id_prefix = WORKFLOW_PREFIX
-    headings = ("SHARD", "WORKFLOW", "STATE", "NAME", "STEP", "JOBS", "CREATED", "DESCRIPTION")
+    headings = ("WORKFLOW", "STATE", "NAME", "STEP", "JOBS", "CREATED", "DESCRIPTION")
     why_unknown = "it was deleted, or has expired"
 
     def is_id(self, text: str) -> bool:
@@ -31,22 +26,25 @@ class _WorkflowCommands(GroupCommands[WorkflowStatus]):
     def list_all(self, shard: Shard) -> Iterator[WorkflowStatus]:
         return list_workflows(shard)
 
-    def find(self, shard: Shard, group_id: str) -> WorkflowStatus | None:
-        return find_workflow(shard, group_id)
+    def find(self, shard: Shard, name: str) -> WorkflowStatus | None:
+        return find_workflow(shard, name)
 
-    def change(self, shard: Shard, group_id: str, action: GroupAction) -> bool:
+    def change_group(self, shard: Shard, group_id: str, action: GroupAction) -> bool:
         return change_workflow(shard, group_id, action)
 
-    def row(self, one: WorkflowStatus) -> Sequence[str]:
+    def row(self, one: WorkflowStatus, _now: float) -> Sequence[str]:
         if not one.steps:
-            return one.shard, one.id, one.state, visible(one.name), "-", _UNREADABLE, format_time(one.created_at), "-"
+            return one.id, one.state, visible(one.name), "-", _UNREADABLE, format_time(one.created_at), "-"
         running = [step for step in one.steps if step.started_at is not None]
         step = max(running, key=lambda step: step.started_at or 0.0) if running else one.steps[0]
         words = (one.state, visible(one.name), visible(step.name), counts(step), format_time(one.created_at))
-        return one.shard, one.id, *words, visible(one.description) or "-"
+        return one.id, *words, visible(one.description) or "-"
 
-    def describe(self, one: WorkflowStatus) -> str:
+    def question_end(self, _shard: Shard, one: WorkflowStatus) -> str:
         return f"({visible(one.name)}, {one.state})"
+
+    def details(self, _shard: Shard, one: WorkflowStatus) -> tuple[Mapping[str, Any], Iterable[str]]:
+        return {"mermaid": "\n".join(mermaid(one))}, _lines(one)
 
 
 _WORKFLOWS = _WorkflowCommands()
@@ -82,28 +80,15 @@ workflows = _WORKFLOWS.make(
 )
 
 
-@click.command("workflow")
-@click.argument("workflow_id", metavar="WORKFLOW")
-@shard_option
-@json_option
-@reports_errors
-def workflow(workflow_id: str, *, names: Sequence[str], as_json: bool) -> None:
+workflow = _WORKFLOWS.show_command(
+    "workflow",
     """Show a workflow as a graph in Mermaid's language, with the states of its steps.
 
     The lines before the graph are comments of Mermaid. `workflows list` shows the ids.
 
     Status 1: no shard has the workflow, or a shard does not answer.
-    """
-    _WORKFLOWS.check_id(workflow_id)
-    on = ShardCommand(names, "workflows")
-    found = [one for _, one in on.each(lambda shard: find_workflow(shard, workflow_id)) if one is not None]
-    if as_json:
-        on.print_json({"found": [{**asdict(one), "mermaid": "\n".join(mermaid(one))} for one in found]})
-    else:
-        for one in found:
-            echo_lines(_lines(one))
-    on.exit_if_unanswered()
-    _WORKFLOWS.exit_if_unknown(workflow_id, known=bool(found))
+    """,
+)
 
 
 def _lines(one: WorkflowStatus) -> Iterator[str]:

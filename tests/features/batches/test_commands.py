@@ -66,6 +66,14 @@ def test_cancel_marks_the_batch_and_nested_ones(run, two, redis):
     assert "cancelled" in run("list")
 
 
+def test_batch_that_is_deleted_during_the_question_is_not_cancelled(run, two, redis, monkeypatch):
+    monkeypatch.setattr(
+        "framework.terminal.shards.confirm", lambda *_, **__: redis.delete(batch_keys.batch("aw-outer"))
+    )
+    printed = run("cancel", "aw-outer", status=1)
+    assert printed.startswith("main: the batch aw-outer is gone\nno shard has the batch aw-outer: ")
+
+
 def test_delete_removes_every_key(run, two, redis):
     run("delete", "aw-inner", "--yes")
     run("delete", "aw-outer", "--yes")
