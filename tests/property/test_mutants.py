@@ -20,6 +20,13 @@ def test_mutants_include_the_ten_of_the_reference():
     assert all(one.breaks.endswith(".") and one.catches for one in MUTANTS)
 
 
+def test_every_mutant_patch_applies(copy):
+    """Held at each landing: a moved line makes a patch stale, and the campaign would find it much later."""
+    for one in MUTANTS:
+        copy.apply(one)
+        copy.undo(one)
+
+
 @pytest.mark.campaign
 @pytest.mark.proves("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10")
 @pytest.mark.parametrize("mutant", [pytest.param(one, id=one.name) for one in MUTANTS])
