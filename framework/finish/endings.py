@@ -150,7 +150,7 @@ UNKNOWN_CLASS = Ending(Outcome.DEFERRED, "unknown class", "single", "deferred", 
 FOREIGN_RETURNED = Ending(Outcome.DEFERRED, "foreign class, returned", "none", "", None, "requeue", "no")
 FOREIGN_DELAYED = Ending(Outcome.DEFERRED, "foreign class, delayed", "none", "", "queued", "schedule", "no")
 HELD_BY_LIMIT = Ending(Outcome.HELD, "by a limit", "single", "concurrency_limit", None, "admit", "no", counter=_LIMITED)
-HELD_BY_PAUSE = Ending(Outcome.HELD, "by a pause", "single", "paused", None, "hold_paused", "no")
+HELD_BY_PAUSE = Ending(Outcome.HELD, "by a pause", "single", "paused", None, "pause/hold", "no")
 RETURNED = Ending(Outcome.INTERRUPTED, "returned to its queue", "event", "interrupted", None, "interrupt", "no")
 INTERRUPTED_TOO_OFTEN = Ending(
     Outcome.INTERRUPTED, "too often", "event", "quarantined", "failed", "interrupt", "no", told="dead"

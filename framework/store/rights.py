@@ -191,7 +191,6 @@ WORKER = Role(
         ),
         *(
             script.READ_DUE,
-            script.START_LOCKED,
             script.INSPECT_DEAD,
             script.RENEW_CHILDREN,
             script.FETCH,
@@ -201,7 +200,6 @@ WORKER = Role(
         ),
         *(
             script.RECEIVE_TRANSFER,
-            script.HOLD_PAUSED,
             script.SCHEDULE,
             script.ENQUEUE_DUE,
             script.RECLAIM,
@@ -214,8 +212,6 @@ WORKER = Role(
             script.RELEASE_WAITING,
             script.MARK_DEAD,
             script.SET_STATUS,
-            script.THROTTLE,
-            script.RELEASE_PAUSED,
             # The leader compares the events of recorded jobs with their places.
             script.SEARCH,
         ),
@@ -282,7 +278,6 @@ OPERATOR = Role(
         script.DROP_HELD,
         script.DROP_QUEUED,
         script.RING,
-        script.CHANGE_PRIORITY,
         script.MARK_CANCELLED,
         script.UNREGISTER,
         script.MIGRATE,
@@ -290,7 +285,6 @@ OPERATOR = Role(
         script.RELEASE_WAITING,
         script.MARK_DEAD,
         script.SEARCH,
-        script.RELEASE_PAUSED,
     ),
     own_commands=(
         *(

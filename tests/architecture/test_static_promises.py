@@ -30,12 +30,12 @@ MAY_TAKE = {
     "cron/push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
-    "change_priority": {"LREM", "ZREM"},
+    "fairness/change_priority": {"LREM", "ZREM"},
     "drop_retired": {"LREM"},
     "enqueue_due": {"ZREM"},
     "fetch": {"LREM", "RPOP"},
     "finish": {"LREM"},
-    "hold_paused": {"LREM"},
+    "pause/hold": {"LREM"},
     "interrupt": {"LREM"},
     "kill": {"LREM"},
     "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
@@ -45,7 +45,7 @@ MAY_TAKE = {
     "push_window": {"ZREM"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job
-    "release_paused": {"ZREM"},
+    "pause/release": {"ZREM"},
     "release_waiting": {"ZREM"},  # the command removes a scope, not a job
     "replace": {"ZREM"},
     "request_slot": {"LREM", "ZREM"},

@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
+from framework.features.concurrency.limits import THROTTLE
 from framework.features.pause.admission import resume
-from framework.store.script import FINISH, HOLD_PAUSED, RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT, THROTTLE
+from framework.features.pause.store import HOLD_PAUSED
+from framework.store.script import FINISH, RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT
 from framework.wire.resources import JobResources, Lock, Slot
 from tests.harness import encoded
 from tests.proofs.places import jid_of, payload_in, place_of

@@ -340,7 +340,7 @@ CALLS = {
     "push_window, under a token": (held, lambda jobs: windowed(jobs, "debounce", token="token")),
     "push_fair": (turns, lambda jobs: ([QUEUES, "queue:q~a"], ["q~a", "token", 60_000, "[]", *jobs])),
     "ring": (turns, lambda jobs: ([], ["q"])),
-    "change_priority": (
+    "fairness/change_priority": (
         turns,
         lambda jobs: (["queue:q~b", "queue:q~high^b", QUEUES], [jobs[0], NEW, "q~b", "q~high^b"]),
     ),
@@ -387,9 +387,15 @@ CALLS = {
     "drop_queued, holding": (holding, lambda jobs: ([WORKING, "counts"], [-1, 1, 1, jobs[0], HOLDS, 1, "n"])),
     "drop_retired": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "read_due": (due, lambda jobs: ([SET], [10])),
-    "start_locked, and let go": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 0, "2"])),
-    "start_locked, and keep": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 60_000, "2"])),
-    "start_locked, and take": (held, lambda jobs: (["aw:lock:1"], ["j1", "C", 60_000, "0"])),
+    "deduplication/start_locked, and let go": (
+        running_with_duplicates,
+        lambda jobs: (["aw:lock:1"], ["j1", "C", 0, "2"]),
+    ),
+    "deduplication/start_locked, and keep": (
+        running_with_duplicates,
+        lambda jobs: (["aw:lock:1"], ["j1", "C", 60_000, "2"]),
+    ),
+    "deduplication/start_locked, and take": (held, lambda jobs: (["aw:lock:1"], ["j1", "C", 60_000, "0"])),
     "inspect_dead": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
     "renew_children": (dead_and_empty, lambda jobs: ([REGISTRY, LEASE], [15_000, 6, 120, 0, 1, "me"])),
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
@@ -402,8 +408,8 @@ CALLS = {
     "receive_transfer": (held, landed),
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
-    "hold_paused": (held, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, ""))),
-    "hold_paused, holding": (
+    "pause/hold": (held, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, ""))),
+    "pause/hold, holding": (
         holding,
         lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, HOLDS)),
     ),
@@ -454,11 +460,11 @@ CALLS = {
     "search": (held, lambda jobs: ([WORKING, QUEUE], [jobs[0], 0, 1_000_000, 100])),
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "release_waiting": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
-    "throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
+    "concurrency/throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
     "mark_dead": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "mark_cancelled": (held, lambda jobs: (["marks", "status"], [60, "j1"])),
     "set_status": (held, lambda jobs: (["status"], ["completed", 60])),
-    "release_paused": (
+    "pause/release": (
         due_with_tickets,
         lambda jobs: ([SET, "pauses", QUEUES, "flags", "mark"], ["C", "f", "", "", 10, 1_000_000, 0]),
     ),
@@ -505,7 +511,7 @@ MOVES_FROM_A_WORKING_LIST = (
         "interrupt, back",
         "requeue",
         "yield_job",
-        "hold_paused",
+        "pause/hold",
         "drop_retired",
         "reclaim",
     ),

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.store.script import ADMIT, START_LOCKED, TAKE_SLOT
+from framework.features.deduplication.store import START_LOCKED
+from framework.store.script import ADMIT, TAKE_SLOT
 from framework.wire import keys
 from framework.wire.json import dumps
 

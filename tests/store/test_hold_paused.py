@@ -3,7 +3,7 @@
 import pytest
 from redis.exceptions import ResponseError
 
-from framework.store.script import HOLD_PAUSED, RELEASE_PAUSED
+from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from tests.store.test_scripts import KEPT, ODD, QUEUE, QUEUES, WORKING, listed, memory, now, redis
 
 __all__ = ["memory", "redis"]

@@ -7,18 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from framework.features.deduplication.store import START_LOCKED
+from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.store.script import (
     ENQUEUE_DUE,
     FINISH,
-    HOLD_PAUSED,
     INTERRUPT,
     PUSH_UNIQUE,
     RECEIVE_TRANSFER,
     RECLAIM,
-    RELEASE_PAUSED,
     RELEASE_WAITING,
     REQUEUE,
-    START_LOCKED,
     TAKE_SLOT,
 )
 from framework.wire import keys

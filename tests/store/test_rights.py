@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from framework.cli.store import acl_line
+from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
 from framework.store.rights import MissingRights, missing_worker_rights
@@ -147,7 +148,7 @@ MOVES = {
     "bury": (_hold, lambda client: script.KILL(client, [WORKING, keys.DEAD], [JOB, JOB, 9, 9, "", "", 0])),
     "park": (
         _hold,
-        lambda client: script.HOLD_PAUSED(
+        lambda client: HOLD_PAUSED(
             client,
             [WORKING, keys.paused_jobs("A"), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy("A")],
             [JOB, "q", "A", "pause_A", "", "never", 60_000, ""],
@@ -178,7 +179,7 @@ MOVES = {
     ),
     "unpark": (
         lambda redis: redis.zadd(keys.paused_jobs("A"), {b'["q"]\n' + JOB: 1}),
-        lambda client: script.RELEASE_PAUSED(
+        lambda client: RELEASE_PAUSED(
             client,
             [keys.paused_jobs("A"), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy("A")],
             ["A", "pause_A", "", "", 9, 9999, 0],

@@ -232,7 +232,7 @@ def test_page_lists_the_files_of_a_job_in_order(site):
 def test_moves_of_page_and_picture_are_existing_scripts():
     scripts = set(script_files())
     rows = re.findall(r"^\|.+?\|.+?\|(.+?)\|.+?\|$", PAGE.read_text().partition("| From | To |")[2], re.MULTILINE)
-    in_page = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    in_page = {name for row in rows for name in re.findall(r"`([a-z_/]+)`", row)}
     picture = (PAGE.parent.parent / "pictures" / "places.svg").read_text()
     labels = re.findall(r'<text class="text"[^>]*>([^<]+)<', picture)
     in_diagram = {word for label in labels for word in re.sub(r"\([^)]*\)", "", label).replace(",", " ").split()}

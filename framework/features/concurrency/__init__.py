@@ -1,9 +1,10 @@
 """The record of concurrency."""
 
-from framework.feature import Feature, Late, LateCommand
+from framework.feature import Feature, Late, LateCommand, Rights
 
 CONCURRENCY = Feature(
     name="concurrency",
+    rights={"worker": Rights(scripts=(Late("framework.features.concurrency.limits:THROTTLE"),))},
     bases=(Late("framework.features.concurrency.limited_capacity:LimitedCapacityWorker"),),
     worker=Late("framework.features.concurrency.admission:worker_part"),
     explain=Late("framework.features.concurrency.explain:LimitReader"),

@@ -15,7 +15,7 @@ from framework.declare.declaration import Declaration
 from framework.extensions import append_once
 from framework.process_clock import process_clock
 from framework.store.connect import server_time
-from framework.store.script import THROTTLE, is_lasting
+from framework.store.script import SLOT_PARTS, Script, is_lasting
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.counters import counters
@@ -26,6 +26,8 @@ from framework.types import Payload, Urgency
 from framework.wire import keys
 from framework.wire.json import stored_count
 from framework.wire.protected import digest_of_key
+
+THROTTLE = Script("concurrency/throttle", *SLOT_PARTS)
 
 SHARE_BY_URGENCY: dict[Urgency, float] = {"high": 0.35, "low": 0.25, "throttled": 0.15}
 """The share of all slots for a class that declares no limit, if the setting turns this on (GitLab's defaults)."""

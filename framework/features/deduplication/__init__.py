@@ -1,9 +1,10 @@
 """The record of deduplication."""
 
-from framework.feature import Feature, Late, LateCommand
+from framework.feature import Feature, Late, LateCommand, Rights
 
 DEDUPLICATION = Feature(
     name="deduplication",
+    rights={"worker": Rights(scripts=(Late("framework.features.deduplication.store:START_LOCKED"),))},
     locks=Late("framework.features.deduplication.push:open_locks"),
     worker=Late("framework.features.deduplication.admission:worker_part"),
     explain=Late("framework.features.deduplication.explain:LockReader"),

@@ -13,13 +13,14 @@ from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest, ClassTerms, StagedPolicy
 from framework.features.consistency.admission import CONSISTENCY_POLICY
+from framework.features.deduplication.store import START_LOCKED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.process_clock import process_clock
 from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.recover.suspects import SUSPECT_FIELD
-from framework.store.script import START_LOCKED, is_wrong_type
+from framework.store.script import is_wrong_type
 from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys

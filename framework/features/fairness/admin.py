@@ -9,7 +9,8 @@ from framework.admin.search import JobLocation, search
 from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_twin
 from framework.errors import JobRefusedError
-from framework.store.script import CHANGE_PRIORITY, REPLACE
+from framework.features.fairness.store import CHANGE_PRIORITY
+from framework.store.script import REPLACE
 from framework.text import did_you_mean
 from framework.types import Jid, Priority
 from framework.wire import keys

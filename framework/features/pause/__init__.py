@@ -1,9 +1,17 @@
 """The record of pause."""
 
-from framework.feature import Feature, Late, LateCommand
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+
+_RELEASE: Late[Any] = Late("framework.features.pause.store:RELEASE_PAUSED")
 
 PAUSE = Feature(
     name="pause",
+    rights={
+        "worker": Rights(scripts=(Late("framework.features.pause.store:HOLD_PAUSED"), _RELEASE)),
+        "operator": Rights(scripts=(_RELEASE,)),
+    },
     problems=Late("framework.features.pause.strategies:pause_problems"),
     worker=Late("framework.features.pause.admission:worker_part"),
     explain=Late("framework.features.pause.explain:PauseReader"),

@@ -21,11 +21,12 @@ from framework.execute.admission import AdmissionRequest, StagedPolicy
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.process_flags import WORKER_FLAGS, WorkerFlags
 from framework.features.pause import strategies
+from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.features.pause.strategies import BUILT_IN, PauseStrategies
 from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
-from framework.store.script import HOLD_PAUSED, RELEASE_PAUSED, is_lasting, is_wrong_type
+from framework.store.script import is_lasting, is_wrong_type
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped, decode_name, format_count

@@ -14,10 +14,10 @@ from framework.execute.admission import AdmissionRequest
 from framework.features.flags.flag import Flag, LayeredFlags, drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.features.pause.admission import PausePolicy, PauseState
+from framework.features.pause.store import HOLD_PAUSED
 from framework.features.pause.strategies import PauseStrategies
 from framework.finish.outcome import Held, Lost
 from framework.process.signals import SWEEP
-from framework.store.script import HOLD_PAUSED
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, enqueue, hold, payload, server_lines, until
 
