@@ -191,7 +191,7 @@ def check_the_survivor(demo: Demo, killed: int, count: int) -> None:
     output = "".join(demo.output)
     assert f"(pid {killed}) was killed by signal 9" in output
     assert f"Done: {count} files" in output
-    functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(SOURCE)))
+    functions = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(ast.parse(SOURCE)))
     assert re.search(rf"functions +{functions * count:,}$", output, re.MULTILINE)
     assert re.search(r"restarts +1 ", output)
     check_the_page(demo, restarts=1)
