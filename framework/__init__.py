@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from framework.application_worker import ApplicationWorker
     from framework.by_name import aenqueue, enqueue
     from framework.cancellation import acancel, cancel
-    from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+    from framework.declare.policy_options import Deduplicate
     from framework.errors import (
         BusinessError,
         ConfigurationError,
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
         RetryError,
         RetryLater,
     )
+    from framework.features.concurrency.attributes import ConcurrencyScope
     from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
     from framework.features.cron.cron_worker import CronWorker
+    from framework.features.health.attributes import DeferOnHealth
     from framework.features.iteration.iterable import IterableWorker
     from framework.features.leases.reenqueuer import ReenqueuerWorker
     from framework.features.results.calls import aresult, result
@@ -67,10 +69,10 @@ __all__ = [
 
 _MODULES = {
     "ApplicationWorker": "framework.application_worker",
-    "ConcurrencyScope": "framework.declare.policy_options",
+    "ConcurrencyScope": "framework.features.concurrency.attributes",
     "CronWorker": "framework.features.cron.cron_worker",
     "Deduplicate": "framework.declare.policy_options",
-    "DeferOnHealth": "framework.declare.policy_options",
+    "DeferOnHealth": "framework.features.health.attributes",
     "IterableWorker": "framework.features.iteration.iterable",
     "Job": "framework.wire.job",
     "ReenqueuerWorker": "framework.features.leases.reenqueuer",

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
 
-from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
+from framework.features.concurrency.attributes import ConcurrencyScope
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.limiters.limiter import Limiter
 from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
 

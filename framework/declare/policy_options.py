@@ -1,6 +1,6 @@
-"""Define attributes with several fields: deduplication, scopes of a limit, deferral on database health."""
+"""Define the attribute ``deduplicate``, which has several fields, and check the fields of such attributes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Literal, Self, TypeAlias, get_args
@@ -61,11 +61,11 @@ class Deduplicate:
     def __new__(cls, *values: Any, **fields: Any) -> Self:
         """Reject unknown fields, and name the nearest known one."""
         del values
-        _check_field_names(cls.__name__, fields, _DEDUPLICATE_VALIDATORS)
+        check_field_names(cls.__name__, fields, _DEDUPLICATE_VALIDATORS)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        _validate_fields(self, _DEDUPLICATE_VALIDATORS)
+        validate_fields(self, _DEDUPLICATE_VALIDATORS)
         if self.if_deduplicated is not None and self.strategy != "until_executed":
             raise DeclarationError(
                 "Deduplicate",
@@ -95,79 +95,8 @@ def _check_window(policy: Deduplicate) -> None:
     faults.raise_errors()
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrencyScope:
-    """Limit the slots of one scope, such as a tenant, within the limit of the class (GitLab's per-tenant limits).
-
-    ``by`` is the name of a fact in the job's context (``"user"`` is ``meta.user``), or a function of the job's arguments that
-    returns a text or a number. A job without a scope is not counted. Give either ``limit``, the maximum of slots of one scope, or
-    ``max_percentage``, its share of the class's limit (0.2 is a fifth), rounded up.
-
-    Raises:
-        DeclarationError: a value is not allowed.
-    """
-
-    by: str | Callable[[Sequence[Any]], str | int | None]
-    _: KW_ONLY
-    limit: int | None = None
-    max_percentage: float | None = None
-
-    def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Reject unknown fields, and name the nearest known one."""
-        del values
-        _check_field_names(cls.__name__, fields, _CONCURRENCY_SCOPE_VALIDATORS)
-        return object.__new__(cls)
-
-    def __post_init__(self) -> None:
-        _validate_fields(self, _CONCURRENCY_SCOPE_VALIDATORS)
-        if (self.limit is None) == (self.max_percentage is None):
-            raise DeclarationError(
-                "ConcurrencyScope",
-                "needs limit or max_percentage, and not both: the maximum of slots of one scope, or its share of the limit.",
-                attribute="limit",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class DeferOnHealth:
-    """Defer jobs of this worker while a database is unhealthy (GitLab's database health signal).
-
-    While an indicator returns ``Stop``, a job is deferred for ``delay``. The delay doubles from the third deferral on, up to
-    ``max_delay``, and is reduced at random by up to a tenth, so that jobs do not all return at once. After ``max_deferrals``
-    deferrals the job runs anyway (None: no maximum). ``indicators`` names the indicators to ask; None asks all.
-    ``resolver`` returns the database and the tables for a job's arguments; when it fails, the declared ones count. An indicator
-    that does not answer defers nothing.
-
-    Raises:
-        DeclarationError: a value is not allowed.
-    """
-
-    database: str = "main"
-    _: KW_ONLY
-    tables: tuple[str, ...] = ()
-    delay: timedelta = timedelta(seconds=5)
-    max_delay: timedelta = timedelta(minutes=30)
-    max_deferrals: int | None = None
-    indicators: tuple[str, ...] | None = None
-    resolver: Callable[[tuple[Any, ...]], tuple[str, Sequence[str]]] | None = None
-
-    def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Reject unknown fields, and name the nearest known one."""
-        del values
-        _check_field_names(cls.__name__, fields, _DEFER_ON_HEALTH_VALIDATORS)
-        return object.__new__(cls)
-
-    def __post_init__(self) -> None:
-        _validate_fields(self, _DEFER_ON_HEALTH_VALIDATORS)
-        if self.max_delay < self.delay:
-            raise DeclarationError(
-                "DeferOnHealth",
-                f"max_delay = {self.max_delay} is shorter than delay = {self.delay}.",
-                attribute="max_delay",
-            )
-
-
-def _check_field_names(owner: str, fields: Iterable[str], validators: Mapping[str, Validator]) -> None:
+def check_field_names(owner: str, fields: Iterable[str], validators: Mapping[str, Validator]) -> None:
+    """Reject unknown fields, and name the nearest known one. Raises DeclarationError."""
     faults = ErrorCollector(owner)
     for name in fields:
         if name not in validators:
@@ -178,9 +107,8 @@ def _check_field_names(owner: str, fields: Iterable[str], validators: Mapping[st
     faults.raise_errors()
 
 
-def _validate_fields(
-    owner: ConcurrencyScope | Deduplicate | DeferOnHealth, validators: Mapping[str, Validator]
-) -> None:
+def validate_fields(owner: Any, validators: Mapping[str, Validator]) -> None:
+    """Replace the fields of a frozen dataclass by their normalised values. Raises DeclarationError."""
     faults = ErrorCollector(type(owner).__name__)
     for name, rule in validators.items():
         with faults.collect():
@@ -199,20 +127,4 @@ _DEDUPLICATE_VALIDATORS: Mapping[str, Validator] = {
     "max_window": validators.optional(validators.duration),
     "max_items": validators.optional(validators.integer(1)),
     "max_bytes": validators.optional(validators.integer(1, 1_000_000)),
-}
-
-_CONCURRENCY_SCOPE_VALIDATORS: Mapping[str, Validator] = {
-    "by": validators.identifier_or_callable,
-    "limit": validators.optional(validators.integer(1)),
-    "max_percentage": validators.optional(validators.fraction),
-}
-
-_DEFER_ON_HEALTH_VALIDATORS: Mapping[str, Validator] = {
-    "database": validators.identifier,
-    "tables": validators.queues,
-    "delay": validators.duration,
-    "max_delay": validators.duration,
-    "max_deferrals": validators.optional(validators.integer(1)),
-    "indicators": validators.optional(validators.identifiers),
-    "resolver": validators.optional(validators.resolver),
 }

@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.options import PRIORITIES, TRACKED
-from framework.declare.policy_options import DeferOnHealth
 from framework.types import Urgency
 
 _OWN_OPTIONS = (TRACKED.name, PRIORITIES.name)
@@ -49,7 +48,7 @@ def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, i
 def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) -> QueueFacts:
     """Return one worker's facts in plain values; ``weight`` is the effective one."""
     limit = declaration.facts.get("concurrency_limit")
-    health: DeferOnHealth | None = declaration.facts.get("defer_on_health")
+    health = declaration.facts.get("defer_on_health")
     facts: QueueFacts = {
         "name": declaration.generated_queue,
         "worker_name": declaration.wire_name,

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from framework.application_worker import ATTRIBUTES, CONSTRAINTS, ApplicationWorker
 from framework.declare import registry
 from framework.declare.attribute import hooks_of
-from framework.declare.policy_options import Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
 from framework.errors import ConfigurationError, DeclarationError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.iteration.iterable import IterableWorker
 from framework.typeguards import short_repr
 from tests.tables import each_row

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import registry
-from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
 from framework.errors import DeclarationError
+from framework.features.concurrency.attributes import ConcurrencyScope
+from framework.features.health.attributes import DeferOnHealth
 from framework.limiter import bucket
 from tests.tables import each_row
 

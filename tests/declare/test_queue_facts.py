@@ -6,7 +6,8 @@ from typing import Any
 from framework.application_worker import ApplicationWorker
 from framework.declare import queue_facts
 from framework.declare.declaration import Declaration
-from framework.declare.policy_options import Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
+from framework.features.health.attributes import DeferOnHealth
 
 
 def declare(name: str, **body: Any) -> Declaration:

@@ -12,9 +12,11 @@ from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import port, registry
 from framework.declare.declaration import Declaration
 from framework.declare.options import bulk_schedule, due_at, times_schedule
-from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
 from framework.declare.request import BulkPacing, DueTime, JobTimes
 from framework.errors import ArgumentsError, DeclarationError, PushError
+from framework.features.concurrency.attributes import ConcurrencyScope
+from framework.features.health.attributes import DeferOnHealth
 from framework.limiter import unlimited
 from tests.harness import forked
 from tests.tables import each_row

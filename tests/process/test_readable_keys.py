@@ -4,7 +4,7 @@ import pytest
 
 from framework import ApplicationWorker
 from framework.declare import registry
-from framework.declare.policy_options import ConcurrencyScope
+from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.limiter import bucket
 from framework.process.boot_warnings import warn_readable_keys
 from tests.harness import server_lines

@@ -297,7 +297,7 @@ def keyword_types(attributes: Mapping[str, Attribute]) -> str:
             annotation = _annotation(tree, one)
             fields.append(f"    {one.name}: {ast.unparse(annotation)}")
             names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
-            for module, name in _imports(tree):
+            for module, name in _sources(tree, one.owner.__module__):
                 if name in names:
                     imported[module].add(name)
     return _HEAD.format(imports=_import_lines(imported), fields="\n".join(fields))
@@ -316,8 +316,11 @@ def _annotation(tree: ast.Module, attribute: Attribute) -> ast.expr:
     raise ValueError(f"{attribute.name} has no annotation ClassVar[...]")
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _sources(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
+    """Return the names that a module imports or defines as a class, each behind the module that has it."""
     for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield module, node.name
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             yield from ((node.module, alias.name) for alias in node.names)
 

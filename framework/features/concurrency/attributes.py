@@ -1,15 +1,58 @@
 """Declare the attributes that limit the jobs of a class that run at a time."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Self
 
 from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
-from framework.declare.policy_options import ConcurrencyScope
+from framework.declare.policy_options import check_field_names, validate_fields
+from framework.declare.validators import Validator
+from framework.errors import DeclarationError
 
 _LIMITED_CAPACITY = WorkerKind(
     "perform_with_capacity", "a LimitedCapacityWorker", otherwise="declare concurrency_limit"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyScope:
+    """Limit the slots of one scope, such as a tenant, within the limit of the class (GitLab's per-tenant limits).
+
+    ``by`` is the name of a fact in the job's context (``"user"`` is ``meta.user``), or a function of the job's arguments that
+    returns a text or a number. A job without a scope is not counted. Give either ``limit``, the maximum of slots of one scope, or
+    ``max_percentage``, its share of the class's limit (0.2 is a fifth), rounded up.
+
+    Raises:
+        DeclarationError: a value is not allowed.
+    """
+
+    by: str | Callable[[Sequence[Any]], str | int | None]
+    _: KW_ONLY
+    limit: int | None = None
+    max_percentage: float | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Reject unknown fields, and name the nearest known one."""
+        del values
+        check_field_names(cls.__name__, fields, _SCOPE_VALIDATORS)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        validate_fields(self, _SCOPE_VALIDATORS)
+        if (self.limit is None) == (self.max_percentage is None):
+            raise DeclarationError(
+                "ConcurrencyScope",
+                "needs limit or max_percentage, and not both: the maximum of slots of one scope, or its share of the limit.",
+                attribute="limit",
+            )
+
+
+_SCOPE_VALIDATORS: Mapping[str, Validator] = {
+    "by": validators.identifier_or_callable,
+    "limit": validators.optional(validators.integer(1)),
+    "max_percentage": validators.optional(validators.fraction),
+}
 
 
 @attribute_group()

@@ -6,10 +6,10 @@ from typing import Final
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.declare.policy_options import DeferOnHealth
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.admission import AdmissionRequest, StagedPolicy
 from framework.feature import Late
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.health.checks import HealthChecker, HealthEvents, health_problems, log_fields
 from framework.features.health.indicator import HealthIndicator, Stop, Unknown, registered
 from framework.features.health.postgres import postgres_indicators

@@ -8,8 +8,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, cast
 
 from framework.declare.declaration import Declaration
-from framework.declare.policy_options import DeferOnHealth
 from framework.errors import ConfigurationProblem
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.health.indicator import (
     HealthIndicator,
     HealthQuery,

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import queue_facts, registry
-from framework.declare.policy_options import Deduplicate, DeferOnHealth
+from framework.declare.policy_options import Deduplicate
 from framework.declare.validators import InvalidValue
 from framework.devtools.commands import generate_queues
 from framework.devtools.commands.generate_queues import all_queues_schema
+from framework.features.health.attributes import DeferOnHealth
 from framework.settings.files import read_yaml
 from tests.tables import each_row
 

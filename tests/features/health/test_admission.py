@@ -7,9 +7,9 @@ import pytest
 
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.policy_options import DeferOnHealth
 from framework.execute.admission import AdmissionRequest
 from framework.features.health.admission import HealthPolicy, deferral_delay_s
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.health.checks import HealthChecker, HealthEvents
 from framework.features.health.indicator import Normal, NotAvailable, Stop, Unknown
 from framework.finish.outcome import Deferred

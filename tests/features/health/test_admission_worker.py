@@ -8,10 +8,10 @@ import pytest
 from framework.all_settings import load
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.policy_options import DeferOnHealth
 from framework.errors import ConfigurationError
 from framework.features.health import indicator
 from framework.features.health.admission import open_health_policy
+from framework.features.health.attributes import DeferOnHealth
 from framework.health import Normal, register
 from framework.telemetry.sentry import NoTracker
 from framework.version import install_extra

@@ -7,8 +7,8 @@ import pytest
 from framework.all_settings import load
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.policy_options import DeferOnHealth
 from framework.features.health import indicator
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.health.checks import health_problems
 from framework.health import Normal, register
 

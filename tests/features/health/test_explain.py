@@ -4,7 +4,7 @@ import pytest
 
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
-from framework.declare.policy_options import DeferOnHealth
+from framework.features.health.attributes import DeferOnHealth
 from framework.features.health.explain import describe_deferral
 
 JOB = {"class": "W", "deferred": True, "deferred_by": "database_health_check", "deferred_count": 2}
