@@ -64,7 +64,8 @@ class ScriptedServer:
                 answer = self.answer(packet)
                 if answer is CLOSE:
                     break
-                connection.sendall(answer)
+                with suppress(OSError):  # the client has closed it after an earlier answer
+                    connection.sendall(answer)
             if connection in self._open:
                 self._open.remove(connection)
 
