@@ -1,4 +1,4 @@
-"""The record of concurrency."""
+"""Define the record of concurrency."""
 
 from framework.feature import Feature, Late, LateCommand, Rights
 

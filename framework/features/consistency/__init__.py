@@ -1,4 +1,4 @@
-"""The record of consistency."""
+"""Define the record of consistency."""
 
 from framework.feature import Feature, Late
 

@@ -1,4 +1,4 @@
-"""The record of cron."""
+"""Define the record of cron."""
 
 from typing import Any
 

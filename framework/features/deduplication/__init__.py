@@ -1,4 +1,4 @@
-"""The record of deduplication."""
+"""Define the record of deduplication."""
 
 from framework.feature import Feature, Late, LateCommand, Rights
 

@@ -1,4 +1,4 @@
-"""The record of deferral."""
+"""Define the record of deferral."""
 
 from framework.feature import Feature, Late, LateCommand
 

@@ -1,4 +1,4 @@
-"""The record of encryption."""
+"""Define the record of encryption."""
 
 from framework.feature import Feature, Late, LateCommand
 

@@ -1,4 +1,4 @@
-"""The record of flags."""
+"""Define the record of flags."""
 
 from framework.feature import Feature, Late, LateCommand
 

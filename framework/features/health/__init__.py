@@ -1,4 +1,4 @@
-"""The record of health."""
+"""Define the record of health."""
 
 from framework.feature import Feature, Late
 

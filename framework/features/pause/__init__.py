@@ -1,4 +1,4 @@
-"""The record of pause."""
+"""Define the record of pause."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The record of the reliable push."""
+"""Define the record of the reliable push."""
 
 from framework.feature import Feature, Late, LateCommand
 
