@@ -1,7 +1,7 @@
 """Hold the state of the fetching of one process: its jobs in flight, the calls under way, and what stops new calls.
 
-The fetcher owns the state. Its parts change it only by the methods of this module, and every other module only reads it
-(decision 215).
+The fetcher owns the state. Its parts change it only by the methods of this module, and every other module only reads it.
+Threads ask the fetcher, which knows no thread.
 """
 
 import contextlib

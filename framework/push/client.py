@@ -40,7 +40,7 @@ from framework.wire.json import dumps, loads
 S = TypeVar("S")
 
 
-# Decision 214: one way of pushing; whether payloads are built as bytes or as dicts is a detail of the plan.
+# One way of pushing; whether payloads are built as bytes or as dicts is a detail of the plan.
 class Client:
     """Push jobs. Safe to share between threads; connects at the first write."""
 

@@ -1,4 +1,7 @@
-"""Name the sub-queues of a queue: ``NAME~KEY`` for the jobs of a key, ``NAME~LEVEL^KEY`` for those of a level (and of no key)."""
+"""Name the sub-queues of a queue: ``NAME~KEY`` for the jobs of a key, ``NAME~LEVEL^KEY`` for those of a level (and of no key).
+
+Processes fetch from the queue's own list and wait there, as thousands of lists would cost each fetch and each idle process more.
+"""
 
 import hashlib
 import re

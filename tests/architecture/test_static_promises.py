@@ -143,7 +143,7 @@ def foreign_stores(tree: ast.AST) -> Iterator[str]:
 
 
 def test_fetching_stores_no_field_of_another_class() -> None:
-    """The state of fetching changes only by its own methods (decision 215)."""
+    """The state of fetching changes only by its own methods."""
     found = {
         f"{path.name}: {stored}"
         for path in SOURCES

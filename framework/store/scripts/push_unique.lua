@@ -15,7 +15,7 @@
 --         not written again; with a key that notes the step none of its jobs is, even where a run has released its lock.
 -- The first write is one that a full server refuses, and the locks come after it: a refused push leaves no lock, although Lua does
 -- not roll back. All jobs go in one command, so that all are in or none. Most pushes have no duplicate: one EXISTS for all keys then
--- saves a read and a DEL per job, and the payloads go from ARGV into the command as they are (decision 214).
+-- saves a read and a DEL per job, and the payloads go from ARGV into the command as they are.
 local n, queue, done_key = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local before = done_key ~= '' and redis.call('GET', done_key)
 if before then return cjson.decode(before) end
