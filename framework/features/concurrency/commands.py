@@ -150,8 +150,9 @@ def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]
     changes = _Changes().of(on.read(act))
     if as_json:
         on.show(changes, as_json=True)
-    for shard, text in [] if as_json else changes.rows:
-        echo(f"{shard}: {text}")
+    else:
+        for shard, text in changes.rows:
+            echo(f"{shard}: {text}")
     on.exit_if_unanswered()
 
 
