@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, cast
@@ -338,8 +339,15 @@ class ProcessTasks:
         """The tasks that end before the last jobs do; the lease is renewed until these have been pushed back."""
 
     def start(self) -> None:
-        """Start every task, the lease first."""
+        """Start every task, the lease first.
+
+        The poller pushes due jobs, and asks for flags: they are read before it starts.
+        """
         self.lease.start()
+        # The periodic tasks try both again.
+        with suppress(RedisError, OSError):
+            self.read_pauses()
+            self._components.parts.refresh()
         for task in self.others:
             task.start()
 

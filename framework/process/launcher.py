@@ -79,10 +79,6 @@ class Launcher:
     def _run(self) -> int:
         components = self._components
         self._tasks.start()
-        # The periodic tasks try both again.
-        with contextlib.suppress(RedisError, OSError):
-            self._tasks.read_pauses()
-            components.parts.refresh()
         self._tasks.update_title()
         stop = self._start_up()
         while not (stop or self._draining or self._cannot_continue):
