@@ -60,8 +60,6 @@ class IdleProcess:
             log,
             supervisor=None,
         )
-        for part in (self.parts.process.absent, self.parts.poller._timing, self.parts.poller._transfer):
-            part._monotonic = clock
         launcher = Launcher(self.parts, SignalQueue())
         self.signals = launcher._signals
         launcher._tasks.read_pauses()
