@@ -152,3 +152,13 @@ def use_own_features(records: Iterable[Feature]) -> None:
 def features() -> tuple[Feature, ...]:
     """Return the records of all features, in the order of ``framework/features/order.py``."""
     return _ALL.load()
+
+
+def all_features() -> tuple[Feature, ...]:
+    """Return the records of all features, then those of the application."""
+    return (*features(), *_own)
+
+
+def single_part(name: Literal["locks", "protection", "fallback", "recorder"]) -> "Late[Any] | None":
+    """Return the part that one feature at most has; ``None`` if no feature has it."""
+    return next((part for one in features() if (part := getattr(one, name)) is not None), None)

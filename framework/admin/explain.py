@@ -20,7 +20,7 @@ from framework.command_line import command, remedy_command, worker_command
 from framework.declare.declaration import Declaration
 from framework.execute.admission import LOCAL_STAGES, REMOTE_STAGES
 from framework.execute.timeouts import timeout_of
-from framework.feature import features, own_features
+from framework.feature import all_features
 from framework.text import format_count, format_duration, format_times
 from framework.types import Jid, Payload
 from framework.wire import keys
@@ -115,7 +115,7 @@ class Explainer:
     def __init__(self, snapshot: ShardSnapshot, classes: KnownClasses) -> None:
         self._snapshot = snapshot
         self._readers: list[ExplainReader] = [
-            one.explain.load()(snapshot) for one in (*features(), *own_features()) if one.explain is not None
+            one.explain.load()(snapshot) for one in all_features() if one.explain is not None
         ]
         self._classes = classes
         self._timings = timings.current()

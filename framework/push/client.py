@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
-from framework.feature import Late, features, own_features
+from framework.feature import Late, all_features, single_part
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
 from framework.push.argument_checks import OversizeReporter, SizeLimiter, SizeLimits, StrictArgumentsCheck
@@ -80,10 +80,10 @@ class Client:
 
     def join_features(self) -> None:
         """Let all features take part in the pushes of this client."""
-        self._steps = [one.push.load() for one in (*features(), *own_features()) if one.push is not None]
-        deciding = next((one.locks for one in features() if one.locks is not None), None)
+        self._steps = [one.push.load() for one in all_features() if one.push is not None]
+        deciding = single_part("locks")
         self.locks = None if deciding is None else deciding.load()(self)
-        recorder = next((one.recorder for one in features() if one.recorder is not None), None)
+        recorder = single_part("recorder")
         self.recorder = None if recorder is None else self.service(recorder)
 
     @property

@@ -10,7 +10,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.options import TRACKED
 from framework.declare.request import BulkRequest, DueTime
 from framework.errors import ShardUnavailableError
-from framework.feature import features
+from framework.feature import single_part
 from framework.push.deduplication import Deduplication
 from framework.settings.base import SettingsBase
 from framework.shard.shard import Shard
@@ -154,8 +154,6 @@ NO_FALLBACK = PushFallback()
 
 def open_fallback(settings: SettingsBase, shards: Mapping[str, Shard]) -> PushFallback:
     """Return the fallback of a process with these settings. Opens no file."""
-    for feature in features():
-        if feature.fallback is not None:
-            fallback: PushFallback = feature.fallback.load()(settings, shards)
-            return fallback
-    return NO_FALLBACK
+    part = single_part("fallback")
+    fallback: PushFallback = NO_FALLBACK if part is None else part.load()(settings, shards)
+    return fallback

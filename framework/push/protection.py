@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, DueTime
 from framework.errors import ConfigurationError, ConfigurationProblem, EncryptionKeyError, MissingKeyError
-from framework.feature import features
+from framework.feature import single_part
 from framework.push.deduplication import Deduplication
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.settings.base import SettingsBase
@@ -208,8 +208,6 @@ def open_protection(settings: SettingsBase) -> PayloadProtection:
     Raises:
         ConfigurationError: an extra is not installed.
     """
-    for feature in features():
-        if feature.protection is not None:
-            protection: PayloadProtection = feature.protection.load()(settings)
-            return protection
-    return NO_PROTECTION
+    part = single_part("protection")
+    protection: PayloadProtection = NO_PROTECTION if part is None else part.load()(settings)
+    return protection

@@ -8,7 +8,7 @@ from framework.declare import queue_facts, registry
 from framework.declare.declaration import NOT_OWNED, Declaration, PerClass
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
-from framework.feature import features, own_features
+from framework.feature import all_features
 from framework.route.query import Term, WorkerAttributes, WorkerQuery, closed_vocabularies, parse, worker_attributes
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import CoreSettings, RoutingRule
@@ -279,7 +279,7 @@ def _checked_router(workers: LoadedWorkers, problems: list[ConfigurationProblem]
         )
     for declaration in workers.declarations:
         problems += router.validate(declaration)
-    for feature in (*features(), *own_features()):
+    for feature in all_features():
         if feature.problems is not None:
             problems += feature.problems.load()(workers)
     if problems:

@@ -27,7 +27,7 @@ class FirstReader(ExplainReader):
 
 def explainer(monkeypatch, *readers):
     made = tuple(Feature(name=one.__name__, explain=Late(f"{__name__}:{one.__name__}")) for one in readers)
-    monkeypatch.setattr(explain, "features", lambda: (*made, Feature(name="silent")))
+    monkeypatch.setattr(explain, "all_features", lambda: (*made, Feature(name="silent")))
     return Explainer(ShardSnapshot(None, "main"), KnownClasses())
 
 

@@ -56,7 +56,7 @@ def check_of_feature(workers):
 
 def test_problems_of_features_are_reported_with_the_others(configured, monkeypatch):
     toy = Feature(name="toy", problems=Late(f"{__name__}:check_of_feature"))
-    monkeypatch.setattr(router, "features", lambda: (toy, Feature(name="silent")))
+    monkeypatch.setattr(router, "all_features", lambda: (toy, Feature(name="silent")))
     settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
     with registry.isolated():
         with pytest.raises(ConfigurationError) as caught:
