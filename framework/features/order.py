@@ -19,6 +19,7 @@ from framework.features.isolation import ISOLATION
 from framework.features.iteration import ITERATION
 from framework.features.leases import LEASES
 from framework.features.limiters import LIMITERS
+from framework.features.observability import OBSERVABILITY
 from framework.features.pause import PAUSE
 from framework.features.profiling import PROFILING
 from framework.features.reliable_push import RELIABLE_PUSH
@@ -55,4 +56,5 @@ FEATURES: tuple[Feature, ...] = (
     ISOLATION,
     ITERATION,
     STATUS,
+    OBSERVABILITY,
 )
