@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
-    from framework.admin.job_record import JobRecord
+    from framework.admin.job_record import JobCriteria, JobRecord
     from framework.admin.job_set import (
         BulkResult,
         JobEntry,
@@ -83,6 +83,7 @@ __all__ = [
     "HeldPlace",
     "HeldRecord",
     "HeldSet",
+    "JobCriteria",
     "JobEntry",
     "JobIteration",
     "JobProfile",
@@ -162,6 +163,7 @@ _MODULES = {
     "HeldPlace": "held_set",
     "HeldRecord": "held_set",
     "HeldSet": "held_set",
+    "JobCriteria": "job_record",
     "JobEntry": "job_set",
     "JobIteration": "features.iteration.admin",
     "JobProfile": "features.profiling.admin",

@@ -17,6 +17,7 @@ from framework.async_twin import async_items
 from framework.errors import ReadOnlyError, ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.shard.shards import answering
 from framework.typeguards import is_text, short_repr
 
 T = TypeVar("T")
@@ -94,6 +95,16 @@ def chosen_shards(shard: str | None) -> list[Shard]:
     return [shards[shard]] if shard is not None else [shards[name] for name in sorted(shards)]
 
 
+def answering_shards(shard: str | None) -> Iterator[tuple[Shard, ShardUnavailableError | None]]:
+    """Yield the chosen shards, each with the error of one that does not answer within a second.
+
+    All are asked at the same time, and those that answer late come last. A shard that is the only one is not asked: it may be slow.
+    Raises as ``chosen_shards``.
+    """
+    chosen = chosen_shards(shard)
+    return answering(chosen) if len(chosen) > 1 else iter([(one, None) for one in chosen])
+
+
 def deadline_of(time_limit: timedelta | float | None) -> float:
     """Return when an action with this time limit stops, by the monotonic clock; ``None`` is no limit."""
     if time_limit is None:
@@ -102,21 +113,30 @@ def deadline_of(time_limit: timedelta | float | None) -> float:
 
 
 def ask(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
-    """Run the step on the shard of that name, or on each shard in turn: one that does not answer does not stop the others.
+    """Run the step on the shard of that name, or on each shard in turn: one that does not answer costs the others a second.
 
     Raises:
         ShardUnavailableError: no shard answers.
         UnknownShardError: the configuration has no such shard.
         ConfigurationError: the configuration is invalid.
     """
+    answers = run_on_each(shard, step)
+    if not answers.by_shard:
+        raise next(iter(answers.unanswered.values()))
+    return answers
+
+
+def run_on_each(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
+    """Run the step as ``ask``; return the errors also when no shard answers."""
     answers = Answers[T]()
-    for one in chosen_shards(shard):
+    for one, late in answering_shards(shard):
+        if late is not None:
+            answers.unanswered[one.name] = late
+            continue
         try:
             answers.by_shard[one.name] = step(one)
         except (RedisError, OSError) as error:
             answers.unanswered[one.name] = unavailable_error(one.name, one.endpoint, error)
-    if not answers.by_shard:
-        raise next(iter(answers.unanswered.values()))
     return answers
 
 
@@ -150,9 +170,11 @@ def iterate(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Iterator
         ConfigurationError: the configuration is invalid.
     """
     failed: ShardUnavailableError | None = None
-    for one in chosen_shards(shard):
+    for one, late in answering_shards(shard):
+        failed = failed or late
         try:
-            yield from step(one)
+            if late is None:
+                yield from step(one)
         except (RedisError, OSError) as error:
             failed = failed or unavailable_error(one.name, one.endpoint, error)
     if failed is not None:

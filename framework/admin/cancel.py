@@ -6,19 +6,18 @@ and a second call goes on; a job that moves meanwhile is found at its next place
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
 
 from framework.admin import port
-from framework.admin.access import TIME_LIMIT_S, check_writable, chosen_shards, deadline_of
+from framework.admin.access import TIME_LIMIT_S, check_writable, deadline_of, run_on_each
 from framework.admin.entries import JobSetKind
 from framework.admin.held_set import HeldEnd, purge
-from framework.admin.job_record import JobFilter, JobRecord, job_filter
+from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
 from framework.admin.search import JobLocation, JobStore, list_job_stores, search_lists, search_records
 from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import OnProgress, ignore_progress
@@ -26,7 +25,6 @@ from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.finish.endings import CANCELLED_JOBS
 from framework.settings.model import CoreSettings
-from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import MARK_CANCELLED
@@ -67,36 +65,31 @@ class CancelResult:
 
 def cancel_jobs(
     *,
-    cls: str | type | None = None,
-    queue: str | None = None,
-    tag: str | None = None,
-    context: Mapping[str, object] | None = None,
-    older_than: timedelta | float | None = None,
     shard: str | None = None,
     time_limit: timedelta | float | None = TIME_LIMIT_S,
+    **criteria: Unpack[JobCriteria],
 ) -> CancelResult:
     """Cancel every job that matches, in bounded steps, until ``time_limit``; return what was done. May be called again.
 
-    ``cls`` is a wire name or a worker class; ``context`` has fields as ``{"tenant": "acme"}``; ``older_than`` counts from the push,
-    the last failure, or the start of the hold. Jobs that are pushed meanwhile may be missed. ``framework.cancel`` is for one job.
+    ``JobCriteria`` explains the criteria. Jobs that are pushed meanwhile may be missed. ``framework.cancel`` is for one job.
 
     Raises:
-        TypeError, ValueError: there is no criterion, or one is empty or of a wrong type.
+        TypeError, ValueError: there is no criterion, or one is unknown, empty or of a wrong type.
         ReadOnlyError: inside of a ``read_only`` block.
         UnknownShardError: the configuration has no such shard.
     """
     check_writable("cancel_jobs()")
-    wanted = job_filter(cls=cls, queue=queue, tag=tag, context=context, older_than=older_than)
+    wanted = job_filter(**criteria)
     if not wanted:
         raise ValueError("cancel_jobs(): give a criterion, such as cls=...: without one it would cancel every job")
     deadline = deadline_of(time_limit)
-    result = CancelResult()
-    for home in chosen_shards(shard):
-        try:
-            result.add(cancel_on_shard(home, wanted, port.current().settings, deadline, ignore_progress))
-        except (RedisError, OSError) as error:
-            result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
-            result.completed = False
+    quota, settings = JobQuota(wanted), port.current().settings
+    answers = run_on_each(
+        shard, lambda home: cancel_on_shard(home, wanted, settings, deadline, ignore_progress, quota=quota)
+    )
+    result = CancelResult(completed=not answers.unanswered, unanswered=answers.unanswered)
+    for done in answers.by_shard.values():
+        result.add(done)
     return result
 
 
@@ -110,10 +103,11 @@ def cancel_on_shard(
     deadline: float,
     on_progress: OnProgress,
     *,
+    quota: JobQuota,
     dry_run: bool = False,
 ) -> CancelResult:
     """Cancel the matching jobs of one shard until ``deadline`` (monotonic clock). Raises redis errors; what is done stays."""
-    one = _Cancellation(shard, wanted, settings, deadline, on_progress, dry_run=dry_run)
+    one = _Cancellation(shard, wanted, settings, deadline, on_progress, quota=quota, dry_run=dry_run)
     try:
         one.run()
     except _TimeIsUp:
@@ -130,6 +124,7 @@ class _Cancellation:
         deadline: float,
         on_progress: OnProgress,
         *,
+        quota: JobQuota,
         dry_run: bool,
     ) -> None:
         self.result = CancelResult()
@@ -139,6 +134,7 @@ class _Cancellation:
         self._settings = settings
         self._deadline = deadline
         self._on_progress = on_progress
+        self._quota = quota
         self._dry_run = dry_run
         self._marked = set[Jid]()
 
@@ -163,11 +159,11 @@ class _Cancellation:
     def _end_set(self, kind: JobSetKind) -> None:
         jobs = ShardJobSet(self._shard, kind, self._settings)
         if self._dry_run:
-            count = sum(1 for _ in jobs.matching(self._wanted, self._on_progress))
+            count = sum(1 for _ in self._quota.of(jobs.matching(self._wanted, self._on_progress)))
             self.result.matched += count
             self.result.ended += count
             return
-        done = jobs.act_on_matching(self._wanted, "cancel", self._deadline, self._on_progress)
+        done = jobs.act_on_matching(self._wanted, "cancel", self._deadline, self._on_progress, quota=self._quota)
         self.result.matched += done.matched
         self.result.ended += done.done
         self.result.scanned += done.scanned
@@ -185,6 +181,7 @@ class _Cancellation:
             sizes,
             self._deadline,
             self._on_progress,
+            quota=self._quota,
             dry_run=self._dry_run,
             end=_CANCELLED,
         )
@@ -204,7 +201,7 @@ class _Cancellation:
         self._on_progress(key, self.result.scanned)
 
     def _mark(self, found: Iterable[JobLocation], now: float) -> None:
-        for part in _parts(self._jids(found, now)):
+        for part in _parts(self._quota.of(self._jids(found, now))):
             self._check_time()
             self._marked.update(part)
             self.result.matched += len(part)

@@ -5,32 +5,30 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import redis
-from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import (
     TIME_LIMIT_S,
     Listing,
     check_writable,
-    chosen_shards,
     collect,
     deadline_of,
     iterate,
     raise_first,
+    run_on_each,
     sum_of,
 )
 from framework.admin.held_jobs import HeldKind, held_keys, measure_held
-from framework.admin.job_record import JobFilter, JobRecord, job_filter
+from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
 from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
 from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import ShardUnavailableError
 from framework.execute.admission import assign_free_slots
 from framework.settings.model import SizeLimitSettings
-from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import DROP_HELD
@@ -98,25 +96,29 @@ def purge(
     deadline: float,
     on_progress: OnProgress,
     *,
+    quota: JobQuota,
     dry_run: bool,
     end: HeldEnd = DROPPED,
 ) -> PurgeResult:
-    """Drop every held job that matches; the limits of these jobs then give their free slots to others.
+    """Drop every held job that matches, as many as the quota has; the limits of these jobs then give their free slots to others.
 
     It works page by page until ``deadline`` (monotonic clock); jobs that arrive meanwhile may be missed. A job that is
     released before its turn runs. The lock of a dropped job is released, and its status becomes ``discarded``. Raises
     redis errors; jobs dropped until then are gone. ``end`` is the state and the counter of the dropped jobs.
     """
     result, limits = PurgeResult(), set[str]()
-    for store, scanned, found in held_records(shard, wanted, sizes, on_progress):
+    for store, scanned, matching in held_records(shard, wanted, sizes, on_progress):
         if time.monotonic() >= deadline:
             result.completed = False
             break
+        found = list(quota.of(matching))
         result.scanned += scanned
         result.matched += len(found)
         if found and not dry_run:
             result.dropped += sum(_drop(shard.client, store, found, end))
             limits |= {store.name} if store.kind == "waiting" else set()
+        if quota.is_used_up:
+            break
     for name in sorted(limits):
         assign_free_slots(shard.client, name)
     return result
@@ -174,7 +176,7 @@ class MatchingHeldJobs:
 
     def __iter__(self) -> Iterator[HeldRecord]:
         """Yield the jobs, place by place. Raises ShardUnavailableError after the last one if a shard did not answer."""
-        return iterate(self._shard, lambda home: _records(home, self._wanted))
+        return JobQuota(self._wanted).of(iterate(self._shard, lambda home: _records(home, self._wanted)))
 
     def __aiter__(self) -> AsyncIterator[HeldRecord]:
         """Yield as a loop without ``async``, without blocking the event loop."""
@@ -186,7 +188,8 @@ class MatchingHeldJobs:
         Raises:
             ShardUnavailableError: a shard does not answer, so the number would be incomplete.
         """
-        return sum_of(self._shard, lambda home: sum(1 for _ in _records(home, self._wanted)))
+        quota = JobQuota(self._wanted)
+        return sum_of(self._shard, lambda home: sum(1 for _ in quota.of(_records(home, self._wanted))))
 
     def delete(self, *, time_limit: timedelta | float | None = TIME_LIMIT_S) -> DropResult:
         """Delete the jobs: they never run. When the time limit ends the call, call it again.
@@ -196,20 +199,19 @@ class MatchingHeldJobs:
         """
         check_writable(f"{type(self).__name__}.delete()")
         deadline = deadline_of(time_limit)
-        result = DropResult()
-        for home in chosen_shards(self._shard):
-            sizes = port.current().settings.size_limit
-            try:
-                done = purge(home, self._wanted, sizes, deadline, ignore_progress, dry_run=False)
-            except (RedisError, OSError) as error:
-                result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
-                result.completed = False
-                continue
-            result.matched += done.matched
-            result.done += done.dropped
-            result.scanned += done.scanned
-            result.completed = result.completed and done.completed
-        return result
+        quota, sizes = JobQuota(self._wanted), port.current().settings.size_limit
+        answers = run_on_each(
+            self._shard,
+            lambda home: purge(home, self._wanted, sizes, deadline, ignore_progress, quota=quota, dry_run=False),
+        )
+        done = answers.by_shard.values()
+        return DropResult(
+            sum(one.matched for one in done),
+            sum(one.dropped for one in done),
+            sum(one.scanned for one in done),
+            not answers.unanswered and all(one.completed for one in done),
+            answers.unanswered,
+        )
 
     acount = async_twin(count)
     adelete = async_twin(delete)
@@ -265,23 +267,13 @@ class HeldSet(MatchingHeldJobs):
             raise_first(found.unanswered)
         return found[0] if found else None
 
-    def where(
-        self,
-        *,
-        cls: str | type | None = None,
-        queue: str | None = None,
-        tag: str | None = None,
-        context: Mapping[str, object] | None = None,
-        older_than: timedelta | float | None = None,
-    ) -> MatchingHeldJobs:
-        """Return the jobs that match every criterion; ``older_than`` counts from the start of the hold. The others are those of
-        ``JobSet.where``.
+    def where(self, **criteria: Unpack[JobCriteria]) -> MatchingHeldJobs:
+        """Return the jobs that match every criterion, as ``JobSet.where``.
 
         Raises:
-            TypeError, ValueError: a criterion is empty, or of a wrong type.
+            TypeError, ValueError: a criterion is unknown, empty, or of a wrong type.
         """
-        wanted = job_filter(cls=cls, queue=queue, tag=tag, context=context, older_than=older_than)
-        return MatchingHeldJobs(self._shard, wanted)
+        return MatchingHeldJobs(self._shard, job_filter(**criteria))
 
     aplaces = async_twin(places)
     aindexed_places = async_twin(indexed_places)

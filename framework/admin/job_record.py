@@ -1,22 +1,26 @@
 """Show one job of a queue or a set, whichever program wrote it, malformed payloads too; and select jobs by their payloads."""
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from framework.errors import PayloadError
 from framework.settings.model import SizeLimitSettings
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
-from framework.text import decode_escaped
+from framework.text import decode_escaped, did_you_mean
 from framework.typeguards import short_repr
 from framework.types import Jid, Payload
 from framework.wire.compress import decompress_arguments, unpack_backtrace
 from framework.wire.job import decode, timestamp, whole_number
 from framework.wire.json import dumps, loads_object
 from framework.wire.protected import ENCRYPTED, HIDDEN, hidden_arguments, is_protected
+
+T = TypeVar("T")
 
 _ACTIVE_JOB_WRAPPERS = (
     "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper",
@@ -190,6 +194,12 @@ class JobFilter:
     """A part of the payload as it is stored; ``*`` stands for any characters."""
     jids: frozenset[Jid] = frozenset()
     """The ids of the jobs; any for none."""
+    excluded: tuple["JobFilter", ...] = ()
+    """A job that matches one of these does not match."""
+    percent: float = 100.0
+    """The share of the jobs that match, by their ids: the same jobs at every call, and more of them for a larger share."""
+    count: int = 0
+    """The most jobs of one call, on all its shards together; 0 for any number. A ``JobQuota`` counts them."""
 
     def __bool__(self) -> bool:
         return self != JobFilter()
@@ -198,7 +208,10 @@ class JobFilter:
         named = {"class": self.cls, "queue": self.queue, "error": self.error, "tag": self.tag, "text": self.text}
         facts = [f"{name}={value}" for name, value in named.items() if value]
         facts += [f"{name}={value}" for name, value in self.context.items()]
-        return ", ".join([*facts, *([f"older than {self.older_than_s:g} s"] if self.older_than_s else [])])
+        facts += [f"older than {self.older_than_s:g} s"] if self.older_than_s else []
+        facts += [f"not {one}" for one in self.excluded]
+        facts += [f"{self.percent:g} % of the ids"] if self.percent < 100 else []
+        return ", ".join([*facts, *([f"at most {self.count:,}"] if self.count else [])])
 
     @property
     def needle(self) -> bytes | None:
@@ -230,11 +243,17 @@ class JobFilter:
             and all(_fact(payload, name) == value for name, value in self.context.items())
             and (not self.older_than_s or (since is not None and now - since > self.older_than_s))
             and (not self.text or self._matches_text(record.data))
+            and not any(one.matches(record, since, now) for one in self.excluded)
+            and (self.percent >= 100 or self._has_share(record))
         )
 
     def _matches_error(self, record: JobRecord) -> bool:
         name = record.error_class
         return self.error == name or self.error == re.split(r"::|\.", name)[-1] or self.error in record.error_message
+
+    def _has_share(self, record: JobRecord) -> bool:
+        name = record.jid.encode(errors="surrogatepass") or record.data
+        return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) / 2**64 * 100 < self.percent
 
     def _matches_text(self, data: bytes) -> bool:
         at = 0
@@ -246,32 +265,94 @@ class JobFilter:
         return True
 
 
-def job_filter(
-    *,
-    cls: str | type | None = None,
-    queue: str | None = None,
-    error: str | type | None = None,
-    tag: str | None = None,
-    context: Mapping[str, object] | None = None,
-    older_than: timedelta | float | None = None,
-) -> JobFilter:
-    """Return the filter of these criteria.
+class JobQuota:
+    """The jobs that a call may still take, on all its shards together."""
+
+    def __init__(self, wanted: JobFilter) -> None:
+        self._left = wanted.count or None
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the call has taken as many jobs as it may."""
+        return self._left == 0
+
+    def of(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items that may be taken; it reads no further one."""
+        for item in islice(items, self._left):
+            self._left = None if self._left is None else self._left - 1
+            yield item
+
+
+class JobCriteria(TypedDict, total=False):
+    """The criteria of ``where``: a job matches if it matches all of them."""
+
+    cls: str | type | None
+    """A wire name, or a worker class."""
+    queue: str | None
+    error: str | type | None
+    """The class of an error, or a part of its message."""
+    tag: str | None
+    context: Mapping[str, object] | None
+    """Fields of the context, as ``{"user": "ann"}``."""
+    older_than: timedelta | float | None
+    """The time since the end of a dead or interrupted job, the last failure of a failed one, the push of a scheduled one, or the
+    start of the hold of a held one. A number is seconds.
+    """
+    not_cls: str | type | Sequence[str | type] | None
+    """Classes whose jobs do not match; the other criteria with ``not_`` are like it."""
+    not_queue: str | Sequence[str] | None
+    not_error: str | type | Sequence[str | type] | None
+    not_tag: str | Sequence[str] | None
+    percent: float | None
+    """The share of the matching jobs, chosen by their ids: the same jobs at every call, and more of them for a larger share."""
+    count: int | None
+    """The most jobs of one call, in no order."""
+
+
+_CRITERIA = frozenset(JobCriteria.__annotations__)
+
+
+def job_filter(**criteria: Unpack[JobCriteria]) -> JobFilter:
+    """Return the filter of these criteria; ``None`` is no criterion.
 
     Raises:
-        TypeError, ValueError: a criterion is empty, or of a wrong type.
+        TypeError, ValueError: a criterion is unknown, empty, or of a wrong type.
     """
+    for name in criteria.keys() - _CRITERIA:
+        raise TypeError(
+            f"{name} is no criterion{did_you_mean(name, _CRITERIA)}: there are {', '.join(sorted(_CRITERIA))}"
+        )
+    older_than, percent, count = criteria.get("older_than"), criteria.get("percent"), criteria.get("count")
     if isinstance(older_than, timedelta):
         older_than = older_than.total_seconds()
     if older_than is not None and not older_than > 0:
         raise ValueError(f"older_than={short_repr(older_than)}: give a timedelta or a number of seconds above 0")
+    if percent is not None and not 0 < percent <= 100:
+        raise ValueError(f"percent={short_repr(percent)}: give a number above 0, at most 100")
+    if count is not None and not count > 0:
+        raise ValueError(f"count={short_repr(count)}: give a whole number above 0")
     return JobFilter(
-        _name("cls", cls),
-        _name("queue", queue),
-        _name("error", error),
-        _name("tag", tag),
-        {_name("context", name): _as_text(value) for name, value in (context or {}).items()},
+        _name("cls", criteria.get("cls")),
+        _name("queue", criteria.get("queue")),
+        _name("error", criteria.get("error")),
+        _name("tag", criteria.get("tag")),
+        {_name("context", name): _as_text(value) for name, value in (criteria.get("context") or {}).items()},
         older_than or 0.0,
+        excluded=(
+            *(JobFilter(cls=one) for one in _names("not_cls", criteria.get("not_cls"))),
+            *(JobFilter(queue=one) for one in _names("not_queue", criteria.get("not_queue"))),
+            *(JobFilter(error=one) for one in _names("not_error", criteria.get("not_error"))),
+            *(JobFilter(tag=one) for one in _names("not_tag", criteria.get("not_tag"))),
+        ),
+        percent=100.0 if percent is None else percent,
+        count=count or 0,
     )
+
+
+def _names(criterion: str, value: object) -> Iterator[str]:
+    several = isinstance(value, list | tuple | set | frozenset)
+    values: Iterable[object] = cast("Iterable[object]", value) if several else (value,)
+    return filter(None, (_name(criterion, one) for one in values))
 
 
 def _name(criterion: str, value: object) -> str:

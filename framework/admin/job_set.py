@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import (
     TIME_LIMIT_S,
+    answering_shards,
     check_writable,
-    chosen_shards,
     collect,
     deadline_of,
     iterate,
@@ -20,7 +20,7 @@ from framework.admin.access import (
     sum_of,
 )
 from framework.admin.entries import ACTIONS, EntryAction, EntryOutcome, JobSetKind
-from framework.admin.job_record import JobFilter, job_filter
+from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, job_filter
 from framework.admin.shard_job_set import SetRecord, ShardJobSet, ShardResult
 from framework.admin.statistics import ignore_progress
 from framework.async_twin import async_items, async_twin
@@ -153,12 +153,13 @@ class MatchingJobs:
 
     def __iter__(self) -> Iterator[JobEntry]:
         """Yield the jobs in no order. Raises ShardUnavailableError after the last one if a shard did not answer."""
-        return iterate(
+        found = iterate(
             self._shard,
             lambda home: (
                 JobEntry(home, one) for one in _opened(home, self._kind).matching(self._wanted, ignore_progress)
             ),
         )
+        return JobQuota(self._wanted).of(found)
 
     def __aiter__(self) -> AsyncIterator[JobEntry]:
         """Yield as a loop without ``async``, without blocking the event loop."""
@@ -170,9 +171,12 @@ class MatchingJobs:
         Raises:
             ShardUnavailableError: a shard does not answer, so the number would be incomplete.
         """
-        return sum_of(
-            self._shard, lambda home: sum(1 for _ in _opened(home, self._kind).matching(self._wanted, ignore_progress))
-        )
+        quota = JobQuota(self._wanted)
+
+        def count(home: Shard) -> int:
+            return sum(1 for _ in quota.of(_opened(home, self._kind).matching(self._wanted, ignore_progress)))
+
+        return sum_of(self._shard, count)
 
     def retry(self, *, time_limit: timedelta | float | None = TIME_LIMIT_S, resume: str = "") -> BulkResult:
         """Move the jobs to their queues, as ``JobEntry.retry``.
@@ -220,13 +224,17 @@ class MatchingJobs:
         _check_action(self._kind, action, type(self).__name__)
         deadline = deadline_of(time_limit)
         cursors = resume_cursors(resume, port.current().shards)
-        result = BulkResult()
-        for home in chosen_shards(self._shard):
-            if not resume or home.name in cursors:
+        result, quota = BulkResult(), JobQuota(self._wanted)
+        for home, late in answering_shards(self._shard):
+            if resume and home.name not in cursors:
+                continue
+            cursor = cursors.get(home.name, 0)
+            done = ShardResult(cursor=cursor, failure=late)
+            if late is None:
                 done = _opened(home, self._kind).act_on_matching(
-                    self._wanted, action, deadline, ignore_progress, cursor=cursors.get(home.name, 0), at=at
+                    self._wanted, action, deadline, ignore_progress, quota=quota, cursor=cursor, at=at
                 )
-                result.add(home.name, done)
+            result.add(home.name, done)
         return result
 
 
@@ -291,27 +299,13 @@ class JobSet:
             )
         return MatchingJobs(self.kind, self.shard, JobFilter(text=match))
 
-    def where(
-        self,
-        *,
-        cls: str | type | None = None,
-        queue: str | None = None,
-        error: str | type | None = None,
-        tag: str | None = None,
-        context: Mapping[str, object] | None = None,
-        older_than: timedelta | float | None = None,
-    ) -> MatchingJobs:
-        """Return the jobs that match every criterion; all jobs without one.
-
-        ``cls`` is a wire name or a worker class; ``error`` an error's class, or a part of its message; ``context`` has fields as
-        ``{"user": "ann"}``; ``older_than`` counts from the end of a dead or interrupted job, the last failure of a failed one,
-        the push of a scheduled one.
+    def where(self, **criteria: Unpack[JobCriteria]) -> MatchingJobs:
+        """Return the jobs that match every criterion; all jobs without one. ``JobCriteria`` explains each.
 
         Raises:
-            TypeError, ValueError: a criterion is empty, or of a wrong type.
+            TypeError, ValueError: a criterion is unknown, empty, or of a wrong type.
         """
-        wanted = job_filter(cls=cls, queue=queue, error=error, tag=tag, context=context, older_than=older_than)
-        return MatchingJobs(self.kind, self.shard, wanted)
+        return MatchingJobs(self.kind, self.shard, job_filter(**criteria))
 
     afind = async_twin(find)
 

@@ -17,7 +17,7 @@ from framework.admin.entries import (
     ordered_entries,
     slices,
 )
-from framework.admin.job_record import JobFilter, JobRecord
+from framework.admin.job_record import JobFilter, JobQuota, JobRecord
 from framework.admin.search import ScanPage, scan_from
 from framework.admin.statistics import OnProgress
 from framework.errors import ShardUnavailableError
@@ -142,10 +142,11 @@ class ShardJobSet:
         deadline: float,
         on_progress: OnProgress,
         *,
+        quota: JobQuota,
         cursor: int = 0,
         at: object = None,
     ) -> ShardResult:
-        """Carry out the action on each matching job, until ``deadline`` (monotonic clock); return what was done.
+        """Carry out the action on each matching job of the quota, until ``deadline`` (monotonic clock); return what was done.
 
         Redis errors end it: they are in the result, which says how far it came. Raises ArgumentsError as ``act_on``.
         """
@@ -162,9 +163,10 @@ class ShardJobSet:
                 matching = list(self._matches(page, wanted, now))
                 found = [one for one in matching if not one.jid or one.jid not in taken]
                 result.skip(len(matching) - len(found))
-                for part in slices([one.data for one in found]):
+                for whole in slices([one.data for one in found]):
                     if time.monotonic() >= deadline:
                         return result
+                    part = list(quota.of(whole))
                     slice_jobs = len(part)
                     result.matched += slice_jobs
                     for acted in act(self._client, terms, part):
@@ -172,6 +174,8 @@ class ShardJobSet:
                     slice_jobs = 0
                 if action in TO_QUEUE:
                     taken.update(one.jid for one in found)
+                if quota.is_used_up:
+                    break
                 result.cursor = following
                 if following and time.monotonic() >= deadline:
                     return result

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from framework import active_job
 from framework.admin.cancel import CancelResult, cancel_on_shard
 from framework.admin.entries import EntryAction, EntryOutcome, JobSetKind
-from framework.admin.job_record import JobFilter
+from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.job_set import join_resume, refusal_text, resume_cursors
 from framework.admin.shard_job_set import ShardJobSet, ShardResult
 from framework.all_settings import load
@@ -24,7 +24,7 @@ from framework.declare import registry
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.process.record import unserved_queues
 from framework.shard.shard import Shard
-from framework.terminal.jobs import filter_options, read_filter, refuse_absent_class
+from framework.terminal.jobs import bulk_filter_options, read_filter, refuse_absent_class
 from framework.terminal.options import (
     ChoiceOption,
     DurationOption,
@@ -89,7 +89,7 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
         if verb.default
         else "Act on jobs of this set. Default for ids: every set.",
     )
-    @filter_options
+    @bulk_filter_options
     @click.option("--all", "everything", is_flag=True, help="Select every job of the set.")
     @time_limit_option
     @click.option(
@@ -192,7 +192,8 @@ class _Bulk:
 
     def run(self, budget_s: float, *, dry_run: bool, yes: bool, as_json: bool) -> None:
         if dry_run or not yes:
-            counts = dict(self._on.each(self._count))
+            quota = JobQuota(self._wanted)
+            counts = dict(self._on.each(lambda shard: self._count(shard, quota)))
             total = sum(counts.values())
             if dry_run:
                 self._report(
@@ -210,24 +211,24 @@ class _Bulk:
                 self._on.note_unanswered(name, result.failure)
         self._report(results, as_json=as_json)
 
-    def _count(self, shard: Shard) -> int:
+    def _count(self, shard: Shard, quota: JobQuota) -> int:
         jobs = ShardJobSet(shard, self._kind, self._on.settings)
-        return sum(1 for _ in jobs.matching(self._wanted, progress_reporter(shard.name)))
+        return sum(1 for _ in quota.of(jobs.matching(self._wanted, progress_reporter(shard.name))))
 
     def _question(self, total: int) -> str:
         criteria = f" with {self._wanted}" if self._wanted else ""
         return f"{self._verb.name.capitalize()} {format_count(total, 'job')} in {self._kind}{criteria}?"
 
     def _step(self, deadline: float) -> Callable[[Shard], ShardResult]:
-        action = self._verb.actions[self._kind]
+        action, quota = self._verb.actions[self._kind], JobQuota(self._wanted)
 
         def step(shard: Shard) -> ShardResult:
             if self._cursors and shard.name not in self._cursors:
                 # The earlier call has scanned this shard to the end.
                 return ShardResult(completed=True)
             jobs = ShardJobSet(shard, self._kind, self._on.settings)
-            report = progress_reporter(shard.name)
-            return jobs.act_on_matching(self._wanted, action, deadline, report, cursor=self._cursors.get(shard.name, 0))
+            report, cursor = progress_reporter(shard.name), self._cursors.get(shard.name, 0)
+            return jobs.act_on_matching(self._wanted, action, deadline, report, quota=quota, cursor=cursor)
 
         return step
 
@@ -312,7 +313,7 @@ _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
 
 @click.command("cancel")
 @click.argument("jids", nargs=-1, metavar="[JID]...")
-@filter_options
+@bulk_filter_options
 @time_limit_option
 @dry_run_option
 @yes_option
@@ -358,11 +359,11 @@ def cancel(
 
 
 def _cancel(on: ShardCommand, wanted: JobFilter, budget_s: float, *, dry_run: bool) -> Mapping[str, CancelResult]:
-    deadline = time.monotonic() + budget_s
+    deadline, quota = time.monotonic() + budget_s, JobQuota(wanted)
 
     def step(shard: Shard) -> CancelResult:
         progress = progress_reporter(shard.name)
-        return cancel_on_shard(shard, wanted, on.settings, deadline, progress, dry_run=dry_run)
+        return cancel_on_shard(shard, wanted, on.settings, deadline, progress, quota=quota, dry_run=dry_run)
 
     return dict(on.each(step))
 

@@ -4,14 +4,14 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.admin.held_set import PurgeResult, purge
 from framework.admin.job_queue import unknown_queue_message
-from framework.admin.job_record import JobFilter
+from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.process_list import read_running
 from framework.admin.queue_actions import clear_queue, pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
@@ -20,8 +20,8 @@ from framework.command_line import EXIT_FAILED, command
 from framework.errors import UnknownNameError
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
-from framework.telemetry.context import META_PREFIX
 from framework.terminal.groups import DefaultShowGroup
+from framework.terminal.jobs import bulk_filter_options, read_filter
 from framework.terminal.options import (
     DURATION_HELP,
     REASON_HELP,
@@ -243,12 +243,7 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
 
 
 @held.command("drop")
-@click.option("--class", "worker", metavar="NAME", help="Drop only jobs of this class.")
-@click.option("--user", metavar="VALUE", help="Drop only jobs with this meta.user.")
-@click.option("--project", metavar="VALUE", help="Drop only jobs with this meta.project.")
-@click.option(
-    "--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Drop only jobs with this meta.NAME. Repeatable."
-)
+@bulk_filter_options
 @time_limit_option
 @dry_run_option
 @yes_option
@@ -258,39 +253,36 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
 @reports_errors
 def drop_held(
     *,
-    worker: str | None,
-    user: str | None,
-    project: str | None,
-    meta: Sequence[str],
     budget_s: float,
     dry_run: bool,
     yes: bool,
     modules: Sequence[str],
     names: Sequence[str],
     as_json: bool,
+    **criteria: Any,
 ) -> None:
     """Drop held jobs without running them.
 
-    A job is dropped when it matches every option: its class, and fields of its context.
+    A job is dropped when it matches every option. The command shows their number and asks.
 
     Status 1: the time limit ended before every held job was scanned (run it again), or a shard does not answer.
     """
-    wanted = _drop_filter(worker, user, project, meta)
-    if not dry_run:
-        criteria = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        confirm(f"Drop every held job with {criteria}? Dropped jobs never run.", yes=yes)
+    wanted = read_filter(criteria)
+    if not wanted:
+        raise click.UsageError("Give options that select jobs: the command drops those that match all of them.")
     on = ShardCommand(names)
-    deadline = time.monotonic() + budget_s
-    context = {name: value for name, value in wanted.items() if name != "class"}
-    chosen, sizes = JobFilter(cls=worker or "", context=context), on.settings.size_limit
-
-    def drop(shard: Shard) -> PurgeResult:
-        return purge(shard, chosen, sizes, deadline, progress_reporter(shard.name), dry_run=dry_run)
-
-    done = list(on.each(drop))
+    if not (dry_run or yes):
+        total = sum(one.matched for _, one in _purge(on, wanted, budget_s, dry_run=True))
+        if total:
+            confirm(f"Drop {format_count(total, 'held job')} with {wanted}? They never run.", yes=False)
+    done = _purge(on, wanted, budget_s, dry_run=dry_run)
     if as_json:
         on.print_json(
-            {"wanted": wanted, "dry_run": dry_run, "purged": [{"shard": shard, **asdict(one)} for shard, one in done]}
+            {
+                "wanted": str(wanted),
+                "dry_run": dry_run,
+                "purged": [{"shard": shard, **asdict(one)} for shard, one in done],
+            }
         )
     else:
         rows = [
@@ -299,25 +291,20 @@ def drop_held(
         ]
         on.print_table(("SHARD", "MATCHING", "DROPPED", "COMPLETED"), rows, "")
     on.exit_unless(all(one.completed for _, one in done))
-    if worker is not None and not any(one.matched for _, one in done):
+    if wanted.cls and not any(one.matched for _, one in done):
         held_now = on.each(lambda shard: {place.name for place in list_held_stores(shard.client)})
-        if not any(worker in names_there for _, names_there in held_now):
-            refuse_unknown_class(worker, modules)
+        if not any(wanted.cls in names_there for _, names_there in held_now):
+            refuse_unknown_class(wanted.cls, modules)
 
 
-def _drop_filter(worker: str | None, user: str | None, project: str | None, meta: Sequence[str]) -> dict[str, str]:
-    named = {"class": worker, "meta.user": user, "meta.project": project}
-    wanted = {name: value for name, value in named.items() if value is not None}
-    for fact in meta:
-        name, equals, value = fact.partition("=")
-        if not (name and equals):
-            raise click.UsageError(f"--meta {fact!r}: write NAME=VALUE, such as --meta caller_id=GET:/orders")
-        wanted[META_PREFIX + name.removeprefix(META_PREFIX)] = value
-    if not wanted:
-        raise click.UsageError(
-            "Give --class, --user, --project or --meta NAME=VALUE: the command drops jobs that match all of them."
-        )
-    return wanted
+def _purge(on: ShardCommand, wanted: JobFilter, budget_s: float, *, dry_run: bool) -> list[tuple[str, PurgeResult]]:
+    deadline, quota, sizes = time.monotonic() + budget_s, JobQuota(wanted), on.settings.size_limit
+
+    def step(shard: Shard) -> PurgeResult:
+        report = progress_reporter(shard.name)
+        return purge(shard, wanted, sizes, deadline, report, quota=quota, dry_run=dry_run)
+
+    return list(on.each(step))
 
 
 def read_held(shard: Shard) -> tuple[float, list[HeldJobs]]:

@@ -4,13 +4,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from framework.admin.entries import JobSetKind
 from framework.admin.held_set import HeldRecord
-from framework.admin.job_record import JobFilter, JobRecord
+from framework.admin.job_record import JobFilter, JobRecord, job_filter
 from framework.admin.shard_job_set import SetRecord, ShardJobSet
 from framework.command_line import EXIT_FAILED
 from framework.shard.shard import Shard
@@ -32,7 +33,7 @@ def _once(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Call
     return click.option(*names, multiple=True, callback=_one_value, **attributes)
 
 
-_OPTIONS = (
+_OPTIONS: Sequence[Callable[..., Any]] = (
     _once("--class", "worker", metavar="NAME", help="Select jobs of this class."),
     _once("--queue", metavar="NAME", help="Select jobs of this queue."),
     _once("--error", metavar="TEXT", help="Select jobs whose error has this class, or this text in its message."),
@@ -51,7 +52,19 @@ _OPTIONS = (
     _once(
         "--text", metavar="TEXT", help="Select jobs whose stored payload has this text; * stands for any characters."
     ),
+    *(
+        click.option(
+            f"--not-{name}", metavar=metavar, multiple=True, help=f"Leave out jobs that --{name} selects. Repeatable."
+        )
+        for name, metavar in (("class", "NAME"), ("queue", "NAME"), ("error", "TEXT"), ("tag", "TEXT"))
+    ),
+    _once(
+        "--percent",
+        type=click.FloatRange(0, 100, min_open=True),
+        help="Select this share of the jobs, by their ids: the same jobs at every call.",
+    ),
 )
+_COUNT = _once("--count", type=click.IntRange(1), help="Select at most this number of jobs, in no order.")
 
 
 def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,21 +74,32 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def bulk_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a filter, and ``--count``, for a command that changes the selected jobs."""
+    return filter_options(_COUNT(command))
+
+
 def read_filter(criteria: Mapping[str, Any]) -> JobFilter:
     """Return the filter of the options; an empty or incomplete one is wrong usage."""
     for name, value in criteria.items():
-        if value == "":
-            option = {"worker": "class", "older_than": "older-than"}.get(name, name)
+        if value == "" or (isinstance(value, tuple) and "" in value):
+            option = {"worker": "class"}.get(name, name.replace("_", "-"))
             raise click.UsageError(f"--{option} is empty: leave it out, or give a value.")
-    return JobFilter(
-        criteria["worker"] or "",
-        criteria["queue"] or "",
-        criteria["error"] or "",
-        criteria["tag"] or "",
-        _context(criteria["context"]),
-        criteria["older_than"] or 0.0,
-        criteria["text"] or "",
+    wanted = job_filter(
+        cls=criteria["worker"],
+        queue=criteria["queue"],
+        error=criteria["error"],
+        tag=criteria["tag"],
+        context=_context(criteria["context"]),
+        older_than=criteria["older_than"],
+        not_cls=criteria["not_class"],
+        not_queue=criteria["not_queue"],
+        not_error=criteria["not_error"],
+        not_tag=criteria["not_tag"],
+        percent=criteria["percent"],
+        count=criteria.get("count"),
     )
+    return replace(wanted, text=criteria["text"] or "")
 
 
 def _context(facts: Sequence[str]) -> dict[str, str]:

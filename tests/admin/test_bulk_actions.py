@@ -2,13 +2,16 @@
 
 import json
 import math
+import os
+import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from framework import admin
-from framework.admin import entries, shard_job_set
-from framework.admin.job_record import JobFilter
+from framework.admin import access, entries, shard_job_set
+from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.search import PAGE
 from framework.admin.shard_job_set import ShardJobSet
 from framework.all_settings import load
@@ -53,7 +56,8 @@ def test_bulk_action_ends_at_its_time_limit_and_goes_on(both_shards, redis, seco
     fill(redis, keys.DEAD, 3 * PAGE)
     fill(second_redis, keys.DEAD, 50)
     clock = iter(range(10_000))
-    monkeypatch.setattr(shard_job_set.time, "monotonic", lambda: next(clock))
+    for module in (shard_job_set, access):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     results = [admin.dead().where().delete(time_limit=15)]
     while not results[-1].completed:
         assert results[-1].resume
@@ -61,7 +65,56 @@ def test_bulk_action_ends_at_its_time_limit_and_goes_on(both_shards, redis, seco
     assert len(results) > 2
     assert (sum(one.done for one in results), sum(one.gone for one in results)) == (3 * PAGE + 50, 0)
     assert admin.dead().size == 0
-    assert "main" not in results[-2].resume or len(results) == 2
+
+
+def test_count_bounds_an_action_over_all_shards(both_shards, redis, second_redis):
+    fill(redis, keys.DEAD, 30)
+    fill(second_redis, keys.DEAD, 300)
+    matching = admin.dead().where(cls="Job", count=50)
+    assert (matching.count(), len(list(matching)), admin.dead().where(count=500).count()) == (50, 50, 330)
+    result = matching.retry()
+    assert (result.matched, result.done, result.completed, result.resume) == (50, 50, True, "")
+    assert admin.dead().size == 280
+
+
+def test_percent_selects_the_same_jobs_at_every_call(both_shards, redis, second_redis):
+    fill(redis, keys.DEAD, 1_000)
+    fill(second_redis, keys.RETRY, 1_000)
+    tenth, fifth = ({one.jid for one in admin.dead().where(percent=share)} for share in (10, 20))
+    assert tenth < fifth
+    assert 50 < len(tenth) < 150
+    assert {one.jid for one in admin.retries().where(percent=10)} == tenth
+    assert admin.dead().where(percent=10).delete().done == len(tenth)
+    assert admin.dead().where(percent=10).count() == 0
+    assert admin.dead().where(percent=100).count() == 1_000 - len(tenth)
+
+
+def test_excluded_jobs_stay(shard, redis):
+    fill(redis, keys.DEAD, 3, "Mail", error_class="Net::Timeout", tags=["slow"])
+    fill(redis, keys.DEAD, 4, "Report", queue="reports")
+    fill(redis, keys.DEAD, 5, "Other")
+    dead = admin.dead()
+    assert dead.where(not_cls="Mail").count() == 9
+    assert dead.where(not_cls=("Mail", "Report"), cls=None).count() == 5
+    assert (dead.where(not_error="Timeout").count(), dead.where(not_tag="slow").count()) == (9, 9)
+    assert dead.where(not_queue="reports", not_tag="slow").delete().done == 5
+    for wrong in ({"not_cls": ""}, {"percent": 0}, {"percent": 101}, {"count": 0}):
+        with pytest.raises(ValueError, match=r"is empty|give a"):
+            dead.where(**wrong)
+    with pytest.raises(TypeError, match="did you mean 'not_cls'"):
+        dead.where(not_clss="Mail")
+
+
+def test_frozen_shard_costs_an_action_a_second(both_shards, redis, second_server):
+    fill(redis, keys.DEAD, 2)
+    os.kill(second_server.pid, signal.SIGSTOP)
+    try:
+        found, result = admin.stats(), admin.dead().where().retry()
+    finally:
+        os.kill(second_server.pid, signal.SIGCONT)
+    assert (found.dead, result.done, result.completed, result.resume) == (2, 2, False, "second:0")
+    for unanswered in (found.unanswered, result.unanswered):
+        assert "no answer within 1 s" in str(unanswered["second"])
 
 
 def test_resume_of_a_finished_shard_is_not_scanned_again(both_shards, redis, second_redis):
@@ -110,7 +163,9 @@ def test_bulk_kill_trims_the_dead_set_as_sidekiq_does(shard, redis):
     """The oldest leave as the others come; Sidekiq keeps one job less than the setting."""
     fill(redis, keys.RETRY, 250)
     retries = ShardJobSet(shard, "retry", load({"FRAMEWORK_DEAD__MAX_JOBS": "100"}))
-    result = retries.act_on_matching(JobFilter(), "kill", math.inf, lambda key, scanned: None)
+    result = retries.act_on_matching(
+        JobFilter(), "kill", math.inf, lambda key, scanned: None, quota=JobQuota(JobFilter())
+    )
     assert (result.done, result.trimmed, redis.zcard(keys.DEAD)) == (250, 151, 99)
 
 

@@ -5,12 +5,13 @@ import os
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
 
 from framework.admin.held_set import purge
-from framework.admin.job_record import JobFilter
+from framework.admin.job_record import JobFilter, JobQuota
 from framework.cli.main import jobs as command
 from framework.features.deduplication.admin import delete_lock, find_lock
 from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
@@ -281,16 +282,24 @@ def test_held_drop_matches_all_given_fields(site, jobs, redis):
     park(redis, "MailWorker", "also-mine")
     park(redis, "MailWorker", "anns-too", **{"meta.user": "joann", "args": ["ann"]})
     park(redis, "MailWorker", "number", **{"meta.user": "zoe", "meta.project": 12})
-    assert jobs("held", "drop", "--user", "ann", "--dry-run").splitlines()[1].split() == ["main", "2", "0", "yes"]
-    refused = site.run(COMMAND, "held", "drop", "--user", "ann")  # without a terminal nothing can be confirmed
+    assert jobs("held", "drop", "--context", "user=ann", "--dry-run").splitlines()[1].split() == [
+        "main",
+        "2",
+        "0",
+        "yes",
+    ]
+    refused = site.run(COMMAND, "held", "drop", "--context", "user=ann")  # without a terminal nothing can be confirmed
     assert (refused.returncode, redis.zcard(keys.paused_jobs("MailWorker"))) == (2, 3)
-    (done,) = jobs("held", "drop", "--user", "ann", "--yes", "--json")["purged"]
+    (done,) = jobs("held", "drop", "--context", "user=ann", "--yes", "--json")["purged"]
     assert (done["matched"], done["dropped"], done["completed"]) == (2, 2, True)
     assert (redis.exists(keys.lock("mine")), redis.get(keys.status("mine"))) == (0, b"discarded")
     assert redis.zcard(keys.paused_jobs("MailWorker")) == 2
     assert redis.zcard(f"{keys.limit(REPORT)}:waiting:") == 1
-    assert jobs("held", "drop", "--meta", "project=12", "--class", REPORT, "--yes").splitlines()[1].split()[1] == "0"
-    assert jobs("held", "drop", "--project", "12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2] == "1"
+    assert jobs("held", "drop", "--context", "project=12", "--class", REPORT, "--yes").splitlines()[1].split()[1] == "0"
+    assert (
+        jobs("held", "drop", "--context", "project=12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2]
+        == "1"
+    )
     assert sorted(line for line in jobs("counters").splitlines() if line.startswith("sidekiq_jobs_")) == [
         f'sidekiq_jobs_skipped_total{{action="dropped",reason="operator",worker="{worker}"}} {count}'
         for worker, count in [("MailWorker", 2), (REPORT, 1)]
@@ -301,7 +310,8 @@ def test_purge_without_time_is_not_completed(redis, redis_url):
     for number in range(3):
         park(redis, "MailWorker", f"m{number}")
     shard, sizes = opened(redis_url), SizeLimitSettings()
-    done = purge(shard, JobFilter(cls="MailWorker"), sizes, time.monotonic() - 1, lambda *_: None, dry_run=False)
+    wanted = JobFilter(cls="MailWorker")
+    done = purge(shard, wanted, sizes, time.monotonic() - 1, lambda *_: None, quota=JobQuota(wanted), dry_run=False)
     shard.close()
     assert (done.dropped, done.completed) == (0, False)
 
@@ -390,8 +400,8 @@ def test_jobs_unknown_name_status_1(site, redis, words, printed):
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
         (["locks", keys.lock("x"), "1"], "give arguments only with a class"),
         (["deferred", "run-now", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
-        (["held", "drop", "--yes"], "the command drops jobs that match all of them"),
-        (["held", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),
+        (["held", "drop", "--yes"], "the command drops those that match all of them"),
+        (["held", "drop", "--yes", "--context", "user"], "write K=V"),
         (["hled"], "did you mean 'held'?"),
     ],
 )
@@ -413,17 +423,37 @@ def test_jobs_unreachable_shard_hides_no_other(site, redis, words):
     assert "Traceback" not in done.stderr
 
 
+READS = [
+    *(
+        "queues",
+        "stats",
+        "list dead",
+        "list queue:default",
+        "list held",
+        "show j",
+        "explain j",
+        "explain C",
+        "processes",
+    ),
+    *("processes --work", "ping", "held", "counters", "limits", "locks", "paused", "deferred", "flags", "leases"),
+    *("retry --class C --dry-run", "cancel --class C --dry-run", "held drop --class C --dry-run"),
+]
+
+
 def test_jobs_frozen_shard_costs_a_second(two_shards, redis, second_server):
     enqueue(redis, REPORT)
     os.kill(second_server.pid, signal.SIGSTOP)
     try:
-        done = two_shards.run(COMMAND, "queues")
+        with ThreadPoolExecutor(len(READS)) as threads:
+            ended = list(threads.map(lambda words: two_shards.run(COMMAND, *words.split()), READS))
     finally:
         os.kill(second_server.pid, signal.SIGCONT)
-    assert (done.returncode, done.stdout.splitlines()[1].split()[:2]) == (1, ["main", "default"])
-    assert "shard 'second' is unavailable" in done.stderr
-    assert "no answer within 1 s" in done.stderr
-    assert "Traceback" not in done.stderr
+    for words, done in zip(READS, ended, strict=True):
+        assert done.returncode == 1, words
+        assert "shard 'second' is unavailable" in done.stderr, words
+        assert "no answer within 1 s" in done.stderr, words
+        assert "Traceback" not in done.stderr, words
+    assert ended[0].stdout.splitlines()[1].split()[:2] == ["main", "default"]
 
 
 COMMANDS = [

@@ -14,12 +14,14 @@ from redis.exceptions import RedisError
 
 from framework import admin
 from framework.admin import JobEntry, Queue, WorkerProcess
+from framework.admin.port import current
 from framework.all_settings import load
 from framework.cli.top.facts import ShardFacts, ShardRates, ShardReader
 from framework.cli.top.screen import Frame, TerminalSession, as_text, draw
 from framework.cli.top.state import VIEWS, Intent, Step, ViewState, make_table, press, tables_of
 from framework.command_line import EXIT_FAILED
 from framework.errors import FrameworkError
+from framework.shard.shards import answering
 from framework.supervised_threads import SupervisedThread
 from framework.terminal.options import ChoiceOption, SecondsOption, check_shard, shard_option
 from framework.terminal.output import echo, echo_whole, reports_errors
@@ -127,16 +129,19 @@ class LiveView:
 
 def show_once(shards: Sequence[str], period_s: float, state: ViewState) -> bool:
     """Print one frame as text; return whether every shard has answered."""
-    readers = [ShardReader(name, period_s, lambda: None) for name in shards]
+    opened = current().shards
+    failures = {shard.name: str(late) for shard, late in answering([opened[name] for name in shards]) if late}
+    readers = [ShardReader(name, period_s, lambda: None) for name in shards if name not in failures]
     for reader in readers:
         reader.shown_set = state.view
         reader.read()
+        if reader.reading.failure:
+            failures[reader.shard] = reader.reading.failure
     found = [(one.reading.facts, one.reading.rates) for one in readers if one.reading.facts is not None]
     echo_whole(as_text(make_frame(found, {}, period_s, state), state))
-    for reader in readers:
-        if reader.reading.failure:
-            echo(f"{reader.shard}: {reader.reading.failure}", err=True)
-    return not any(reader.reading.failure for reader in readers)
+    for shard, failure in failures.items():
+        echo(f"{shard}: {failure}", err=True)
+    return not failures
 
 
 def make_frame(

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from framework.admin.cancel import cancel_on_shard
 from framework.admin.entries import EntryAction, JobSetKind
-from framework.admin.job_record import JobFilter
+from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
@@ -359,7 +359,10 @@ def _operate(kind: JobSetKind, action: EntryAction, at: float | None = None) -> 
     def act(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) -> None:
         shard = environment.shard("main")
         entries = ShardJobSet(shard, kind, environment.settings)
-        while not entries.act_on_matching(JobFilter(), action, math.inf, lambda _key, _scanned: None, at=at).completed:
+        wanted = JobFilter()
+        while not entries.act_on_matching(
+            wanted, action, math.inf, lambda _key, _scanned: None, quota=JobQuota(wanted), at=at
+        ).completed:
             pass
         shard.close()
 
@@ -384,7 +387,10 @@ def _cancel(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) ->
     wanted = JobFilter(cls=jobs.TrackedWorker.declaration().wire_name)
     while not done:
         try:
-            done = cancel_on_shard(shard, wanted, environment.settings, math.inf, lambda _key, _scanned: None).completed
+            settings, quota = environment.settings, JobQuota(wanted)
+            done = cancel_on_shard(
+                shard, wanted, settings, math.inf, lambda _key, _scanned: None, quota=quota
+            ).completed
         except (RedisError, OSError):
             continue
     shard.close()
