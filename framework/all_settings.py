@@ -17,6 +17,7 @@ from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.features.tasks.settings import TaskSettings
 from framework.settings.load import load_as
 from framework.settings.model import CoreSettings
+from framework.wire.context_fields import allow_keys
 
 
 # The core stands last, so its fields are validated first: validators of features may read them.
@@ -43,5 +44,6 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
         ConfigurationError: with every problem, its file and its key.
     """
     settings = load_as(Settings, env, cwd)
+    allow_keys(settings.context.keys)
     use_own_features(load_features(settings.features, settings.config_file_label("application.yml")))
     return settings

@@ -8,7 +8,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
 from framework.features.limiters.limiter import Limiter
-from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, Json, Priority, ResourceBoundary, StrictArguments, Urgency
 
 
 class WorkerAttributes(TypedDict, total=False):
@@ -19,6 +19,7 @@ class WorkerAttributes(TypedDict, total=False):
     resource_boundary: ResourceBoundary
     has_external_dependencies: bool
     tags: tuple[str, ...]
+    worker_context: Mapping[str, Json] | None
     queue_namespace: str | None
     queue: str | None
     shard: str | None

@@ -1,11 +1,13 @@
 """Declare the attributes that belong to no feature: owner, queue, names, retries, run and arguments of a job."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import ClassVar, Literal, get_args
 
 from framework.declare import validators
 from framework.declare.attribute import Constraint, attribute, attribute_group
-from framework.types import Ack, Payload, ResourceBoundary, StrictArguments, Urgency
+from framework.declare.options import context_facts
+from framework.types import Ack, Json, Payload, ResourceBoundary, StrictArguments, Urgency
 
 _CONSTRAINTS = (
     Constraint(
@@ -79,6 +81,16 @@ class CoreAttributes:
         "those of the class.",
     )
     """Labels for routing rules, log lines and dashboards."""
+    worker_context: ClassVar[Mapping[str, Json] | None] = attribute(
+        None,
+        validator=validators.optional(context_facts),
+        group="ownership",
+        effect="A push writes the facts to the `meta.*` fields of the job, instead of those of the pushing code. The "
+        "log lines of the job and the jobs that it pushes have them.",
+        trap="A child's facts replace its parent's. `set(context=...)` overrides single facts. Jobs that another "
+        "program pushes do not have them.",
+    )
+    """Facts of all jobs of the class, such as ``{"tenant": "system"}`` (GitLab's ``worker_context``)."""
     queue_namespace: ClassVar[str | None] = attribute(
         None,
         validator=validators.optional(validators.identifier),

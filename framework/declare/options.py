@@ -16,6 +16,7 @@ from framework.errors import ArgumentsError
 from framework.text import did_you_mean, with_article
 from framework.typeguards import short_repr
 from framework.types import Json, Payload
+from framework.wire.context_fields import UnknownKeyError, check_keys
 from framework.wire.job import TRACK
 from framework.wire.sub_queues import LEVELS, PRIORITY
 
@@ -44,7 +45,14 @@ def check_context(value: object) -> dict[str, Json]:
         raise InvalidValue(f"{_CONTEXT_ALLOWED}; context{error.path} {error.reason}") from None
     if "" in facts:
         raise InvalidValue(f"{_CONTEXT_ALLOWED}; this has an empty name")
+    try:
+        check_keys(facts)
+    except UnknownKeyError as error:
+        raise InvalidValue(f"{_CONTEXT_ALLOWED}; {error}") from None
     return facts
+
+
+context_facts = Validator(_CONTEXT_ALLOWED, check_context, {"type": "object"})
 
 
 class CoreOptions(TypedDict, total=False):
@@ -70,7 +78,7 @@ class CoreOptions(TypedDict, total=False):
     """The most time between the push, or the due time, and the start of the job."""
     timeout: Annotated[timedelta | float, validators.duration]
     """The maximum time of one run."""
-    context: Annotated[Mapping[str, Json], Validator(_CONTEXT_ALLOWED, check_context)]
+    context: Annotated[Mapping[str, Json], context_facts]
     """Facts for the ``meta.*`` fields of the job and its log lines."""
     sync: Annotated[bool, validators.boolean]
     """Run the job here and now instead of pushing it (Sidekiq)."""

@@ -28,6 +28,7 @@ from framework.telemetry.logs import (
     shorten,
 )
 from framework.types import Payload
+from framework.wire.context_fields import TRACEPARENT, trace_ids
 from framework.wire.job import (
     BUFFERED_AT,
     DEATH_COUNT,
@@ -272,6 +273,8 @@ class JobLog:
                 extras.append(_OptionalField(name, ',"concurrency_limit_buffering_duration_s":', _shown_since))
             elif name in _RARE_TIMES:
                 extras.append(_OptionalField(name, key, _shown_time))
+            elif name == TRACEPARENT:
+                extras.append(_OptionalField(name, ',"trace_id":', _shown_trace))
             elif name.startswith(META_PREFIX):
                 extras.append(_OptionalField(name, key, json_text))
         if len(self._optional_fields) >= _MAX_SHAPES:
@@ -307,6 +310,12 @@ def _shown_version(value: object) -> str | None:
 def _shown_time(value: object) -> str | None:
     seconds = timestamp(value)
     return None if seconds is None else f'"{iso_time(seconds)}"'
+
+
+def _shown_trace(traceparent: object) -> str | None:
+    """Return the id of the trace, followed by the field ``span_id``."""
+    ids = trace_ids(traceparent)
+    return None if ids is None else f'"{ids[0]}","span_id":"{ids[1]}"'
 
 
 def _shown_since(value: object) -> str | None:

@@ -13,8 +13,8 @@ from typing import Any
 from flask import Flask, Response, current_app, g, has_app_context, request
 
 from framework import middleware
-from framework.integrations.scope import DEFAULT_HEADER, caller_id_of, correlation_id_of, scope
-from framework.telemetry.context import bound, current
+from framework.integrations.scope import DEFAULT_HEADER, caller_id_of, correlation_id_of, scope, trace_of
+from framework.telemetry.context import bound, bound_trace, current
 from framework.types import Json
 
 _STACK, _CORRELATION_ID = "_application_worker_context", "correlation_id"
@@ -28,7 +28,8 @@ def install(app: Flask, *, header: str = DEFAULT_HEADER, facts: Callable[[], Map
     """Run each job of this process in a context of ``app``, and bind the context of each request.
 
     The correlation id of a request is that of the header, or a new one; the response has it too. The caller is the method and
-    the rule (``GET /orders/<id>``). ``facts`` returns more facts from the request. Call it before the first push.
+    the rule (``GET /orders/<id>``). ``facts`` returns more facts from the request. The jobs of a request with a
+    ``traceparent`` belong to its trace, without a library for traces too. Call it before the first push.
     """
     middleware.server.prepend(AppContext, app)
 
@@ -38,6 +39,7 @@ def install(app: Flask, *, header: str = DEFAULT_HEADER, facts: Callable[[], Map
         stack.enter_context(scope())
         named = {"caller_id": caller_id_of(request.method, rule), **facts()}
         stack.enter_context(bound(correlation_id_of(request.headers.get(header)), **named))
+        stack.enter_context(bound_trace(trace_of(request.headers.get)))
         setattr(g, _STACK, stack)
 
     def name_in_response(response: Response) -> Response:

@@ -6,10 +6,13 @@ because the copies have the same list.
 
 import re
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+from framework.types import Json
+from framework.wire.context_fields import TRACEPARENT, TRACESTATE, trace_ids
 
 _scope: ContextVar[list[Any] | None] = ContextVar("framework_scope", default=None)
 
@@ -39,6 +42,22 @@ _CORRELATION_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 def correlation_id_of(header: str | None) -> str:
     """Return the value of the header if it is an id, else a new id: a client may send any text there."""
     return header if header is not None and _CORRELATION_ID.fullmatch(header) else uuid.uuid4().hex
+
+
+_MAX_TRACESTATE = 512
+"""Characters of ``tracestate`` that are carried on (W3C: at least so many)."""
+
+
+def trace_of(header: Callable[[str], str | None]) -> Mapping[str, Json]:
+    """Return the trace fields of a request, for its jobs; empty if its ``traceparent`` is missing or not valid (W3C)."""
+    traceparent = header(TRACEPARENT)
+    if trace_ids(traceparent) is None:
+        return {}
+    state = header(TRACESTATE)
+    fields: dict[str, Json] = {TRACEPARENT: traceparent}
+    if state and len(state) <= _MAX_TRACESTATE and state.isascii() and state.isprintable():
+        fields[TRACESTATE] = state
+    return fields
 
 
 def caller_id_of(method: str, route: str | None) -> str:

@@ -15,9 +15,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from framework.integrations.scope import DEFAULT_HEADER, caller_id_of, correlation_id_of
+from framework.integrations.scope import DEFAULT_HEADER, caller_id_of, correlation_id_of, trace_of
 from framework.integrations.scope import scope as request_scope
-from framework.telemetry.context import bound
+from framework.telemetry.context import bound, bound_trace
 from framework.types import Json
 from framework.wiring.client import boot
 
@@ -42,7 +42,8 @@ def _no_facts(scope: Scope) -> Mapping[str, Json]:
 class RequestContext:
     """Bind the correlation id of a request and its caller (``GET /orders/{id}``) around the request. An ASGI middleware.
 
-    The id is that of the header, or a new one; the response has it too. ``facts`` returns more facts from the scope of a request.
+    The id is that of the header, or a new one; the response has it too. ``facts`` returns more facts from the scope of a request. The
+    jobs of a request with a ``traceparent`` belong to its trace, without a library for traces too.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class RequestContext:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        correlation_id = correlation_id_of(Headers(scope=scope).get(self._header))
+        headers = Headers(scope=scope)
+        correlation_id = correlation_id_of(headers.get(self._header))
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -66,7 +68,7 @@ class RequestContext:
 
         caller = caller_id_of(scope.get("method", "WEBSOCKET"), _route_of(scope))
         facts = {"caller_id": caller, **self._facts(scope)}
-        with request_scope(), bound(correlation_id, **facts):
+        with request_scope(), bound(correlation_id, **facts), bound_trace(trace_of(headers.get)):
             await self._app(scope, receive, send_with_id)
 
 

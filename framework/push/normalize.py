@@ -14,6 +14,7 @@ from framework.feature import features
 from framework.process_clock import process_clock
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
+from framework.wire.context_fields import TRACE_FIELDS, UnknownKeyError, check_keys, trace_fields_of
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, PROFILE, wire_timestamp
 from framework.wire.status_key import STATUS_EXPIRATION, tracked_job
 
@@ -24,7 +25,7 @@ ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
 
 _CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
 """Options also stored as the caller's choice: later routing may change a routed queue or shard, but not a chosen one."""
-_KEPT_FOR_CRON = frozenset({context.CORRELATION_ID, context.CALLER_ID, context.ROOT_CALLER_ID})
+_KEPT_FOR_CRON = frozenset({context.CORRELATION_ID, context.CALLER_ID, context.ROOT_CALLER_ID, *TRACE_FIELDS})
 _OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync", "result_ttl", "profile"})
 
 
@@ -54,6 +55,7 @@ class Normalizer:
             "created_at": wire_timestamp(process_clock.now()),
         }
         payload.update(inherited_context(declaration))
+        payload.update(class_context(declaration))
         payload.update(option_context(options))
         if job_context:
             payload.update(job_context)
@@ -80,7 +82,7 @@ def inherited_context(declaration: Declaration) -> dict[str, Json]:
     if found is None:
         return {}
     fields = (
-        {**_context_of_job(found.job), **found.facts}
+        {**_context_of_job(found.job), **found.trace, **found.known_facts()}
         if isinstance(found, context.BoundContext)
         else _context_of_job(found)
     )
@@ -99,7 +101,7 @@ def _context_of_job(job: Mapping[str, Any] | None) -> dict[str, Json]:
     """Return the context fields that a running job passes on to the jobs that it pushes."""
     if job is None:
         return {}
-    fields = context.fields_of(job)
+    fields = {**context.fields_of(job), **trace_fields_of(job)}
     worker: Any = registry.find(job["class"])
     caller: Declaration | None = worker.declaration() if worker is not None else None
     name = caller.wire_name if caller is not None else job["class"]
@@ -166,6 +168,21 @@ def option_context(options: Mapping[str, Any]) -> Mapping[str, Json]:
     """Return the context fields of ``set(context=...)``. They override the ambient context; a job's own context overrides them."""
     facts: Mapping[str, Json] | None = options.get("context")
     return context.meta(facts) if facts else NO_CONTEXT
+
+
+def class_context(declaration: Declaration) -> Mapping[str, Json]:
+    """Return the context fields of ``worker_context``. They override the ambient context, and ``set(context=...)`` overrides them.
+
+    Raises ArgumentsError for a key that the setting ``context.keys`` does not allow: the class was defined before it was read.
+    """
+    facts: Mapping[str, Json] | None = declaration.facts.get("worker_context")
+    if not facts:
+        return NO_CONTEXT
+    try:
+        check_keys(facts)
+    except UnknownKeyError as error:
+        raise ArgumentsError(declaration.wire_name, f"worker_context is refused: {error}") from None
+    return context.meta(facts)
 
 
 def wire_value(value: Any) -> Any:

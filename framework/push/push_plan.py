@@ -19,6 +19,7 @@ from framework.push.job_batch import TASK_FIELDS, Destination, JobBatch, Payload
 from framework.push.normalize import (
     NO_CONTEXT,
     ExtraFields,
+    class_context,
     class_fields,
     inherited_context,
     option_context,
@@ -227,7 +228,7 @@ class TemplatePayloads:
         self._declaration = declaration
         self._signature = declaration.signature
         self._template = template
-        self._context = option_context(options)
+        self._context = {**class_context(declaration), **option_context(options)}
         self._status_ttl_s = queued_status_ttl_s
         expires_in = options.get("expires_in", declaration.expires_in)
         self._expires_in_s = 0.0 if expires_in is None else float(wire_value(expires_in))

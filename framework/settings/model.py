@@ -70,6 +70,17 @@ class LoggingSettings(Section):
     jobs: bool = True
 
 
+class ContextSettings(Section):
+    """The keys of contexts (``framework.context.bound``)."""
+
+    keys: Annotated[
+        tuple[Annotated[str, AfterValidator(validators.identifier)], ...] | None,
+        NoDecode,
+        BeforeValidator(validators.split_list),
+    ] = None
+    """The allowed keys, besides those of the framework; null allows every key."""
+
+
 class DeadSettings(Section):
     """The limits of the dead set (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
 
@@ -341,6 +352,7 @@ class CoreSettings(HealthPortSettings):
     """Seconds within which some process of a shard looks for due jobs again."""
     held_alert_after: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 900.0
     """Seconds that a job may be held by a limit or a pause before a warning is logged."""
+    context: ContextSettings = ContextSettings()
     sentry: SentrySettings = SentrySettings()
     databases: Annotated[
         dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings],

@@ -75,7 +75,7 @@ class ProcessLog:
         """Write one line, unless its level is below the log's."""
         if level >= self.level:
             head = {"severity": _SEVERITIES.get(level, "INFO"), "time": iso_time(time.time()), "message": message}
-            line = {**head, **self.static, **context.current(), **fields}
+            line = {**head, **self.static, **context.line_fields(), **fields}
             for name in _NAMES:
                 value = line.get(name)
                 if isinstance(value, str) and len(value) > MAX_NAME:

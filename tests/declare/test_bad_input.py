@@ -93,6 +93,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "resource_boundary": (*LITERALS, "CPU", "memroy", "unknwon", "io"),
     "has_external_dependencies": SWITCHES,
     "tags": (*TUPLES, ("a-b",), ("",)),
+    "worker_context": (True, 5, "tenant", ("tenant",), {"": 1}, {1: "x"}, {"tenant": {1}}),
     "queue_namespace": WORDS,
     "queue": QUEUES,
     "shard": (*QUEUES, "-shard", "a:b", "a.b"),
@@ -177,9 +178,10 @@ CASES = [
     pytest.param(name, value, id=f"{name}-{index}")
     for name, wrong in WRONG.items()
     for index, value in enumerate((*wrong, *JUNK))
-    # A function of the arguments is right for the one, a tuple of seconds for the other.
+    # A function of the arguments is right for the first, a dict for the second, a tuple of seconds for the third.
     if not (
         (name == "fair_by" and value is takes_one)
+        or (name == "worker_context" and isinstance(value, dict) and value not in wrong)
         or (name == "retry_delay" and type(value) is tuple and value[:1] == (1,))
     )
 ]

@@ -22,6 +22,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "resource_boundary": ("cpu", "memory", "unknown"),
     "has_external_dependencies": (False, True),
     "tags": ((), ("a",), ("b", "c")),
+    "worker_context": (None, {"tenant": "a"}, {"user": "b"}),
     "queue_namespace": (None, "search", "mail"),
     "queue": (None, "fast", "slow"),
     "shard": (None, "main", "other"),

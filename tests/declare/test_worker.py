@@ -82,6 +82,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("shard", "queues_shard_a", "queues_shard_a"),
     ("weight", 5, 5),
     ("tags", ("a", "b:c"), ("a", "b:c")),
+    ("worker_context", {"tenant": "a"}, {"tenant": "a"}),
     ("version", 2, 2),
     ("wire_name", "Old::Name", "Old::Name"),
     ("aliases", ("Older",), ("Older",)),

@@ -1,6 +1,7 @@
 """Check the Django integration with real databases, in this process: the app itself runs in docs/guides/django.md."""
 
 import asyncio
+import json
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from django.core.exceptions import ImproperlyConfigured  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
 from django.db.transaction import TransactionManagementError  # noqa: E402
 from django.db.utils import ConnectionHandler  # noqa: E402
-from django.test import override_settings  # noqa: E402
+from django.http import JsonResponse  # noqa: E402
+from django.test import AsyncClient, Client, override_settings  # noqa: E402
+from django.urls import path  # noqa: E402
 from psycopg.conninfo import conninfo_to_dict  # noqa: E402
 
 if not settings.configured:
@@ -33,6 +36,7 @@ from framework.integrations.django import tasks  # noqa: E402
 from framework.integrations.django.apps import CloseConnections, check_configuration, install  # noqa: E402
 from framework.integrations.django.management.commands.worker import Command  # noqa: E402
 from framework.middleware.chain import SERVER, Chain, ChainInvocation  # noqa: E402
+from framework.telemetry.context import current, current_trace  # noqa: E402
 from framework.testing import fake  # noqa: E402
 from tests.push.conftest import worker  # noqa: E402
 
@@ -417,3 +421,46 @@ def test_results_and_priorities_of_django_tasks():
             plain.refresh()
     with pytest.raises(ImproperlyConfigured, match="from 1 s to 7 days"):
         tasks.ApplicationWorkerBackend("wrong", {"OPTIONS": {"keep_result": 0}})
+
+
+def show_context(request, *, key):
+    return JsonResponse({**current(), **current_trace(), "key": key})
+
+
+async def show_context_async(request, *, key):
+    return show_context(request, key=key)
+
+
+urlpatterns = [path("sync/<int:key>", show_context), path("async/<int:key>", show_context_async)]
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+with_requests = override_settings(
+    ROOT_URLCONF=__name__,
+    MIDDLEWARE=["framework.integrations.django.requests.DjangoRequestContext"],
+    ALLOWED_HOSTS=["*"],
+)
+
+
+async def get_async(page, headers):
+    return await AsyncClient().get(page, headers=headers)
+
+
+@pytest.mark.parametrize("get", [Client().get, async_to_sync(get_async)], ids=["wsgi", "asgi"])
+@pytest.mark.parametrize("view", ["sync", "async"])
+@with_requests
+def test_request_binds_id_caller_and_trace(get, view):
+    response = get(f"/{view}/7", headers={"X-Request-ID": "req-1", "traceparent": PARENT})
+    assert json.loads(response.content) == {
+        "correlation_id": "req-1",
+        "meta.caller_id": f"GET {view}/<int:key>",
+        "traceparent": PARENT,
+        "key": 7,
+    }
+    assert response.headers["X-Request-ID"] == "req-1"
+    assert (current(), current_trace()) == ({}, {})
+
+
+@with_requests
+def test_request_without_a_view_has_an_id():
+    response = Client().get("/nowhere", headers={"X-Request-ID": "<script>"})
+    assert response.status_code == 404
+    assert len(response.headers["X-Request-ID"]) == 32

@@ -19,7 +19,10 @@ from framework.errors import ConfigurationError
 from framework.integrations import sqlalchemy
 from framework.integrations.starlette import RequestContext, lifespan
 from framework.push.transactions import add_source
+from framework.telemetry.context import current_trace
 from tests.push.conftest import worker
+
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 async def show(request):
@@ -37,6 +40,24 @@ def test_request_binds_its_id_and_the_pattern_of_its_route():
     assert response.json() == {"correlation_id": "req-1", "meta.caller_id": "GET /orders/{order_id}"}
     assert response.headers["x-request-id"] == "req-1"
     assert current() == {}
+
+
+async def show_trace(request):
+    return JSONResponse(current_trace())
+
+
+@pytest.mark.parametrize(
+    ("headers", "carried"),
+    [
+        ({"traceparent": PARENT, "tracestate": "a=1"}, {"traceparent": PARENT, "tracestate": "a=1"}),
+        ({"traceparent": PARENT, "tracestate": "x" * 513}, {"traceparent": PARENT}),
+        ({"traceparent": "nonsense", "tracestate": "a=1"}, {}),
+        ({}, {}),
+    ],
+)
+def test_request_carries_its_trace_on(headers, carried):
+    assert client_of(Route("/trace", show_trace)).get("/trace", headers=headers).json() == carried
+    assert current_trace() == {}
 
 
 @pytest.mark.parametrize("header", ["", "a b", "x" * 129, "<script>"])

@@ -6,7 +6,9 @@ from contextvars import copy_context
 import pytest
 
 from framework.declare import registry
+from framework.errors import ArgumentsError
 from framework.telemetry import context
+from framework.wire.context_fields import TRACE_FIELDS, allow_keys
 from tests.push.conftest import LetPass, worker
 
 
@@ -143,3 +145,39 @@ def test_context_reaches_scheduled_jobs(push_mode, redis):
         cls.perform_bulk_in(60, [()])
     found = [context_fields(json.loads(member)) for member in redis.zrange("schedule", 0, -1)]
     assert found == [{"caller_id": "import", "root_caller_id": "import", "feature_category": "search"}] * 2
+
+
+PARENT = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "a=1"}
+
+
+@pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
+def test_trace_of_a_request_reaches_its_jobs_and_theirs(push_mode, jobs, push):
+    cls = worker("Child", queue="default")
+    with context.bound_trace(PARENT):
+        push(cls)
+    pushed_by({**jobs()[0], "trace_propagation_headers": {"sentry-trace": "x"}}, cls, push)
+    assert [{name: job[name] for name in TRACE_FIELDS if name in job} for job in jobs()] == [
+        PARENT,
+        {**PARENT, "trace_propagation_headers": {"sentry-trace": "x"}},
+    ]
+
+
+def test_worker_context_stands_between_caller_and_options(push_mode, jobs):
+    cls = worker("Child", queue="default", worker_context={"user": "robot", "tenant": "system"})
+    with context.bound(user="ann", project=7):
+        cls.perform_async()
+        cls.set(context={"tenant": "own"}).perform_bulk([()])
+    assert [context_fields(job) for job in jobs()] == [
+        {"user": "robot", "tenant": "system", "project": 7},
+        {"user": "robot", "tenant": "own", "project": 7},
+    ]
+
+
+def test_worker_context_unknown_key_is_refused_at_push(push_mode):
+    cls = worker("Child", queue="default", worker_context={"usr": "robot"})
+    allow_keys(())
+    try:
+        with pytest.raises(ArgumentsError, match="worker_context is refused: the key 'usr' is not allowed"):
+            cls.perform_async()
+    finally:
+        allow_keys(None)

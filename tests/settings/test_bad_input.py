@@ -264,6 +264,14 @@ ENTRIES = [
         "workers_module",
         'must be the name of a module, or a list of names, not {"a": "b"}',
     ),
+    (APP, "context: [user]", "context", f'{SECTION}keys, not ["user"]'),
+    (APP, "context: {keys: 5}", "context.keys", "must be a list, not 5"),
+    (
+        APP,
+        "context: {keys: [a-b]}",
+        "context.keys[0]",
+        "must be a name of ASCII letters, digits and underscores, not 'a-b'",
+    ),
     (APP, "logging:", "logging", f"{SECTION}format, level, jobs, not null"),
     (APP, "logging: [level]", "logging", f'{SECTION}format, level, jobs, not ["level"]'),
     (

@@ -6,7 +6,10 @@ from contextvars import copy_context
 import pytest
 
 import framework.context
+from framework.declare.options import check_context
+from framework.declare.validators import InvalidValue
 from framework.telemetry import context
+from framework.wire.context_fields import allow_keys, trace_ids
 from framework.wire.json import dumps
 from tests.tables import each_row
 
@@ -78,3 +81,70 @@ def test_context_correlation_id_must_be_a_text(correlation_id):
 def test_context_is_public_as_framework_context():
     with framework.context.bound("c1", caller_id="POST /orders"):
         assert framework.context.current() == {"correlation_id": "c1", "meta.caller_id": "POST /orders"}
+
+
+@pytest.fixture
+def allowed_keys():
+    allow_keys(("order_id",))
+    yield
+    allow_keys(None)
+
+
+@pytest.mark.usefixtures("allowed_keys")
+def test_context_unknown_key_is_refused_with_advice():
+    with context.bound("c1", order_id=7, tenant="a", client_id="user/1", caller_id="x"):
+        pass
+    said = r"the key 'ordr_id' is not allowed in a context \(did you mean 'order_id'\?\).*Add it to context.keys in config/appl"
+    with pytest.raises(ValueError, match=said), context.bound(ordr_id=7):
+        pass
+    with pytest.raises(InvalidValue, match="'ordr_id' is not allowed"):
+        check_context({"meta.ordr_id": 7})
+
+
+def test_context_fact_of_a_function_is_called_once_at_need():
+    calls = []
+    with context.bound(user=lambda: calls.append("user") or "ann", project=lambda: calls.append("project") or 7):
+        assert calls == []
+        with context.bound(project=8):
+            assert context.current() == {"meta.user": "ann", "meta.project": 8}
+        assert context.current() == {"meta.user": "ann", "meta.project": 7}
+    assert calls == ["user", "project"]
+
+
+def test_context_fact_of_a_function_that_fails_is_its_error():
+    with context.bound(user=lambda: 1 / 0, project=object):
+        assert context.current() == {"meta.user": "[ZeroDivisionError]", "meta.project": "[ValueError]"}
+
+
+def test_context_root_has_nothing_of_the_code_around_it():
+    with context.bound("c1", user="ann"), context.bound_trace({"traceparent": PARENT}), context.root("Cronjob"):
+        assert (context.current(), context.current_trace()) == ({"meta.caller_id": "Cronjob"}, {})
+
+
+def test_log_lines_have_the_ids_of_the_trace():
+    with context.bound("c1"), context.bound_trace({"traceparent": PARENT}):
+        assert context.line_fields() == {"correlation_id": "c1", "trace_id": "a" * 32, "span_id": "b" * 16}
+    with context.bound_trace({"traceparent": "nonsense"}):
+        assert context.line_fields() == {}
+
+
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+@each_row(
+    ("traceparent", "valid"),
+    [
+        (PARENT, True),
+        (f"01-{'a' * 32}-{'b' * 16}-01-more", True),
+        (f"{PARENT}-more", False),
+        (f"ff{PARENT[2:]}", False),
+        (PARENT.upper(), False),
+        (f"00-{'0' * 32}-{'b' * 16}-01", False),
+        (f"00-{'a' * 32}-{'0' * 16}-01", False),
+        ("", False),
+        (None, False),
+        (7, False),
+    ],
+)
+def test_traceparent_is_valid_by_w3c(traceparent, valid):
+    assert (trace_ids(traceparent) is not None) is valid

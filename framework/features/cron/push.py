@@ -30,7 +30,8 @@ class TickJobs:
         """
         declaration = entry.declaration
         args = declaration.signature.bind(list(entry.args), {})
-        with context.bound(caller_id=CRON_CALLER):
+        # A root: an operator or a job may have asked for the tick, and its job belongs to neither.
+        with context.root(CRON_CALLER):
             return self._client.prepare(
                 PushRequest(declaration, args, None, _options(entry)), {CRON: {"name": entry.name, "tick": tick}}
             )
