@@ -13,6 +13,7 @@ from framework.features.encryption.settings import EncryptionSettings
 from framework.features.flags.settings import FlagSettings
 from framework.features.health.settings import HealthSettings
 from framework.features.iteration.settings import IterationSettings
+from framework.features.observability.settings import ObservabilitySettings
 from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.features.tasks.settings import TaskSettings
 from framework.settings.load import load_as
@@ -28,6 +29,7 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride] - see Hea
     FlagSettings,
     HealthSettings,
     IterationSettings,
+    ObservabilitySettings,
     ReliablePushSettings,
     TaskSettings,
     CoreSettings,

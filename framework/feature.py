@@ -104,6 +104,8 @@ class Feature:
     """Its waiters for the ends of jobs."""
     worker: "Late[Any] | None" = None
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
+    observer: "Late[Any] | None" = None
+    """``(SettingsBase) -> JobObserver | None``: reads the events of jobs (``telemetry/job_events.py``), unless it is turned off."""
     protection: "Late[Any] | None" = None
     """``(SettingsBase) -> PayloadProtection``: the protection of stored payloads. One feature at most has it."""
     fallback: "Late[Any] | None" = None

@@ -14,7 +14,8 @@ from framework.finish.endings import CANCELLED_JOBS
 from framework.settings.model import CoreSettings
 from framework.store.connect import server_time
 from framework.store.script import ACT_ON_ENTRIES
-from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.telemetry.counters import series_name
+from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import (

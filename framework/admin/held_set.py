@@ -32,7 +32,8 @@ from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import DROP_HELD
-from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.telemetry.counters import series_name
+from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
 from framework.types import Jid, JobState
 from framework.wire import keys

@@ -18,7 +18,8 @@ from framework.process.heartbeat import QueueAside
 from framework.process.identity import operator_name
 from framework.store.connect import server_time
 from framework.store.script import DROP_QUEUED, RING
-from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.telemetry.counters import series_name
+from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys

@@ -38,12 +38,15 @@ from framework.execute.threads import FetchingThreads
 from framework.execute.timeouts import Timeouts
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.answers import note_answer
+from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
+from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Cancelled, Discarded, Failed, Interrupted, Lost, Retired, RunOutcome
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.recover.suspects import SUSPECT_FIELD, SuspectRunner, is_suspect
 from framework.telemetry import context
+from framework.telemetry.job_events import RunOfJob, job_events, tell_started
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.job import DEATH_COUNT, EXPIRES_IN, TRACK, count_of
@@ -56,8 +59,8 @@ DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
-class Execution(MemoryReservation):
-    """One run: its job, its outcome, and the facts of its end line."""
+class Execution(MemoryReservation, RunOfJob):
+    """One run: its job, its outcome, and the facts of its end line and for its observers."""
 
     __slots__ = (
         "admitted",
@@ -65,6 +68,7 @@ class Execution(MemoryReservation):
         "cpu_s",
         "declaration",
         "duration_s",
+        "ending",
         "instance",
         "lost",
         "middleware_exits",
@@ -84,6 +88,7 @@ class Execution(MemoryReservation):
         self.unit = unit
         self.outcome: RunOutcome | None = SUCCEEDED
         """``None`` while the job awaits its turn, or if it is lost."""
+        self.ending: Ending = SUCCEEDED_ENDING
         self.lost: Lost | None = None
         """Set if another process owns the job."""
         self.worker: Any = None
@@ -104,6 +109,22 @@ class Execution(MemoryReservation):
         """Whether every policy has admitted the job."""
         self.start_noted = False
         """Whether the start of the job was written to Redis, because it is a suspect."""
+
+    @property
+    def queue(self) -> str:
+        return self.unit.queue
+
+    @property
+    def started_at(self) -> float:
+        return self.unit.started_at
+
+    @property
+    def job_bytes(self) -> int:
+        return len(self.unit.data)
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.outcome.error if isinstance(self.outcome, Failed) else None
 
 
 class Executor:
@@ -137,8 +158,10 @@ class Executor:
         self._middleware = middleware
         self._cursors = cursors
         self._log = log
-        # A tenth of the cost of a no-op job; only lines show it. A call of ``float`` is 0.0.
-        self._thread_time: Callable[[], float] = time.thread_time if log.has_job_lines else float
+        # A tenth of the cost of a no-op job; only lines and some observers show it. A call of ``float`` is 0.0.
+        self._measures_cpu = log.has_job_lines or job_events.needs_cpu
+        self._thread_time: Callable[[], float] = time.thread_time if self._measures_cpu else float
+        self._start_observers = job_events.of_starts()
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
         self._timeouts = Timeouts()
@@ -337,7 +360,8 @@ class Executor:
         """Write the start of a suspect, and call ``perform`` through the middleware, which may change the arguments."""
         instance = run.instance
         # Almost no job has one of them: the check is cheaper than the call.
-        noted = suspected or run.record is not None or (run.tracked is not None and run.unit.admission is None)
+        tells = run.record is not None or self._start_observers
+        noted = suspected or tells or (run.tracked is not None and run.unit.admission is None)
         if noted and not self._note_start(run, payload, suspected=suspected):
             return
         # A store and not a method: every job pays for it.
@@ -355,7 +379,10 @@ class Executor:
                 run.middleware_exits = stack.pop_all()
 
     def _note_start(self, run: Execution, payload: Payload, *, suspected: bool) -> bool:
-        """Write the state ``running``, the start of a suspect, and the event; return false if the process stops before its turn."""
+        """Write the state ``running``, the start of a suspect, and the event; return false if the process stops before its turn.
+
+        Observers of starts are told.
+        """
         if run.tracked is not None and run.unit.admission is None:
             self._status_writer.write(run.tracked, "running")
         if suspected:
@@ -369,6 +396,7 @@ class Executor:
         if run.record is not None:
             run.record.start()
             run.instance._aw_record = run.record
+        tell_started(self._start_observers, run)
         return True
 
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
@@ -393,8 +421,8 @@ class Executor:
             run.outcome = outcome_of_stop(instance)
         if run.unit.resources is not None and run.outcome is SUCCEEDED:
             note_answer(run.unit.resources, instance)
-        if run.started_log is None and run.outcome is SUCCEEDED:
-            # No end line is written.
+        if not self._measures_cpu and run.outcome is SUCCEEDED:
+            # Nobody reads it.
             return
         # No clock measures the processor time of one async job.
         if run.coroutine is None:

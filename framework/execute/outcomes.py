@@ -46,7 +46,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.retry import MAX_DELAY_S
 from framework.process_clock import process_clock
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import CountedEnd, job_events
 from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
@@ -129,7 +129,7 @@ def over_limit_outcome(unit: UnitOfWork, payload: Payload, error: OverLimit) -> 
     elif error.policy == "raise" or count > error.reschedules:
         ended = Failed(error)
     if ended is not None:
-        counters.add(OVER_LIMIT_JOBS, str(payload.get("class")))
+        job_events.emit(CountedEnd(str(payload.get("class")), counted_as=OVER_LIMIT_JOBS))
         return ended
     unit.add_fields({**(unit.extra_fields or {}), OVER_LIMIT_COUNT: count, OVER_LIMIT_BY: error.limiter})
     fields = {"snoozed_by": "limiter", "limiter": error.limiter, "over_limit_count": count}

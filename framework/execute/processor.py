@@ -53,7 +53,7 @@ from framework.finish.outcome import (
 from framework.finish.report import ProcessorEvents
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import REMOVED, Settler, SettleResult
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import CountedEnd, job_events, tell_ended
 from framework.timings import backoff_s
 from framework.typeguards import has_type
 
@@ -239,6 +239,8 @@ class Processor:
             counts.count_run(run.unit.queue)
         else:
             counts.count_success(run.unit.queue, run.declaration.wire_name, run.duration_s)
+        if counts.observers:
+            tell_ended(counts.observers, run)
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
             self._write_end(run, SUCCEEDED_ENDING, None)
@@ -266,8 +268,10 @@ class Processor:
             return
         args = run.payload["args"] if run.payload else None
         decision = self._settler.decide_retry(unit, run.worker, outcome, args)
-        ending = ending_of(outcome, decision)
+        run.ending = ending = ending_of(outcome, decision)
         self._count(counts, run, ending)
+        if counts.observers:
+            tell_ended(counts.observers, run)
         self._write_end(run, ending, decision)
         report_outcome(self._events, run, decision)
         if run.record is not None and not self._record_end(run, outcome, ending, decision):
@@ -291,7 +295,7 @@ class Processor:
     def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
         outcome = run.outcome
         if ending in _COUNTED_ENDINGS:
-            counters.add(ending.counter, str((run.payload or {}).get("class")))
+            job_events.emit(CountedEnd(str((run.payload or {}).get("class")), counted_as=ending.counter))
         if ending.processed == "no":
             # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
             return
@@ -306,10 +310,10 @@ class Processor:
                 metrics.record_run(run.duration_s)
         if isinstance(outcome, Failed):
             if run.declaration is not None and has_type(outcome.error, JobTimeoutError):
-                counters.add(TIMED_OUT_JOBS, run.declaration.wire_name)
+                job_events.emit(CountedEnd(run.declaration.wire_name, counted_as=TIMED_OUT_JOBS))
             if run.declaration is not None and has_type(outcome.error, BusinessError):
                 # The system worked as designed.
-                counters.add(BUSINESS_FAILED, run.declaration.wire_name)
+                job_events.emit(CountedEnd(run.declaration.wire_name, counted_as=BUSINESS_FAILED))
             else:
                 counts.failed += 1
 

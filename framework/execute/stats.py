@@ -11,6 +11,7 @@ from framework.execute.cancellation import Cancellation, Cancellations
 from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
+from framework.telemetry.job_events import JobObserver, job_events
 from framework.types import Jid
 
 BUCKETS_MS = (
@@ -73,6 +74,8 @@ class ThreadCounts:
     """The runs of each known class, by wire name."""
     queues: dict[str, int] = field(default_factory=dict[str, int])
     """The ended runs of jobs from each queue."""
+    observers: tuple[JobObserver, ...] = field(default=(), compare=False)
+    """The observers of the runs of this thread."""
 
     def count_run(self, queue: str) -> None:
         self.processed += 1
@@ -122,7 +125,7 @@ class RunningJobs:
 
     def new_thread_counts(self) -> ThreadCounts:
         """Return new counts for the calling thread."""
-        counts = ThreadCounts()
+        counts = ThreadCounts(observers=job_events.of_thread())
         with self._lock:
             self._thread_counts.append(counts)
         return counts

@@ -56,5 +56,6 @@ FEATURES: tuple[Feature, ...] = (
     ISOLATION,
     ITERATION,
     STATUS,
+    # Last: it only reads.
     OBSERVABILITY,
 )

@@ -8,7 +8,7 @@ from framework.finish.endings import ending_of
 from framework.finish.outcome import Cancelled, Discarded, Expired, Failed, Retired, RunOutcome
 from framework.finish.retry import RetryDecision
 from framework.telemetry import logs
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import ResultRefused, job_events
 from framework.text import error_class, error_message
 from framework.wire.answers import RESULT_LIMIT, end_answer, value_answer
 from framework.wire.json import dumps
@@ -35,7 +35,7 @@ def encoded_value(worker: str, jid: str, value: Any) -> str:
         reason = f"result{error.path} {error.reason}"
     except PayloadError as error:
         reason = error.reason
-    counters.add(REFUSED_RESULTS, worker)
+    job_events.emit(ResultRefused(worker))
     logs.logger(jid=jid, **{"class": worker}).warning(
         f"the job has succeeded, but its caller gets no result: {reason}", event_name="result.refused", reason=reason
     )

@@ -26,6 +26,7 @@ from framework.finish.outcome import (
     Yielded,
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
+from framework.telemetry.job_events import LIMITED_JOBS, SKIPPED_JOBS
 from framework.types import JobState, Outcome
 from framework.wire.waiters import JobEnd
 
@@ -54,7 +55,7 @@ class Ending(NamedTuple):
     failed: bool = False
     """Whether ``stat:failed`` counts it. A ``BusinessError`` has another counter."""
     counter: str = ""
-    """The counter in ``aw:counters``, which the policy adds to, or the processor for an early end; empty for none."""
+    """The series of ``aw:counters``: an event of the policy has it, or of the processor for an early end; empty for none."""
     told: JobEnd = ""
     """What is told to what waits for the end of the job (``Hold``); empty if the job is still pending."""
 
@@ -75,7 +76,6 @@ RIGHT_REFUSED, POLICY_REFUSED = "right_refused", "policy_refused"
 REFUSED_REASONS = frozenset({RIGHT_REFUSED, POLICY_REFUSED})
 """Reasons of a deferral because Redis refuses a policy's command."""
 
-_SKIPPED = "sidekiq_jobs_skipped_total"
 EXPIRED_JOBS = "sidekiq_jobs_expired_total"
 """Jobs that ended without running because they were too old (``expires_in``)."""
 CANCELLED_JOBS = "sidekiq_jobs_cancelled_total"
@@ -84,7 +84,6 @@ YIELDED_JOBS = "sidekiq_jobs_yielded_total"
 """Runs of iterable jobs that stopped at an item and continue later."""
 OVER_LIMIT_JOBS = "sidekiq_jobs_over_limit_total"
 """Runs that a rate limiter did not admit, whatever its policy: the job is scheduled again, is dropped, or fails."""
-_LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
 
 SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script", told="done")
 RETRIED = Ending(Outcome.FAILED, "retried", "end", "fail", "retrying", "schedule", "record", failed=True, told="failed")
@@ -104,7 +103,7 @@ DROPPED_BY_FLAG = Ending(
     "discarded",
     "fetch",
     "script",
-    counter=_SKIPPED,
+    counter=SKIPPED_JOBS,
     told="removed",
 )
 DROPPED_BY_CAPACITY = Ending(
@@ -138,7 +137,9 @@ CANCELLED_RUN = Ending(
 RETIRED = Ending(Outcome.RETIRED, "", "end", "dropped", "discarded", "drop_retired", "record", told="removed")
 # The end line is written only if the payload was decoded, so with compressed arguments that cannot be read.
 MALFORMED = Ending(Outcome.MALFORMED, "", "end", "fail", "failed", "kill", "no", told="dead")
-DEFERRED = Ending(Outcome.DEFERRED, "by a policy", "single", "deferred", "queued", "schedule", "no", counter=_SKIPPED)
+DEFERRED = Ending(
+    Outcome.DEFERRED, "by a policy", "single", "deferred", "queued", "schedule", "no", counter=SKIPPED_JOBS
+)
 DEFERRED_REFUSED = Ending(Outcome.DEFERRED, "Redis refuses a policy", "single", "deferred", "queued", "schedule", "no")
 DEFERRED_NO_KEY = Ending(
     Outcome.DEFERRED, "no key", "end", "deferred", "queued", "schedule", "no", counter=UNREADABLE_JOBS
@@ -149,7 +150,9 @@ DEFERRED_NO_STORE = Ending(
 UNKNOWN_CLASS = Ending(Outcome.DEFERRED, "unknown class", "single", "deferred", "queued", "schedule", "no")
 FOREIGN_RETURNED = Ending(Outcome.DEFERRED, "foreign class, returned", "none", "", None, "requeue", "no")
 FOREIGN_DELAYED = Ending(Outcome.DEFERRED, "foreign class, delayed", "none", "", "queued", "schedule", "no")
-HELD_BY_LIMIT = Ending(Outcome.HELD, "by a limit", "single", "concurrency_limit", None, "admit", "no", counter=_LIMITED)
+HELD_BY_LIMIT = Ending(
+    Outcome.HELD, "by a limit", "single", "concurrency_limit", None, "admit", "no", counter=LIMITED_JOBS
+)
 HELD_BY_PAUSE = Ending(Outcome.HELD, "by a pause", "single", "paused", None, "pause/hold", "no")
 RETURNED = Ending(Outcome.INTERRUPTED, "returned to its queue", "event", "interrupted", None, "interrupt", "no")
 INTERRUPTED_TOO_OFTEN = Ending(

@@ -11,6 +11,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import UnknownClass
 from framework.handlers import DeathHandler, ErrorHandler, death_handlers, error_handlers
 from framework.telemetry.context import CORRELATION_ID, feature_category_of
+from framework.telemetry.job_events import JobDied, job_events
 from framework.telemetry.sentry import Tracker
 from framework.typeguards import has_type
 from framework.types import Payload
@@ -74,7 +75,8 @@ class Handlers:
             self.guard("error handler", partial(handler, error, {**facts, "job": dict(facts.get("job") or {})}))
 
     def call_death_handlers(self, job: Job, error: BaseException) -> None:
-        """Call every death handler."""
+        """Call every death handler, after the event."""
+        job_events.emit(JobDied(job.worker, queue=str(job.get("queue") or "")))
         for handler in (*self.death, *death_handlers):
             self.guard("death handler", partial(handler, Job(job), error))
 

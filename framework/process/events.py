@@ -24,6 +24,7 @@ from framework.recover.reaper import RecoveredJob
 from framework.store.connect import tls_advice
 from framework.supervised_threads import ThreadStartError
 from framework.telemetry import logs
+from framework.telemetry.job_events import JobFenced, JobRecovered, job_events
 from framework.telemetry.logs import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.text import decode_escaped
@@ -32,6 +33,7 @@ from framework.typeguards import has_type
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import Job
+from framework.wire.json import loads_object
 from framework.wire.status_key import TrackedJob
 
 _REPEAT_S = 30.0
@@ -104,6 +106,7 @@ class ProcessEvents(ProcessorEvents):
             job_status="fenced",
             queue=unit.queue,
         )
+        job_events.emit(JobFenced(str(loads_object(unit.data).get("class", "")), queue=unit.queue))
 
     def lease_lost(self) -> None:
         """Report an expired lease, which either the heartbeat or the next fetch notices first."""
@@ -400,6 +403,7 @@ class ProcessEvents(ProcessorEvents):
             **job.interruptions,
             **{"class": job.worker},
         )
+        job_events.emit(JobRecovered(job.worker, cause=recovered.cause, quarantined=recovered.quarantined))
         gone = "its process died" if recovered.cause == "death" else "the reply of its fetch was lost"
         if recovered.quarantined:
             self.moved_jobs.record(job, "quarantined", f"{gone} too often while it ran; it is in the interrupted set")

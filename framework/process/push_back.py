@@ -27,6 +27,7 @@ from framework.recover.suspects import InterruptionLimit, quarantine_counter
 from framework.store.script import INTERRUPT
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
+from framework.telemetry.job_events import JobInterrupted, job_events
 from framework.text import format_count
 from framework.types import Payload
 from framework.wire import keys
@@ -135,6 +136,7 @@ class PushBack:
             destination=cut.destination,
             **facts,
         )
+        job_events.emit(JobInterrupted(job.worker, given_up=cut.given_up))
         if cut.given_up:
             reason = "it was interrupted too often; it is in the interrupted set"
             self._events.moved_jobs.record(job, "quarantined", reason)

@@ -27,12 +27,14 @@ from framework.push.push_plan import (
     TemplatePayloads,
     prepared_job,
     recorded_plan,
+    tell_enqueued,
 )
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
+from framework.telemetry.job_events import job_events
 from framework.types import Jid, Json, Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads
@@ -80,6 +82,7 @@ class Client:
 
     def join_features(self) -> None:
         """Let all features take part in the pushes of this client."""
+        job_events.open(self.settings)
         self._steps = [one.push.load() for one in all_features() if one.push is not None]
         deciding = single_part("locks")
         self.locks = None if deciding is None else deciding.load()(self)
@@ -240,9 +243,11 @@ class Client:
             return []
         jobs = [(copy.queue, copy.payloads[0], copy.jids[0]) for copy in made]
         written, _ = plan.shard.enqueue_up_to(base, limit, jobs)
-        if plan.recorder is not None:
-            for copy in made[:written]:
+        for copy in made[:written]:
+            if plan.recorder is not None:
                 plan.recorder.written(plan.destination, copy)
+            if job_events.observers:
+                tell_enqueued(plan, copy, copy.jids)
         return [jid for _, _, jid in jobs[:written]]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
@@ -280,13 +285,14 @@ class Client:
         if plan.recorder is not None:
             return self._write_recorded(plan, plan.recorder, batch, token)
         shard, queue, dues = plan.shard, batch.queue, batch.dues
+        jids: Sequence[Jid | None] = batch.jids
         try:
             if batch.unique is not None and plan.deduplication is not None:
                 if dues is not None and token is None:
                     self._schedule_writer.check_clock(shard)
                 owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "")
-                return plan.deduplication.written(batch.unique, owners)
-            if token is None:
+                jids = plan.deduplication.written(batch.unique, owners)
+            elif token is None:
                 if dues is None:
                     shard.enqueue_one(queue, batch.payloads[0], batch.statuses)
                 else:
@@ -294,12 +300,13 @@ class Client:
             elif dues is None:
                 shard.enqueue(queue, batch.payloads, token, batch.statuses)
             else:
-                entries = [(due.at, payload) for due, payload in zip(dues, batch.payloads, strict=True)]
-                shard.schedule(entries, token, batch.statuses)
+                shard.schedule(batch.entries, token, batch.statuses)
         except ShardUnavailableError as error:
             locks_when_due = plan.deduplication is not None and batch.unique is None
             self.fallback.keep(error, batch, token, locks_when_due=locks_when_due)
-        return batch.jids
+        if job_events.observers:
+            tell_enqueued(plan, batch, jids)
+        return jids
 
     # Decision 235: the event is durable before its job is.
     def _write_recorded(

@@ -35,6 +35,11 @@ class JobBatch(NamedTuple):
     indexes: Sequence[int] | None = None
     """The places of the jobs in their chunk; ``None`` if they are the whole chunk."""
 
+    @property
+    def entries(self) -> list[tuple[float, bytes]]:
+        """The jobs for the schedule set: due time and payload."""
+        return [(due.at, payload) for due, payload in zip(self.dues or (), self.payloads, strict=True)]
+
     def at_commit(self, now: float, extra: Mapping[str, Json]) -> "JobBatch":
         """Return the jobs as of the commit for which they waited: with the time ``now`` and the fields ``extra`` of the commit.
 

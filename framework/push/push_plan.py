@@ -29,6 +29,7 @@ from framework.push.normalize import (
 from framework.shard.shard import Shard
 from framework.telemetry import context
 from framework.telemetry.context import CORRELATION_ID
+from framework.telemetry.job_events import JobsEnqueued, job_events
 from framework.types import Jid, Json
 from framework.wire.job import generate_jid, generate_jids, wire_timestamp_json
 from framework.wire.json import dumps, dumps_exact, loads
@@ -88,6 +89,21 @@ def _with_task(extra: ExtraFields | None) -> Mapping[str, Json]:
     return fields if not found else {**fields, **found}
 
 
+def tell_enqueued(plan: PushPlan, batch: JobBatch, jids: Sequence[Jid | None]) -> None:
+    """Tell the observers of the jobs of a batch that were accepted; those without an id were not."""
+    job_events.emit(
+        JobsEnqueued(
+            plan.declaration.wire_name,
+            sum(jid is not None for jid in jids),
+            batch.queue,
+            plan.shard.name,
+            batch.dues is not None,
+            jids,
+            tuple(map(len, batch.payloads)),
+        )
+    )
+
+
 class PreparedJob(NamedTuple):
     """One job, with what its step must write besides: its lock, and its state if it is tracked."""
 
@@ -102,7 +118,7 @@ class PreparedJob(NamedTuple):
     log_duplicate: Callable[[Jid], None]
     """Logs the job as a duplicate of the job with this id."""
     note_written: Callable[[], None]
-    """Records the written job of a tracked class."""
+    """Records the written job of a tracked class, and tells the observers of the job."""
 
 
 def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
@@ -120,6 +136,8 @@ def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
     def note_written() -> None:
         if plan.recorder is not None:
             plan.recorder.written(plan.destination, batch)
+        if job_events.observers:
+            tell_enqueued(plan, batch, batch.jids)
 
     ttl_s = 0 if tracked is None else tracked.ttl_s
     return PreparedJob(

@@ -20,6 +20,7 @@ from framework.process_clock import process_clock
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import RECEIVE_TRANSFER
+from framework.telemetry.job_events import JobsEnqueued
 from framework.types import Jid, Payload
 from framework.wire import keys
 
@@ -81,6 +82,8 @@ class DueAction:
     on_done: Callable[[], None] | None = None
     lock_argument: bytes | str = b""
     """The lock request of a job that goes to its queue; the resources of a job that ends."""
+    enqueued: JobsEnqueued | None = None
+    """Emitted when the job is in its queue."""
     on_duplicate: Callable[[Jid], None] | None = None
     """Called with the jid of the lock's owner if the job was dropped as its duplicate."""
 
@@ -100,6 +103,7 @@ class ShardTransfer:
     """Its resources on this shard."""
     on_duplicate: Callable[[Jid], None] | None = None
     """As in ``DueAction``."""
+    enqueued: JobsEnqueued | None = None
 
 
 # No move between two servers is atomic. The job is marked on its old shard with a token; the new shard writes it with a guard key of
@@ -183,6 +187,8 @@ class CrossShardTransfer:
             "remove",
             on_done=lambda: self._shorten_guard_ttl(transfer),
             lock_argument=transfer.resources,
+            # A duplicate is not in the queue.
+            enqueued=None if isinstance(reply, bytes) else transfer.enqueued,
         )
 
     def _shorten_guard_ttl(self, transfer: ShardTransfer) -> None:

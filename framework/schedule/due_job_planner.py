@@ -21,6 +21,7 @@ from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.cross_shard import CrossShardTransfer, DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
+from framework.telemetry.job_events import JobsEnqueued, job_events
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
@@ -186,6 +187,7 @@ class DueJobPlanner:
         queue = str(payload["queue"])
         lock_request, tell_duplicate = self._lock_request(payload, destination.shard)
         data = _encode(member, payload)
+        enqueued = _enqueued(payload, queue, destination.shard, len(data)) if job_events.observers else None
         if remote:
             return ShardTransfer(
                 member,
@@ -196,9 +198,12 @@ class DueJobPlanner:
                 lock_request,
                 _on_end(lock, None, ""),
                 tell_duplicate,
+                enqueued,
             )
         queue = arrival_queue(payload, queue)
-        return DueAction(member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate)
+        return DueAction(
+            member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate, enqueued=enqueued
+        )
 
     def _lock_request(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
         """Return the encoded lock request of a deduplicated job, and the callback for a duplicate. Sets the job's lock key."""
@@ -263,6 +268,13 @@ class DueJobPlanner:
             self._limiter.limit_payload(payload, dumps(payload["args"]), big_payload=big_payload, compress=compress)
         except PayloadError as error:
             raise _middleware_error(error) from error
+
+
+def _enqueued(payload: Payload, queue: str, shard: str, size: int) -> JobsEnqueued:
+    jid = payload.get("jid")
+    return JobsEnqueued(
+        payload["class"], queue=queue, shard=shard, jids=(jid if isinstance(jid, str) else None,), sizes=(size,)
+    )
 
 
 def _resources_of(member: bytes) -> str:

@@ -19,6 +19,7 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import epoch_s
 from framework.store.script import ENQUEUE_DUE, READ_DUE, is_wrong_type
+from framework.telemetry.job_events import job_events
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.keys import SetLimits
@@ -259,8 +260,11 @@ class Poller:
             if isinstance(outcome, bytes):
                 if action.on_duplicate is not None:
                     action.on_duplicate(outcome.decode(errors="replace"))
-            elif outcome == 1 and action.on_done is not None:
-                action.on_done()
+            elif outcome == 1:
+                if action.on_done is not None:
+                    action.on_done()
+                if action.enqueued is not None:
+                    job_events.emit(action.enqueued)
             elif outcome < 0:
                 self._events.queue_wrong_type(action.queue or keys.DEAD)
         if trimmed:

@@ -12,7 +12,7 @@ from framework.errors import Discard, OverLimit, RetryLater
 from framework.execute.admission import LimitSlots
 from framework.execute.outcomes import UnknownClassDelays
 from framework.features.batches import keys as batch_keys
-from framework.features.concurrency.admission import DEFERRED_JOBS, ClassLimit
+from framework.features.concurrency.admission import ClassLimit
 from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.deferral.admission import DeferFlag, DropFlag, SkipTracker
 from framework.features.flags.flag import Flag, drop_flag, pause_flag, run_flag
@@ -30,7 +30,8 @@ from framework.recover.reaper import FailureDetector, Reaper
 from framework.recover.suspects import InterruptionLimit
 from framework.store.channel import ChannelPool
 from framework.store.script import Script
-from framework.telemetry.counters import SKIPPED_JOBS, counters
+from framework.telemetry.counters import counters
+from framework.telemetry.job_events import LIMITED_JOBS, SKIPPED_JOBS
 from framework.types import Outcome
 from framework.wire import keys
 from framework.wire.keys import SetLimits
@@ -63,7 +64,7 @@ NO_MOVES = {
 """Scripts that move no job."""
 
 COUNTERS = {
-    *(SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS),
+    *(SKIPPED_JOBS, LIMITED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS),
     *(endings.YIELDED_JOBS, endings.UNREADABLE_JOBS, endings.WAITING_FOR_STORE, endings.OVER_LIMIT_JOBS),
 }
 

@@ -15,7 +15,8 @@ from framework.store.script import (
     SCHEDULE,
     TAKE_SLOT,
 )
-from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.telemetry.counters import series_name
+from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.wire.resources import JobResources, Lock, LockDetails, LockTerms, Slot, UniqueJobs
 from tests.harness import encoded, until
 from tests.proofs.aof import History, HistoryError

@@ -13,11 +13,12 @@ from framework.features.batches.calls import BatchFacts, BuiltCallback, StepPart
 from framework.features.batches.payload import KEPT, BatchEventName, Callback
 from framework.push.client import Client
 from framework.push.job_batch import Destination, JobBatch, PushRecorder, queued_status
-from framework.push.push_plan import PushPlan
+from framework.push.push_plan import PushPlan, tell_enqueued
 from framework.shard.connection import TOKEN_MS
 from framework.shard.shard import Shard
 from framework.store.script import LOCK_PARTS, Script
 from framework.telemetry import logs
+from framework.telemetry.job_events import job_events
 from framework.types import Jid, Json
 from framework.wire import keys
 from framework.wire.job import BID, append_fields, generate_jid
@@ -177,6 +178,7 @@ class BatchBlock:
         self._statuses: list[Sequence[str]] = []
         self._jids: list[Jid] = []
         self._recorded: list[_RecordedJobs] = []
+        self._told: list[tuple[PushPlan, JobBatch]] = []
         self._bytes = 0
         self._is_open, facts.left_open = facts.left_open, False
 
@@ -226,6 +228,8 @@ class BatchBlock:
                 self._bytes += len(payload)
             self._statuses += [_texts(command) for command in batch.statuses if command]
             self._jids += batch.jids
+            if job_events.observers:
+                self._told.append((plan, batch))
             if plan.recorder is not None:
                 self._recorded.append(_RecordedJobs(plan.recorder, plan.destination, batch, copy_context()))
             # A part of a step is one write, so that it is made once.
@@ -289,7 +293,9 @@ class BatchBlock:
             logs.logger(bid=facts.bid).info("a batch was created", event_name="batch.created", jobs=len(self._jids))
         jids = self._jids if reply.code == WRITTEN else []
         self._groups, self._statuses, self._jids, self._bytes, self._duplicates = {}, [], [], 0, {}
-        self._recorded = []
+        for plan, batch in self._told if reply.code == WRITTEN else ():
+            tell_enqueued(plan, batch, batch.jids)
+        self._recorded, self._told = [], []
         self._is_open, facts.exists = not last, True
         self.written += len(jids)
         self._client.collected_jobs_written(jids)

@@ -22,13 +22,12 @@ from framework.features.concurrency.sweeper import LimitSweeper
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.script import is_wrong_type
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import JobHeld, JobResumed, job_events
 from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import format_count
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT
 
-DEFERRED_JOBS = "sidekiq_concurrency_limit_deferred_jobs_total"
 _log_limit = LogRateLimit(60.0)
 
 
@@ -161,11 +160,12 @@ def _outcome_of(result: SlotResult, request: AdmissionRequest, name: str, scope:
     declaration = request.declaration
     if result.state == "taken":
         if BUFFERED_AT in request.payload:
+            job_events.emit(JobResumed(declaration.wire_name, by="concurrency_limit"))
             _call_hook(request, "on_concurrency_limit_resumed", request.worker.on_concurrency_limit_resumed)
         return None
     if result.state == "fenced":
         return Lost()
-    counters.add(DEFERRED_JOBS, declaration.wire_name)
+    job_events.emit(JobHeld(declaration.wire_name, by="concurrency_limit"))
     _call_hook(request, "on_concurrency_limit_deferred", request.worker.on_concurrency_limit_deferred)
     return Held("concurrency_limit", _log_fields(result, name, scope))
 

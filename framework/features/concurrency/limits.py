@@ -18,7 +18,7 @@ from framework.store.connect import server_time
 from framework.store.script import SLOT_PARTS, Script, is_lasting
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.context import META_PREFIX
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import ClassThrottled, job_events
 from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
@@ -48,8 +48,6 @@ _CORRECT = "Correct this function of the class"
 
 SIGNALS_DEADLINE_S = 5.0
 """How long all signals together may take. A class without a result by then keeps its limit."""
-
-THROTTLING_EVENTS = "sidekiq_throttling_events_total"
 
 # How often one process of the shard calls the signals.
 _SIGNALS_PERIOD_S = 10.0
@@ -355,7 +353,7 @@ class Throttle:
                 continue
             strategy = answers[name]
             if strategy is not None:
-                counters.add(THROTTLING_EVENTS, name, strategy=strategy)
+                job_events.emit(ClassThrottled(name, strategy=strategy))
             logger(**{"class": name}).info(
                 f"the concurrency limit of {name} is {after} for now; it was {before}",
                 event_name="concurrency_limit.throttled" if after < before else "concurrency_limit.recovered",

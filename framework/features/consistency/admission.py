@@ -3,7 +3,8 @@
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.errors import JobReplicaNotUpToDate
@@ -20,7 +21,7 @@ from framework.features.consistency.databases import (
 from framework.features.consistency.push import required_positions
 from framework.finish.outcome import Failed, RunOutcome
 from framework.process.worker_parts import ProcessContext, WorkerPart
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import StreamEvent, job_events
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
 from framework.wire.job import LOAD_BALANCING_STRATEGY
@@ -30,6 +31,15 @@ ReadStrategy: TypeAlias = Literal["primary", "primary_no_wal", "replica", "repli
 _POLLS_BY_URGENCY = {"high": (5, 0.1)}
 _DEFAULT_POLLS = (3, 0.5)
 """How often to check again for a replica that has caught up, and the seconds between checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced(StreamEvent):
+    """A server was chosen for the reads of a job."""
+
+    counter: ClassVar[str] = "sidekiq_load_balancing_count"
+    load_balancing_strategy: str = ""
+    data_consistency: str = ""
 
 
 class ReplicaChoice(NamedTuple):
@@ -74,11 +84,12 @@ class ConsistencyPolicy:
             choice = ReplicaChoice("primary")
             self._warn(declaration, error)
         payload[LOAD_BALANCING_STRATEGY] = choice.strategy
-        counters.add(
-            "sidekiq_load_balancing_count",
-            declaration.wire_name,
-            load_balancing_strategy=choice.strategy,
-            data_consistency=weakest_level(levels),
+        job_events.emit(
+            Balanced(
+                declaration.wire_name,
+                load_balancing_strategy=choice.strategy,
+                data_consistency=weakest_level(levels),
+            )
         )
         if choice.strategy == "retry":
             return Failed(JobReplicaNotUpToDate(declaration.wire_name))

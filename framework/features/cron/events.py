@@ -1,16 +1,28 @@
 """Write the log lines of cron."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from framework.command_line import command
 from framework.features.cron.entries import CronEntry, DueTicks
 from framework.telemetry import logs
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import StreamEvent, job_events
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
 
 CRON_TICKS = "sidekiq_cron_ticks_total"
 """Ticks of the schedule, by entry and outcome: ``pushed``, ``missed``, or why the tick pushed no job."""
+
+
+@dataclass(frozen=True, slots=True)
+class CronTicked(StreamEvent):
+    """Ticks of an entry of the schedule were due."""
+
+    counter: ClassVar[str] = CRON_TICKS
+    entry: str = ""
+    outcome: str = ""
+
 
 _REPEAT_S = 30.0
 
@@ -121,4 +133,4 @@ class CronEvents:
 
 
 def _count(entry: CronEntry, outcome: str, ticks: int = 1) -> None:
-    counters.add(CRON_TICKS, entry.declaration.wire_name, ticks, entry=entry.name, outcome=outcome)
+    job_events.emit(CronTicked(entry.declaration.wire_name, ticks, entry=entry.name, outcome=outcome))

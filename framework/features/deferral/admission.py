@@ -16,7 +16,7 @@ from framework.features.flags.settings import FlagSettings
 from framework.finish.outcome import Deferred, Discarded
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.telemetry import logs
-from framework.telemetry.counters import SKIPPED_JOBS, counters
+from framework.telemetry.job_events import JobSkipped, job_events
 from framework.telemetry.logs import LogRateLimit
 
 _JITTER = 0.5
@@ -51,7 +51,7 @@ class SkipTracker:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def add(self, flag: Flag, worker: str, action: str) -> None:
-        counters.add(SKIPPED_JOBS, worker, action=action, reason=REASON)
+        job_events.emit(JobSkipped(worker, action=action, reason=REASON))
         with self._lock:
             known = self._records.get(flag.name)
             if known is None:

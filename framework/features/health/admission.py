@@ -18,7 +18,7 @@ from framework.features.health.settings import HealthSettings
 from framework.finish.outcome import Deferred
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.settings.model import DatabaseSettings
-from framework.telemetry.counters import SKIPPED_JOBS, counters
+from framework.telemetry.job_events import JobSkipped, job_events
 from framework.telemetry.sentry import Tracker
 from framework.timings import backoff_s
 from framework.typeguards import is_list, is_tuple, short_repr
@@ -82,7 +82,7 @@ class HealthPolicy:
         self._events.stop(worker, str(request.payload.get("jid", "")), database, indicator, signal, runs=runs)
         if runs:
             return None
-        counters.add(SKIPPED_JOBS, worker, action="deferred", reason=REASON)
+        job_events.emit(JobSkipped(worker, action="deferred", reason=REASON))
         return Deferred(deferral_delay_s(policy, count), REASON, log_fields(indicator, database, signal))
 
     def _indicators_of(self, policy: DeferOnHealth) -> tuple[str, ...]:

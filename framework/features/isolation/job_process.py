@@ -39,7 +39,7 @@ from framework.finish.answers import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context, logs
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import job_events
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
 from framework.wire.waiters import awaited_job_of
@@ -193,6 +193,7 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
         os._exit(0)
     tools = load()
     logs.open_relayed_log(tools.log_level, {**request["static"], "pid": os.getpid()}, _LineRelay(worker))
+    recorded = job_events.record()
     end: dict[str, Any]
     try:
         end = {"end": "succeeded" if _run(worker, request, tools) else "stopped"}
@@ -211,7 +212,7 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
     if worker.is_copy:
         exit_forked_child(None)
     logs.flush_output()
-    worker.tell(**end, counters=counters.take())
+    worker.tell(**end, events=recorded.take())
     os._exit(0)
 
 

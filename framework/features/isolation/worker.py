@@ -20,7 +20,8 @@ from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -47,13 +48,21 @@ from framework.finish.answers import EncodedAnswer
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import StreamEvent, events_of, job_events
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.json import dumps, dumps_parsed, loads_object
 
 LOST_PROCESSES = "sidekiq_jobs_process_lost_total"
 """Runs whose own process ended before them, or needed more memory than their ``memory_limit``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLost(StreamEvent):
+    """The process of an isolated job ended before it, or needed too much memory."""
+
+    counter: ClassVar[str] = LOST_PROCESSES
+
 
 GRACE_S = 5.0
 """How long a job may clean up after its timeout, or after its cancellation is known, before its process is killed."""
@@ -417,7 +426,8 @@ class _Run:
             self._fields.cpu_s = float(ended["cpu_s"])
         if self._end is None:
             raise self._error_without_end(ended)
-        counters.add_counts(self._end.get("counters"))
+        for event in events_of(self._end.get("events")):
+            job_events.emit(event)
         if self._end["end"] != "raised":
             return bool(self._end["end"] == "succeeded")
         try:
@@ -425,7 +435,7 @@ class _Run:
         except Exception as failure:
             raise JobProcessError(self.name, "its error cannot be read") from failure
         if has_type(error, JobMemoryError):
-            counters.add(LOST_PROCESSES, self.name)
+            job_events.emit(ProcessLost(self.name))
         raise error
 
     def _error_without_end(self, ended: dict[str, Any]) -> BaseException:
@@ -444,7 +454,7 @@ class _Run:
                 reason = "its process has sent data that is no report, and was killed"
             case None:
                 reason = _exit_reason(ended)
-        counters.add(LOST_PROCESSES, self.name)
+        job_events.emit(ProcessLost(self.name))
         status = ended.get("status")
         return JobProcessError(self.name, reason, status=status if isinstance(status, int) else None)
 

@@ -11,7 +11,8 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import redis
 from redis.exceptions import RedisError, ResponseError
@@ -23,7 +24,7 @@ from framework.execute.stats import RunningJobs
 from framework.features.iteration.run import IterationRun
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import Script, is_lasting
-from framework.telemetry.counters import counters
+from framework.telemetry.job_events import StreamEvent, job_events
 from framework.telemetry.logs import LogRateLimit
 from framework.timings import backoff_s
 from framework.types import Payload
@@ -47,6 +48,14 @@ SAVE_ITERATION = Script("iteration/save")
 
 ITERATIONS = "sidekiq_job_iterations_total"
 """Items of iterable jobs that were processed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated(StreamEvent):
+    """A run of an iterable job has processed ``count`` items."""
+
+    counter: ClassVar[str] = ITERATIONS
+
 
 _SAVED, _CANCELLED = 1, 2
 _NO_CURSOR = b"null"
@@ -162,7 +171,7 @@ class RedisIteration(IterationRun):
 
     def end(self) -> None:
         if self.items:
-            counters.add(ITERATIONS, self._worker, self.items)
+            job_events.emit(Iterated(self._worker, self.items))
 
     def _save(self, cursor: bytes, progress: JobProgress) -> int:
         fields: list[Any] = [CURSOR, cursor, RUNTIME, f"{progress.runtime_s:.6f}", DONE, progress.done]

@@ -28,6 +28,7 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting, is_wrong_type
 from framework.telemetry import logs
+from framework.telemetry.job_events import JobHeld, JobResumed, job_events
 from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
@@ -134,7 +135,10 @@ class PausePolicy:
         held = held_here or data in self._reply_lost
         self._reply_lost.discard(data)
         fields = {"pause_control": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
-        return Held("paused", fields) if held else Lost(fields)
+        if not held:
+            return Lost(fields)
+        job_events.emit(JobHeld(request.declaration.wire_name, by="paused"))
+        return Held("paused", fields)
 
     def _hold(self, request: AdmissionRequest, pause: Pause) -> int:
         unit, worker = request.unit, request.declaration.wire_name
@@ -273,7 +277,8 @@ class PauseResumer:
 
 
 def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
-    """Log that jobs of a class were resumed, with GitLab's fields."""
+    """Report that jobs of a class were resumed: an event, and a line with GitLab's fields."""
+    job_events.emit(JobResumed(worker, jobs, by="paused"))
     logs.logger(**{"class": worker}).info(
         f"{format_count(jobs, 'held job')} of {worker} {'is back in its queue' if jobs == 1 else 'are back in their queues'}",
         event_name="pause.resumed",

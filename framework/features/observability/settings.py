@@ -1,0 +1,29 @@
+"""Settings of observability."""
+
+from typing import Annotated, Literal
+
+from framework.settings import validators
+from framework.settings.base import Section, SettingsBase
+
+MAX_SERIES = 10_000_000
+
+
+class MetricsSettings(Section):
+    """The metrics of processes (``/metrics``, StatsD). A process counts only if somebody may read the counts."""
+
+    mode: Literal["histogram", "counters", "off"] = "histogram"
+    """``counters``: sums and counts instead of histograms, a sixth of the series (GitLab's ``emit_sidekiq_histogram_metrics``)."""
+    most_series: Annotated[int, validators.whole_number(1, MAX_SERIES)] = 100_000
+    """The most series of one process. Classes beyond it share the labels of the class ``unknown``; one line warns."""
+    directory: str | None = None
+    """The folder in which the processes of a producer keep their counts, so that each of them can answer for all."""
+    statsd: str | None = None
+    """``HOST:PORT`` of a StatsD server, which gets the counts of each second by UDP."""
+    statsd_format: Literal["statsd", "dogstatsd"] = "dogstatsd"
+    """``dogstatsd`` sends labels as tags; ``statsd`` sends the name alone, and sums up all labels."""
+
+
+class ObservabilitySettings(SettingsBase):
+    """What other programs may read of a process."""
+
+    metrics: MetricsSettings = MetricsSettings()
