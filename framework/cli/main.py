@@ -108,6 +108,11 @@ _JOB_COMMANDS = (
         Late("framework.cli.jobs_list:list_jobs"),
     ),
     LateCommand(
+        "top",
+        "Count the jobs of PLACE by class, queue, error, tag or a field of their context.",
+        Late("framework.cli.jobs_top:top"),
+    ),
+    LateCommand(
         "show",
         "Show the job JID: its place, class, arguments, error with backtrace, and every other field.",
         Late("framework.cli.jobs_list:show"),
@@ -148,7 +153,7 @@ class JobsGroup(SectionedGroup):
 
     sections: Mapping[str, Sequence[str]] = {
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
-        "Jobs": ("list", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
+        "Jobs": ("list", "top", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
         "Queues": ("queues", "stats", "clear", "pause-queue", "unpause-queue"),
         "Processes": ("processes", "quiet", "stop", "dump", "ping"),
         "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),
