@@ -39,7 +39,7 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
     extra: ExtraFields | None = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     resources = run.unit.resources
     answer = "" if resources is None or resources.awaited is None else resources.awaited.answer
-    if extra is None and not answer and run.outcome is SUCCEEDED:
+    if extra is None and not answer and run.outcome is SUCCEEDED and run.usage is None:
         return None
     more = {**_retry_fields(decision), **_outcome_fields(run), **({} if extra is None else extra.of_features())}
     if run.lost is not None:
@@ -51,6 +51,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
         more["yield_reason"] = run.outcome.reason
     if answer:
         more["result_bytes"] = len(answer)
+    if run.usage is not None:
+        more.update(run.usage.fields())
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})

@@ -47,6 +47,7 @@ from framework.push.argument_checks import StrictArgumentsCheck
 from framework.recover.suspects import SUSPECT_FIELD, SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.telemetry.job_events import RunOfJob, job_events, tell_started
+from framework.telemetry.usage import Usage, usage_records
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.job import DEATH_COUNT, EXPIRES_IN, TRACK, count_of
@@ -81,6 +82,7 @@ class Execution(MemoryReservation, RunOfJob):
         "started_log",
         "tracked",
         "unit",
+        "usage",
         "worker",
     )
 
@@ -103,6 +105,8 @@ class Execution(MemoryReservation, RunOfJob):
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
         self.middleware_exits: ExitStack | None = None
         """Ends the middlewares around the coroutine."""
+        self.usage: Usage | None = None
+        """What the job has used, from the end of its run on; ``None`` if nothing was counted."""
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         """The coroutine of an ``async def perform``, with which the run continues on the event loop."""
         self.admitted = False
@@ -175,6 +179,7 @@ class Executor:
         self._status_writer = status_writer
         self._retired = retired
         self._recorder = recorder
+        self._usages = usage_records.running
         self._admission = admission
         self._unknown = unknown
         self._policy_decision = PolicyDecision(decoding, threads, log, running_jobs, together)
@@ -416,6 +421,8 @@ class Executor:
         if run.start_noted:
             self._suspect_runner.end(run.unit.data)
         run.duration_s = time.perf_counter() - run.started
+        if self._usages:
+            run.usage = usage_records.take(run.payload)
         instance = run.instance
         if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
             run.outcome = outcome_of_stop(instance)

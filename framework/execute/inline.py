@@ -16,6 +16,7 @@ from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context
+from framework.telemetry.usage import usage_records
 from framework.typeguards import has_type
 from framework.types import Jid, JobState, Payload
 from framework.wire.compress import decompress_arguments
@@ -74,9 +75,12 @@ def _state_after(error: BaseException) -> JobState:
 def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck) -> bool:
     """Run the job in a context of its own, as in a process; return whether every middleware yielded."""
     own = copy_context()
-    yielded, coroutine = own.run(_begin, worker, payload, middleware, strictness)
-    if coroutine is not None:
-        _loops[-1].run(coroutine, own)
+    try:
+        yielded, coroutine = own.run(_begin, worker, payload, middleware, strictness)
+        if coroutine is not None:
+            _loops[-1].run(coroutine, own)
+    finally:
+        usage_records.pass_to_caller(payload)
     return yielded
 
 

@@ -54,6 +54,7 @@ from framework.finish.report import ProcessorEvents
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import REMOVED, Settler, SettleResult
 from framework.telemetry.job_events import CountedEnd, job_events, tell_ended
+from framework.telemetry.usage import usage_records
 from framework.timings import backoff_s
 from framework.typeguards import has_type
 
@@ -92,6 +93,7 @@ class Processor:
         self._settler = settler
         self._log = log
         self._running_jobs = running_jobs
+        self._usages = usage_records.running
         self._loop = loop
         self._events = events
         self._settling_stopped = threading.Event()
@@ -230,6 +232,9 @@ class Processor:
                 self._write_end(run, LOST_BEFORE_RUN, None)
                 self._fetcher.finish(run.unit, settled=True)
         finally:
+            if self._usages:
+                # The calls that have settled the job, in its context.
+                usage_records.take(run.payload)
             # Almost no run has reserved memory: the check is cheaper than the call.
             if run.reserved:
                 self._executor.release_memory(run)

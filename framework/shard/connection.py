@@ -25,6 +25,7 @@ from framework.store.connect import Endpoint
 from framework.store.script import NOTE_PUSHED, Script
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
+from framework.telemetry.usage import usage_records
 from framework.wire import keys
 from framework.wire.status_key import QueuedCommands, StatusCommand
 
@@ -342,8 +343,11 @@ class ShardConnection:
         job_commands: slice | None,
     ) -> ShardUnavailableError | None:
         try:
+            began = monotonic() if usage_records.enabled else 0.0
             channel.send_packet(packet)
             replies = channel.replies(len(status_commands) + command_count)
+            if began:
+                usage_records.count_round_trip(packet, replies, monotonic() - began)
         except RedisError as error:
             # The other connections lead to the same server: each would cost one more push a timeout.
             self._channel_pool.close()
@@ -464,8 +468,11 @@ class ShardConnection:
         A failed command has written nothing unless ``maybe_written``.
         """
         try:
+            began = monotonic() if usage_records.enabled else 0.0
             channel.send_packet(packet)
             (reply,) = channel.replies(1)
+            if began:
+                usage_records.count_round_trip(packet, (reply,), monotonic() - began)
         except RedisError as error:
             self._channel_pool.close()
             return None, self._failure(error, maybe_written=writes and channel.sent)

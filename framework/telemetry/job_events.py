@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from framework.feature import all_features
 from framework.telemetry.logs import LogRateLimit
+from framework.telemetry.usage import Usage
 from framework.types import Jid, Payload
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class RunOfJob:
     duration_s: float
     cpu_s: float
     """0 unless ``JobEvents.needs_cpu``; of an async job too."""
+    usage: Usage | None
+    """What it has used of Redis, SQL and HTTP; ``None`` for nothing."""
     admitted: bool
     """Whether it has run: every policy has admitted it."""
 

@@ -67,6 +67,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import hold_reports, report_to
 from framework.telemetry import logs
+from framework.telemetry.library_calls import count_library_calls
 from framework.telemetry.sentry import tracker_of
 from framework.version import VERSION
 from framework.wiring.client import default_client, open_limiter
@@ -151,6 +152,8 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     waits, plans = timings.current(), options.plan(router)
+    if log.has_job_lines:
+        count_library_calls()
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     process = ProcessContext(
         settings,

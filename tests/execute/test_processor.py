@@ -23,13 +23,15 @@ from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
 from framework.recover.suspects import MAX_UNACKNOWLEDGED, InterruptionLimit
 from framework.telemetry import context
+from framework.telemetry.library_calls import count_library_calls
+from framework.telemetry.usage import usage_records
 from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.footprint import MemoryBudget
 from framework.wire.json import dumps
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.features.tasks.task_bench import TaskBench, change
-from tests.harness import IDENTITY, compressed, encoded, enqueue, until, unwrapped
+from tests.harness import IDENTITY, compressed, encoded, enqueue, opened, until, unwrapped
 from tests.servers.guarded import narrowed
 
 LABEL = contextvars.ContextVar("label", default="none")
@@ -69,6 +71,44 @@ def latch():
     passed.open = open_latch
     yield passed
     open_latch()
+
+
+# --- usage of a job --------------------------------------------------------------------------------------------------
+
+
+def test_end_line_has_what_the_job_has_used(slots, redis, redis_url, monkeypatch):
+    monkeypatch.setattr(usage_records, "enabled", True)
+    count_library_calls()
+    shard = opened(redis_url)
+
+    def perform(self, how):
+        if how != "nothing":
+            redis.get("stat:processed")
+            shard.enqueue_one("elsewhere", encoded("Job"))
+        if how == "fail":
+            raise ValueError(how)
+
+    async def perform_async(self, how):
+        await asyncio.gather(*(asyncio.to_thread(perform, self, how) for _ in range(2)))
+
+    worker(perform)
+    worker(perform_async, wire_name="AsyncJob")
+    for name, how, jid in (
+        ("Job", "use", "a"),
+        ("Job", "nothing", "b"),
+        ("Job", "fail", "c"),
+        ("AsyncJob", "use", "d"),
+    ):
+        enqueue(redis, name, args=[how], jid=jid)
+    one = slots(2).start()
+    until(one.done)
+    lines = {jid: next(line for line in one.lines(jid=jid) if "duration_s" in line) for jid in "abcd"}
+    assert {jid: line.get("redis_calls") for jid, line in lines.items()} == {"a": 3, "b": None, "c": 3, "d": 6}
+    assert lines["c"]["job_status"] == "fail"
+    assert lines["a"]["redis_read_bytes"] < lines["a"]["redis_write_bytes"] < 1_000
+    assert 0 < lines["a"]["redis_duration_s"] < lines["a"]["duration_s"]
+    assert not usage_records.running
+    shard.close()
 
 
 # --- async jobs -----------------------------------------------------------------------------------------------------

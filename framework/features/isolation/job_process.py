@@ -40,6 +40,8 @@ from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.job_events import job_events
+from framework.telemetry.library_calls import count_library_calls
+from framework.telemetry.usage import usage_records
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
 from framework.wire.waiters import awaited_job_of
@@ -194,6 +196,8 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
     tools = load()
     logs.open_relayed_log(tools.log_level, {**request["static"], "pid": os.getpid()}, _LineRelay(worker))
     recorded = job_events.record()
+    if request["counts_usage"]:
+        count_library_calls()
     end: dict[str, Any]
     try:
         end = {"end": "succeeded" if _run(worker, request, tools) else "stopped"}
@@ -212,7 +216,8 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
     if worker.is_copy:
         exit_forked_child(None)
     logs.flush_output()
-    worker.tell(**end, events=recorded.take())
+    used = usage_records.take(request["payload"])
+    worker.tell(**end, events=recorded.take(), usage=None if used is None else used.to_json())
     os._exit(0)
 
 

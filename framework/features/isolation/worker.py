@@ -49,6 +49,7 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.job_events import StreamEvent, events_of, job_events
+from framework.telemetry.usage import Usage, usage_records
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.json import dumps, dumps_parsed, loads_object
@@ -335,6 +336,7 @@ class _Run:
             "memory_limit": self._declaration.facts["memory_limit"],
             "static": self._runs.job_log.log.static,
             "recorded": self._instance._aw_record is not None,
+            "counts_usage": usage_records.enabled,
         }
         # As on the wire: integers of any size stay exact.
         message = b'{"payload":%b,%b' % (dumps_parsed(self._payload), dumps(fields)[1:])
@@ -428,6 +430,9 @@ class _Run:
             raise self._error_without_end(ended)
         for event in events_of(self._end.get("events")):
             job_events.emit(event)
+        # Code that is not trusted may send anything.
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            usage_records.add(self._payload, Usage.from_json(self._end["usage"]))
         if self._end["end"] != "raised":
             return bool(self._end["end"] == "succeeded")
         try:

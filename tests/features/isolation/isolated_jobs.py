@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import sqlalchemy
+
 from framework import ApplicationWorker, Discard, RetryLater, limiter
 from framework.errors import OverLimit
 
@@ -47,6 +49,15 @@ class TalkWorker(Base):
 class AsyncWorker(Base):
     async def perform(self) -> None:
         self.log_extra(awaited=True)
+
+
+class StatementWorker(Base):
+    """Use a database, in its process and before its error."""
+
+    def perform(self, url: str) -> None:
+        with sqlalchemy.create_engine(url).begin() as connection:
+            connection.execute(sqlalchemy.text("select 1"))
+        raise InputError("name", 5)
 
 
 class EndWorker(Base):

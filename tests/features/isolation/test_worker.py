@@ -14,6 +14,7 @@ from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
 from framework.features.isolation.worker import LOST_PROCESSES, ServerProcess, wait_until_ready
 from framework.features.limiters.store import LimiterStore
 from framework.telemetry.counters import counters
+from framework.telemetry.usage import usage_records
 from framework.wire import keys
 from tests.execute.processor_bench import WORKING, ProcessorBench
 from tests.features.isolation import isolated_jobs as jobs
@@ -22,6 +23,7 @@ from tests.harness import IDENTITY, enqueue, opened, until
 CLASSES = (
     *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
     *(jobs.HangWorker, jobs.LeaveWorker, jobs.PatientWorker, jobs.ForkWorker, jobs.LimitedWorker),
+    jobs.StatementWorker,
 )
 
 
@@ -86,6 +88,16 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
     until(bench.done, "all acknowledged")
     assert not bench.died
     assert children(bench.isolated._server.popen.pid) == []
+
+
+def test_end_line_has_what_an_isolated_job_has_used(bench, redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(usage_records, "enabled", True)
+    push(redis, jobs.StatementWorker, f"sqlite:///{tmp_path}/one.sqlite3", jid="used")
+    line = end_line(bench, "used")
+    assert (line["job_status"], line["db_count"]) == ("fail", 1)
+    assert line["db_duration_s"] > 0
+    until(bench.done, "settled")
+    assert not usage_records.running
 
 
 def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
