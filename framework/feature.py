@@ -87,6 +87,16 @@ class Hold:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a feature says about a shard for Prometheus: a part of the script that reads all figures, and the reader of its reply."""
+
+    reader: Late[Any]
+    """``type[FigureReader]`` (``admin/figures.py``)."""
+    part: str = ""
+    """The part of scripts with its function ``figures_NAME(now, argument)``: ``"batches/figures"``. Empty: it asks no Redis."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Feature:
     """The parts of one feature that the core calls. Every field but the name may be left out."""
 
@@ -122,8 +132,8 @@ class Feature:
     """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
     assumptions: "Late[Any] | None" = None
     """``type[AssumptionReader]``: what an operator may assume about it in ``jobs explain --assume``."""
-    gauges: "Late[Any] | None" = None
-    """``(Shard, float) -> Iterable[Gauge]``: its gauges in ``jobs counters``; the number is the time of the shard's Redis."""
+    figures: Figures | None = None
+    """Its figures of a shard for Prometheus (``admin/figures.py``)."""
     commands: tuple[LateCommand, ...] = ()
     """Commands of their own: ``application-worker NAME``."""
     job_commands: tuple[LateCommand, ...] = ()

@@ -23,7 +23,6 @@ from framework.lazy_names import load_name, public_names
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
-    from framework.admin.groups import JobGroup, JobGroups, atop, top
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobCriteria, JobRecord
@@ -86,8 +85,6 @@ __all__ = [
     "HeldSet",
     "JobCriteria",
     "JobEntry",
-    "JobGroup",
-    "JobGroups",
     "JobIteration",
     "JobProfile",
     "JobRecord",
@@ -126,7 +123,6 @@ __all__ = [
     "aserver_times",
     "aset_priority",
     "astats",
-    "atop",
     "awork",
     "batches",
     "cancel_jobs",
@@ -153,7 +149,6 @@ __all__ = [
     "server_times",
     "set_priority",
     "stats",
-    "top",
     "work",
     "workflows",
 ]
@@ -170,8 +165,6 @@ _MODULES = {
     "HeldSet": "held_set",
     "JobCriteria": "job_record",
     "JobEntry": "job_set",
-    "JobGroup": "groups",
-    "JobGroups": "groups",
     "JobIteration": "features.iteration.admin",
     "JobProfile": "features.profiling.admin",
     "JobRecord": "job_record",
@@ -210,7 +203,6 @@ _MODULES = {
     "aserver_times": "statistics",
     "aset_priority": "features.fairness.admin",
     "astats": "statistics",
-    "atop": "groups",
     "awork": "process_list",
     "batches": "features.batches.admin",
     "cancel_jobs": "cancel",
@@ -237,7 +229,6 @@ _MODULES = {
     "server_times": "statistics",
     "set_priority": "features.fairness.admin",
     "stats": "statistics",
-    "top": "groups",
     "work": "process_list",
     "workflows": "features.workflows.admin",
 }

@@ -333,11 +333,3 @@ class Assumed(NamedTuple):
 
     facts: Mapping[str, Mapping[str, Any]]
     lines: Sequence[tuple[str, str]] = ()
-
-
-class Gauge(NamedTuple):
-    """A gauge of a feature for Prometheus: the command adds the shard to its labels."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float

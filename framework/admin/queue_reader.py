@@ -1,6 +1,5 @@
 """Read the queues of one shard, the jobs of a queue in pages while it changes, and which processes serve them."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +17,10 @@ from framework.shard.shard import Shard
 from framework.shard.shards import answering
 from framework.store.connect import server_time
 from framework.text import decode_escaped
-from framework.types import Priority
 from framework.wire import keys
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
-from framework.wire.sub_queues import NORMAL, SEPARATOR, SUB_QUEUE, level_of, order_of, parent_of
+from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
 
 PAGE = 100
 """Jobs per read of a queue."""
@@ -77,17 +75,6 @@ def sub_queues(client: "redis.Redis", name: str) -> list[str]:
     """Return the names of the queue's sub-queues with jobs, those of the highest level first. Raises redis errors."""
     found = (one for one in map(decode_escaped, named_queues(client)) if one.startswith(name + SEPARATOR))
     return sorted(found, key=order_of)
-
-
-def waiting_by_level(client: "redis.Redis") -> dict[tuple[str, Priority], int]:
-    """Return the waiting jobs by queue and level, of queues with jobs of a level that is not normal. Raises redis errors."""
-    listed = list(map(decode_escaped, named_queues(client)))
-    queues = {parent_of(name) for name in listed if level_of(name) != NORMAL}
-    names = [*queues, *(name for name in listed if SEPARATOR in name and parent_of(name) in queues)]
-    found = Counter[tuple[str, Priority]]()
-    for name, jobs in _sizes(client, names).items():
-        found[parent_of(name), level_of(name)] += jobs
-    return {place: jobs for place, jobs in found.items() if jobs}
 
 
 def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, list[int]]:

@@ -1,30 +1,17 @@
-"""``jobs stats``: show counters and sizes of the shards; ``jobs counters``: print those of the policies for Prometheus."""
+"""``jobs stats``: show counters and sizes of the shards."""
 
-import re
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
-from typing import Any
 
 import click
 
 from framework.admin.access import Answers
-from framework.admin.explain_reader import Gauge
-from framework.admin.queue_reader import waiting_by_level
 from framework.admin.statistics import MOST_DAYS, ShardStats, Stats, read_history, read_stats, sum_stats
-from framework.cli.jobs_queues import read_held
-from framework.feature import features
-from framework.shard.shard import Shard
-from framework.store.connect import server_time
-from framework.telemetry.counters import series_name
 from framework.terminal.options import SecondsOption, json_option, shard_option
-from framework.terminal.output import clear_screen, echo_whole, reports_errors
+from framework.terminal.output import clear_screen, reports_errors
 from framework.terminal.shards import ShardCommand
-from framework.text import decode_escaped, visible
-from framework.wire import keys
 
 _HEADINGS = ("SHARD", *(one.name.upper() for one in fields(ShardStats)))
 _DAY_HEADINGS = ("DAY", "PROCESSED", "FAILED")
@@ -110,58 +97,3 @@ def _show_days(on: ShardCommand, days: int, *, as_json: bool) -> None:
         on.print_json({"days": [dict(zip(("day", "processed", "failed"), row, strict=True)) for row in counts]})
     elif found:
         on.print_table(_DAY_HEADINGS, [(day, f"{processed:,}", f"{failed:,}") for day, processed, failed in counts], "")
-
-
-# A line that Prometheus cannot read makes it refuse all others.
-_SERIES = re.compile(r"[a-z_:][\w:]*(?:\{(?:[a-z_]\w*=\"(?:[^\"\\\n]|\\[\\\"n])*\",?)*\})?", re.ASCII | re.IGNORECASE)
-"""A counter as Prometheus reads it."""
-
-
-@click.command("counters")
-@shard_option
-@reports_errors
-def counters(*, names: Sequence[str]) -> None:
-    """Print the counters and gauges of the policies in Prometheus' text format.
-
-    The gauges are the running and waiting jobs of each limit, the number and age of held jobs, and the waiting jobs of each
-    level of queues with priorities.
-
-    Counters are summed over the shards; gauges are per shard. Run it at one place, for example for a textfile collector.
-    """
-    on = ShardCommand(names)
-    total = Counter[str]()
-    gauges: dict[str, float] = {}
-    for shard, (counts, full) in on.each(lambda one: (_read_counters(one), list(_read_gauges(one)))):
-        total.update(counts)
-        gauges |= {series_name(name, {**labels, "shard": shard}): value for name, labels, value in full}
-    for kind, series in (("counter", total), ("gauge", gauges)):
-        for name, group in groupby(sorted(series), lambda one: one.partition("{")[0]):
-            echo_whole([f"# TYPE {name} {kind}", *(f"{_escaped(one)} {series[one]}" for one in group)])
-    on.exit_if_unanswered()
-
-
-def _escaped(series: str) -> str:
-    """Return the series with its unprintable characters escaped once more, because Prometheus reads only its own escapes."""
-    if series.isprintable():
-        return series
-    return "".join(char if char.isprintable() else visible(char).replace("\\", "\\\\") for char in series)
-
-
-def _read_counters(shard: Shard) -> dict[str, int]:
-    counts: Any = shard.client.hgetall(keys.COUNTERS)
-    read = ((decode_escaped(series), count) for series, count in counts.items())
-    return {series: int(count) for series, count in read if count.isdigit() and _SERIES.fullmatch(series)}
-
-
-def _read_gauges(shard: Shard) -> Iterator[Gauge]:
-    """Yield the gauges of the features, the number and age of the held jobs of each place, and the waiting jobs of each level."""
-    now = server_time(shard.client)
-    for feature in features():
-        if feature.gauges is not None:
-            yield from feature.gauges.load()(shard, now)
-    for one in read_held(shard)[1]:
-        place = {"place": one.kind, "worker": one.name}
-        yield Gauge("held_jobs", place, one.jobs)
-        yield Gauge("held_oldest_job_age_seconds", place, round(max(0.0, now - one.since), 3))
-    for (queue, level), jobs in waiting_by_level(shard.client).items():
-        yield Gauge("waiting_jobs", {"queue": queue, "priority": level}, jobs)

@@ -108,11 +108,6 @@ _JOB_COMMANDS = (
         Late("framework.cli.jobs_list:list_jobs"),
     ),
     LateCommand(
-        "top",
-        "Count the jobs of PLACE by class, queue, error, tag or a field of their context.",
-        Late("framework.cli.jobs_top:top"),
-    ),
-    LateCommand(
         "show",
         "Show the job JID: its place, class, arguments, error with backtrace, and every other field.",
         Late("framework.cli.jobs_list:show"),
@@ -140,11 +135,6 @@ _JOB_COMMANDS = (
         "Show and drop the jobs that a limit or a pause holds outside of their queues.",
         Late("framework.cli.jobs_queues:held"),
     ),
-    LateCommand(
-        "counters",
-        "Print the counters and gauges of the policies in Prometheus' text format.",
-        Late("framework.cli.jobs_stats:counters"),
-    ),
 )
 
 
@@ -153,7 +143,7 @@ class JobsGroup(SectionedGroup):
 
     sections: Mapping[str, Sequence[str]] = {
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
-        "Jobs": ("list", "top", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
+        "Jobs": ("list", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
         "Queues": ("queues", "stats", "clear", "pause-queue", "unpause-queue"),
         "Processes": ("processes", "quiet", "stop", "dump", "ping"),
         "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),

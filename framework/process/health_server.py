@@ -72,6 +72,11 @@ class HealthServer(ThreadingHTTPServer):
                 ]
             ) from error
 
+    def answer(self, target: str) -> HealthAnswer | None:
+        """Return the answer to a path with its query, which health checks ignore; ``None`` for an unknown path."""
+        found = self.answers.get(target.partition("?")[0])
+        return None if found is None else found()
+
     def server_bind(self) -> None:
         """Bind; ``::`` is every address of this host, of both families."""
         if self.address_family == socket.AF_INET6:
@@ -156,12 +161,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a health check."""
-        answers = cast("HealthServer", self.server).answers
-        answer = answers.get(self.path.partition("?")[0])
-        if answer is None:
-            self._reply(HTTPStatus.NOT_FOUND, json_answer({"paths": list(answers)}, well=False))
+        server = cast("HealthServer", self.server)
+        found = server.answer(self.path)
+        if found is None:
+            self._reply(HTTPStatus.NOT_FOUND, json_answer({"paths": list(server.answers)}, well=False))
             return
-        found = answer()
         self._reply(HTTPStatus.OK if found.well else HTTPStatus.SERVICE_UNAVAILABLE, found)
 
     def do_HEAD(self) -> None:

@@ -88,7 +88,8 @@ class Script:
 
 @cache
 def part_text(name: str) -> bytes:
-    return _waiters() if name == _WAITERS else _text(name, "parts")
+    assembled = {_WAITERS: _waiters, FIGURES: _figures}.get(name)
+    return _text(name, "parts") if assembled is None else assembled()
 
 
 def _waiters() -> bytes:
@@ -108,6 +109,25 @@ def _waiters() -> bytes:
         for hold in holds
     )
     return parts + f"local function tell_waiters(held)\n  local failed\n{told}  return failed\nend\n\n".encode()
+
+
+def _figures() -> bytes:
+    """Return the parts of all features with figures, and the function that calls them: one argument of the script for each.
+
+    As in ``_waiters``, the list of rights finds the calls. An error of one feature leaves out its figures.
+    """
+    records = [one for one in features() if one.figures is not None and one.figures.part]
+    parts = b"".join(part_text(one.figures.part) for one in records if one.figures is not None)
+    calls = "".join(
+        f"""  read, reply = pcall(function() return figures_{one.name}(now, ARGV[first + {at}]) end)
+  found[{at + 1}] = read and reply or false
+"""
+        for at, one in enumerate(records)
+    )
+    return (
+        parts
+        + f"local function feature_figures(now, first)\n  local found, read, reply = {{}}\n{calls}  return found\nend\n\n".encode()
+    )
 
 
 def _text(name: str, subfolder: str) -> bytes:
@@ -138,6 +158,8 @@ _TURNS = "turns"
 # Jobs that go back to their queues, or are handed slots, may go to sub-queues.
 SLOT_PARTS = ("time", _TURNS, "lock", "lock_ticket", "slots")
 _WAITERS, _RECORDED = "waiters", "recorded"
+FIGURES = "figures"
+"""The part that reads the figures of all features."""
 RELEASE_PARTS = (*SLOT_PARTS, _RECORDED, _WAITERS, "release")
 LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 

@@ -10,7 +10,7 @@ import click
 from framework.all_settings import Settings
 from framework.command_line import use_modules
 from framework.settings import validators
-from framework.settings.model import MAX_TIMEOUT_S
+from framework.settings.model import MAX_PORT, MAX_TIMEOUT_S
 from framework.terminal.output import is_terminal
 from framework.text import did_you_mean, join_names
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
@@ -197,6 +197,21 @@ def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Name the process on dashboards. Default: the setting tag, else the folder's name.",
     )
     return tag(label(command))
+
+
+class AddressOption(click.ParamType[tuple[str, int]]):
+    """Where to listen: ``HOST:PORT``, an IPv6 address in brackets."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """Return the host, without brackets, and the port."""
+        if isinstance(value, tuple):
+            return cast("tuple[str, int]", value)
+        found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([\w.-]+)):(\d{1,5})", str(value), re.ASCII)
+        if found is None or int(found[3]) > MAX_PORT:
+            self.fail(f"{value!r} is no address: write HOST:PORT, for example 0.0.0.0:9168 or [::]:9168", param, ctx)
+        return found[1] or found[2], int(found[3])
 
 
 class ChoiceOption(click.Choice[str]):

@@ -300,10 +300,10 @@ def test_held_drop_matches_all_given_fields(site, jobs, redis):
         jobs("held", "drop", "--context", "project=12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2]
         == "1"
     )
-    assert sorted(line for line in jobs("counters").splitlines() if line.startswith("sidekiq_jobs_")) == [
-        f'sidekiq_jobs_skipped_total{{action="dropped",reason="operator",worker="{worker}"}} {count}'
-        for worker, count in [("MailWorker", 2), (REPORT, 1)]
-    ]
+    assert redis.hgetall(keys.COUNTERS) == {
+        f'sidekiq_jobs_skipped_total{{action="dropped",reason="operator",worker="{worker}"}}'.encode(): count
+        for worker, count in [("MailWorker", b"2"), (REPORT, b"1")]
+    }
 
 
 def test_purge_without_time_is_not_completed(redis, redis_url):
@@ -316,32 +316,23 @@ def test_purge_without_time_is_not_completed(redis, redis_url):
     assert (done.dropped, done.completed) == (0, False)
 
 
-def test_counters_sum_all_shards_in_the_format_of_prometheus(site, jobs, redis, second_redis, second_redis_url):
+def test_counters_prints_the_figures_of_all_shards(site, jobs, redis, second_redis, second_redis_url):
+    """The whole text is that of the exporter: tests/features/observability."""
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
-    series = 'sidekiq_jobs_skipped_total{action="dropped",worker="A"}'
-    redis.hset(keys.COUNTERS, mapping={series: 3, "other_total{}": 1})
-    second_redis.hset(keys.COUNTERS, series, 4)
-    assert jobs("counters") == (
-        f"# TYPE other_total counter\nother_total{{}} 1\n# TYPE sidekiq_jobs_skipped_total counter\n{series} 7\n"
+    redis.hset(
+        keys.COUNTERS, mapping={'sidekiq_jobs_skipped_total{action="dropped",worker="A"}': 3, "other_total{}": 1}
     )
-
-
-def test_counters_has_gauges_of_limits(jobs, redis):
-    for jid in ("a", "b", "c"):
-        take_slot(redis, jid, 1)
-    gauges = dict(
-        line.rsplit(" ", 1) for line in jobs("counters").splitlines() if line.startswith(("sidekiq_c", "held"))
-    )
-    age = float(gauges.pop(f'held_oldest_job_age_seconds{{place="waiting",shard="main",worker="{REPORT}"}}'))
-    labels = f'shard="main",worker="{REPORT}"'
-    assert gauges == {
-        f"sidekiq_concurrency_limit_current_concurrent_jobs{{{labels}}}": "1",
-        f"sidekiq_concurrency_limit_current_limit{{{labels}}}": "1",
-        f"sidekiq_concurrency_limit_max_concurrent_jobs{{{labels}}}": "1",
-        f"sidekiq_concurrency_limit_queue_jobs{{{labels}}}": "2",
-        f'held_jobs{{place="waiting",{labels}}}': "2",
-    }
-    assert 0 <= age < 60
+    take_slot(redis, "a", 1)
+    lines = jobs("counters", "-r", "jobs").splitlines()
+    assert {
+        "# TYPE application_worker_shard_jobs_skipped_total counter",
+        'application_worker_shard_jobs_skipped_total{action="dropped",shard="main",worker="A"} 3',
+        'application_worker_shard_other_total{shard="main"} 1',
+        f'sidekiq_concurrency_limit_current_limit{{feature_category="",shard="main",worker="{REPORT}"}} 1',
+        'application_worker_up{shard="second"} 1',
+    } <= set(lines)
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": "redis://127.0.0.1:1"}}})
+    assert 'application_worker_up{shard="second"} 0\n' in jobs("counters", "-r", "jobs", status=1)
 
 
 def test_explain_names_every_policy_and_its_remedy(jobs, redis):
@@ -427,8 +418,6 @@ READS = [
     *(
         "queues",
         "stats",
-        "top dead",
-        "top queues --exact",
         "list dead",
         "list queue:default",
         "list held",

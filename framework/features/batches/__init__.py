@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Hold, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Hold, Late, LateCommand, Rights
 from framework.features.batches import keys
 
 _CHANGE: Late[Any] = Late("framework.features.batches.store:CHANGE")
@@ -23,6 +23,7 @@ BATCHES = Feature(
     ),
     worker=Late("framework.features.batches.worker:worker_part"),
     stored_jobs=Late("framework.features.batches.store:stored_jobs"),
+    figures=Figures(reader=Late("framework.features.batches.figures:BatchFigures"), part="batches/figures"),
     commands=(
         LateCommand(
             "batches",

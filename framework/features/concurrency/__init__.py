@@ -1,6 +1,6 @@
 """Define the record of concurrency."""
 
-from framework.feature import Feature, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Late, LateCommand, Rights
 
 CONCURRENCY = Feature(
     name="concurrency",
@@ -9,7 +9,7 @@ CONCURRENCY = Feature(
     worker=Late("framework.features.concurrency.admission:worker_part"),
     explain=Late("framework.features.concurrency.explain:LimitReader"),
     assumptions=Late("framework.features.concurrency.explain:LimitAssumption"),
-    gauges=Late("framework.features.concurrency.admin:limit_gauges"),
+    figures=Figures(reader=Late("framework.features.concurrency.figures:LimitFigures"), part="concurrency/figures"),
     job_commands=(
         LateCommand(
             "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")

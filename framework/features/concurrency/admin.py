@@ -1,22 +1,18 @@
 """Read the concurrency limits of one shard with the jobs that wait at them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import redis
 
 from framework.admin.access import Answers, ask
-from framework.admin.explain_reader import Gauge
 from framework.admin.held_jobs import HeldJobs, held_keys, measure_held
 from framework.async_twin import async_twin
 from framework.features.concurrency.limit_state import LimitState, read_limit_states
-from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
-
-_LIMIT_GAUGE = "sidekiq_concurrency_limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +50,3 @@ def limits(shard: str | None = None) -> Answers[list[LimitReport]]:
 
 
 alimits = async_twin(limits)
-
-
-def limit_gauges(shard: Shard, now: float) -> Iterator[Gauge]:
-    """Yield GitLab's gauges of each limit. Raises redis errors."""
-    for limit in read_limits(shard.client, now):
-        worker = {"worker": limit.name}
-        yield Gauge(f"{_LIMIT_GAUGE}_current_concurrent_jobs", worker, limit.running)
-        yield Gauge(f"{_LIMIT_GAUGE}_queue_jobs", worker, limit.waiting.jobs if limit.waiting else 0)
-        if limit.application is not None:
-            yield Gauge(f"{_LIMIT_GAUGE}_max_concurrent_jobs", worker, limit.application)
-        if limit.limit is not None:
-            yield Gauge(f"{_LIMIT_GAUGE}_current_limit", worker, limit.limit)

@@ -71,7 +71,7 @@ def read_limit_states(client: "redis.Redis", now: float, names: Sequence[str]) -
         pipeline.hgetall(keys.limit(name))
         pipeline.zcard(keys.limit(name) + ":running")
     replies: list[Any] = pipeline.execute(raise_on_error=False)
-    return [_limit(name, replies[2 * index], replies[2 * index + 1], now) for index, name in enumerate(names)]
+    return [limit_state(name, replies[2 * index], replies[2 * index + 1], now) for index, name in enumerate(names)]
 
 
 def slots_of_scope(client: "redis.Redis", name: str, scope: str) -> int:
@@ -129,7 +129,8 @@ def clear_override(client: "redis.Redis", name: str) -> bool:
     return bool(client.hdel(keys.limit(name), *fields))
 
 
-def _limit(name: str, fields: Any, running: Any, now: float) -> LimitState:
+def limit_state(name: str, fields: Any, running: Any, now: float) -> LimitState:
+    """Return the state of a limit from its HASH and the number of its slots in use; anything else counts as empty."""
     pairs = cast("dict[bytes, bytes]", fields) if isinstance(fields, dict) else {}
     stored = {decode_escaped(key): decode_escaped(value) for key, value in pairs.items()}
     application, chosen = _number(stored.get("limit")), _override(stored)

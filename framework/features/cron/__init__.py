@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Late, LateCommand, Rights
 
 _PUSH: Late[Any] = Late("framework.features.cron.store:CRON_PUSH")
 
@@ -16,6 +16,7 @@ CRON = Feature(
     worker=Late("framework.features.cron.worker:worker_part"),
     problems=Late("framework.features.cron.entries:schedule_problems"),
     explain=Late("framework.features.cron.explain:CronReader"),
+    figures=Figures(reader=Late("framework.features.cron.figures:CronFigures"), part="cron/figures"),
     commands=(
         LateCommand(
             "cron", "Show the schedule, and change its entries.", Late("framework.features.cron.commands:cron")

@@ -95,14 +95,7 @@ class CronStates:
         pipeline.hgetall(self._orders)
         pipeline.hgetall(self._entries)
         now, states, orders, added = pipeline.execute()
-        raw = {decode_escaped(name): value for name, value in states.items()}
-        return Snapshot(
-            epoch_s(now),
-            {name: _decode_state(value) for name, value in raw.items()},
-            {decode_escaped(name): self._read_order(decode_escaped(name), value) for name, value in orders.items()},
-            raw,
-            {decode_escaped(name): value for name, value in added.items()},
-        )
+        return decode_snapshot(self._application, self._signatures, epoch_s(now), states, orders, added)
 
     def read_added(self) -> dict[str, bytes]:
         """Return the entries that were added at run time, as they are stored."""
@@ -186,27 +179,17 @@ class CronStates:
 
         def write(pipeline: Any) -> None:
             # An order that is not signed as it must be counts as not given: it must not get a signature here.
-            order = change(
-                self._read_order(name, pipeline.hget(self._orders, name)) or NO_ORDER, epoch_s(pipeline.time())
-            )
+            kept = read_order(self._application, self._signatures, name, pipeline.hget(self._orders, name))
+            order = change(kept or NO_ORDER, epoch_s(pipeline.time()))
             pipeline.multi()
             if order.is_empty:
                 pipeline.hdel(self._orders, name)
             else:
-                pipeline.hset(self._orders, name, self._signatures.seal(self._place_of(name), order.encode()))
+                pipeline.hset(
+                    self._orders, name, self._signatures.seal(_order_place(self._application, name), order.encode())
+                )
 
         self._client.transaction(write, self._orders)
-
-    def _read_order(self, name: str, sealed: bytes | None) -> Order | None:
-        if sealed is None:
-            return NO_ORDER
-        try:
-            return decode_order(self._signatures.open(self._place_of(name), sealed))
-        except (StateRefusedError, MissingKeyError):
-            return None
-
-    def _place_of(self, name: str) -> StatePlace:
-        return StatePlace("cron order", self._orders, (name,))
 
     def forget(self, name: str) -> bool:
         """Remove the state, the order and the last ticks of an entry; return whether there were any."""
@@ -218,6 +201,40 @@ class CronStates:
         pipeline.hdel(self._states, name)
         pipeline.hdel(self._orders, name)
         pipeline.delete(cron_keys.cron_ticks(self._application, name))
+
+
+def decode_snapshot(
+    application: str,
+    signatures: StateSignatures,
+    now: float,
+    states: Mapping[bytes, bytes],
+    orders: Mapping[bytes, bytes],
+    added: Mapping[bytes, bytes],
+) -> Snapshot:
+    """Return what the three HASHes of an application say."""
+    raw = {decode_escaped(name): value for name, value in states.items()}
+    given = {decode_escaped(name): value for name, value in orders.items()}
+    return Snapshot(
+        now,
+        {name: _decode_state(value) for name, value in raw.items()},
+        {name: read_order(application, signatures, name, value) for name, value in given.items()},
+        raw,
+        {decode_escaped(name): value for name, value in added.items()},
+    )
+
+
+def read_order(application: str, signatures: StateSignatures, name: str, sealed: bytes | None) -> Order | None:
+    """Return the operators' order for an entry; ``None`` if it cannot be read, or is not signed as it must be."""
+    if sealed is None:
+        return NO_ORDER
+    try:
+        return decode_order(signatures.open(_order_place(application, name), sealed))
+    except (StateRefusedError, MissingKeyError):
+        return None
+
+
+def _order_place(application: str, name: str) -> StatePlace:
+    return StatePlace("cron order", cron_keys.cron_orders(application), (name,))
 
 
 def next_tick(entry: CronEntry, state: EntryState | None, now: float) -> int | None:

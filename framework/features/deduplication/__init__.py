@@ -1,6 +1,6 @@
 """Define the record of deduplication."""
 
-from framework.feature import Feature, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Late, LateCommand, Rights
 
 DEDUPLICATION = Feature(
     name="deduplication",
@@ -8,6 +8,7 @@ DEDUPLICATION = Feature(
     locks=Late("framework.features.deduplication.push:open_locks"),
     worker=Late("framework.features.deduplication.admission:worker_part"),
     explain=Late("framework.features.deduplication.explain:LockReader"),
+    figures=Figures(reader=Late("framework.features.deduplication.figures:LockFigures"), part="deduplication/figures"),
     job_commands=(
         LateCommand(
             "locks",

@@ -1,11 +1,12 @@
 """Define the record of deferral."""
 
-from framework.feature import Feature, Late, LateCommand
+from framework.feature import Feature, Figures, Late, LateCommand
 
 DEFERRAL = Feature(
     name="deferral",
     worker=Late("framework.features.deferral.admission:worker_part"),
     explain=Late("framework.features.deferral.explain:FlagReader"),
+    figures=Figures(reader=Late("framework.features.deferral.figures:DeferralFigures"), part="deferral/figures"),
     job_commands=(
         LateCommand(
             "deferred",

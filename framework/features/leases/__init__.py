@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Late, LateCommand, Rights
 from framework.features.leases import keys
 
 _RENEW: Late[Any] = Late("framework.features.leases.store:RENEW")
@@ -19,6 +19,7 @@ LEASES = Feature(
         "operator": Rights(scripts=(_RENEW,)),
         "read-only": Rights(commands=("hgetall", "pttl", "zrangebyscore")),
     },
+    figures=Figures(reader=Late("framework.features.leases.figures:LeaseFigures"), part="leases/figures"),
     job_commands=(
         LateCommand(
             "leases",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Late, LateCommand, Rights
 from framework.features.limiters import keys
 
 _READ: Late[Any] = Late("framework.features.limiters.store:READ")
@@ -23,6 +23,7 @@ LIMITERS = Feature(
         "operator": Rights(scripts=(_READ,)),
         "read-only": Rights(scripts=(_READ,)),
     },
+    figures=Figures(reader=Late("framework.features.limiters.figures:LimiterFigures"), part="limiters/figures"),
     commands=(
         LateCommand(
             "limiters",

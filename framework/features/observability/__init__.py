@@ -1,5 +1,26 @@
-"""Define the record of observability: metrics, dashboards and alerts."""
+"""Define the record of observability: what other programs may read of the jobs of a process and of the fleet."""
 
-from framework.feature import Feature
+from typing import Any
 
-OBSERVABILITY = Feature(name="observability")
+from framework.feature import Feature, Late, LateCommand, Rights
+
+_READ_FLEET: "Late[Any]" = Late("framework.features.observability.fleet:READ_FLEET")
+
+OBSERVABILITY = Feature(
+    name="observability",
+    rights={"read-only": Rights(scripts=(_READ_FLEET,), commands=("info",))},
+    commands=(
+        LateCommand(
+            "exporter",
+            "Serve the figures of all shards to Prometheus.",
+            Late("framework.features.observability.commands:exporter"),
+        ),
+    ),
+    job_commands=(
+        LateCommand(
+            "counters",
+            "Print the figures of all shards in Prometheus' text format.",
+            Late("framework.features.observability.commands:counters"),
+        ),
+    ),
+)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Scope: TypeAlias = Literal["process", "fleet"]
-Origin: TypeAlias = Literal["GitLab", "ours"]
+Origin: TypeAlias = Literal["GitLab", "gitlab-exporter", "ours"]
 Mode: TypeAlias = Literal["histogram", "counters"]
 
 BASE = (
@@ -257,7 +257,195 @@ PROCESS: tuple[Metric, ...] = (
 )
 """What each process counts."""
 
-FLEET: tuple[Metric, ...] = ()
+
+def _fleet(name: str, kind: Kind, labels: tuple[str, ...], text: str, origin: Origin = "ours") -> Metric:
+    return Metric(name, kind, ("shard", *labels), text, "fleet", origin)
+
+
+_SHARD_COUNTERS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "jobs_failed": ((), "Failed runs (stat:failed)."),
+    "jobs_skipped": (
+        ("worker", "action", "reason"),
+        "Jobs that a flag, a health check or an operator kept from running.",
+    ),
+    "jobs_deduplicated": (("worker", "strategy"), "Pushes that were dropped as duplicates."),
+    "jobs_expired": (("worker",), "Jobs that expired before their run."),
+    "jobs_cancelled": (("worker",), "Jobs that were cancelled."),
+    "jobs_yielded": (("worker",), "Jobs that went back to their queue for others."),
+    "jobs_over_limit": (("worker",), "Jobs that a rate limiter has delayed."),
+    "jobs_timed_out": (("worker",), "Runs that took longer than their timeout."),
+    "jobs_business_failed": (("worker",), "Runs that ended in a BusinessError."),
+    "jobs_quarantined": (("worker",), "Jobs that were interrupted too often, and malformed ones."),
+    "jobs_process_lost": (("worker",), "Isolated jobs whose process ended before them."),
+    "jobs_without_key": (("worker",), "Jobs that waited because a key of encryption was missing."),
+    "jobs_without_payload_store": (("worker",), "Jobs that waited because the payload store did not answer."),
+    "job_iterations": (("worker",), "Items that iterable jobs have processed."),
+    "results_refused": (("worker",), "Results that could not be stored."),
+    "concurrency_limit_deferred_jobs": (("worker",), "Jobs that a concurrency limit has held."),
+    "throttling_events": (("worker", "strategy"), "Times that throttling has lowered the limit of a class."),
+    "load_balancing": (
+        ("worker", "load_balancing_strategy", "data_consistency"),
+        "Choices of a database server for the reads of a job.",
+    ),
+    "cron_ticks": (("worker", "entry", "outcome"), "Ticks of the schedule: pushed, missed, or why they pushed no job."),
+    "batch_events": (("event",), "Events of batches."),
+    "batch_callbacks": (("event",), "Callbacks that events of batches have enqueued."),
+    "workflows": (("state",), "Workflows that have ended, by state."),
+    "workflow_steps": (("state",), "Steps of workflows that have ended, by state."),
+}
+
+SHARD_PREFIX = "application_worker_shard_"
+"""Begins the names of the counters that all processes of a shard add up in Redis (``aw:counters``). A process exports its own part of
+the same events under the name without this prefix: with one name for both, sums would count each event twice."""
+
+_EXPORTER: Origin = "gitlab-exporter"
+
+FLEET: tuple[Metric, ...] = (
+    _fleet("sidekiq_queue_size", "gauge", ("name",), "Jobs in a queue and its sub-queues.", _EXPORTER),
+    _fleet(
+        "sidekiq_queue_latency_seconds", "gauge", ("name",), "Age of the oldest job that is next in a queue.", _EXPORTER
+    ),
+    _fleet("sidekiq_queue_paused", "gauge", ("name",), "1 for a paused queue.", _EXPORTER),
+    _fleet("sidekiq_jobs_processed_total", "counter", (), "Runs, failed ones included (stat:processed).", _EXPORTER),
+    _fleet("sidekiq_jobs_enqueued_size", "gauge", (), "Jobs in all queues.", _EXPORTER),
+    _fleet("sidekiq_jobs_scheduled_size", "gauge", (), "Jobs that are due later.", _EXPORTER),
+    _fleet("sidekiq_jobs_retry_size", "gauge", (), "Failed jobs that wait for their next run.", _EXPORTER),
+    _fleet("sidekiq_jobs_dead_size", "gauge", (), "Jobs in the dead set.", _EXPORTER),
+    _fleet("sidekiq_processes_size", "gauge", (), "Running processes, Sidekiq's too.", _EXPORTER),
+    _fleet("sidekiq_workers_size", "gauge", (), "Running jobs, by the records of the processes.", _EXPORTER),
+    _fleet("application_worker_up", "gauge", (), "1 if the shard has answered this scrape within a second."),
+    _fleet(
+        "application_worker_shard_state",
+        "gauge",
+        ("state",),
+        "1 for the state of the shard: closed (it takes jobs), open (no answer), oom, readonly, misconf, loading.",
+    ),
+    _fleet("application_worker_interrupted_size", "gauge", (), "Jobs that were interrupted too often."),
+    _fleet(
+        "application_worker_held_size",
+        "gauge",
+        ("place", "worker"),
+        "Held jobs; place: waiting (for a slot) or paused.",
+    ),
+    _fleet("application_worker_held_oldest_age_seconds", "gauge", ("place", "worker"), "Age of the oldest held job."),
+    _fleet(
+        "application_worker_deferred_size",
+        "gauge",
+        (),
+        "Deferred jobs in the schedule set; estimated beyond a hundred jobs.",
+    ),
+    _fleet(
+        "application_worker_waiting_size",
+        "gauge",
+        ("queue", "priority"),
+        "Jobs of each level in queues with priorities.",
+    ),
+    _fleet("application_worker_slots", "gauge", (), "Slots of all processes."),
+    _fleet("application_worker_utilisation_ratio", "gauge", (), "Running jobs per slot."),
+    _fleet("application_worker_quiet_processes", "gauge", (), "Processes that fetch no more jobs."),
+    _fleet(
+        "application_worker_heartbeat_age_max_seconds", "gauge", (), "Age of the oldest heartbeat of a running process."
+    ),
+    _fleet("application_worker_fleet_resident_bytes", "gauge", (), "Resident memory of all processes."),
+    _fleet(
+        "application_worker_orphaned_size",
+        "gauge",
+        (),
+        "Jobs in flight of processes without a lease: they are recovered soon.",
+    ),
+    _fleet(
+        "application_worker_scheduler_lag_seconds", "gauge", ("set",), "How long the first job of a set is overdue."
+    ),
+    _fleet("application_worker_leader", "gauge", (), "1 if a process leads the application on this shard."),
+    _fleet("application_worker_cron_lag_seconds", "gauge", ("entry", "worker"), "How long the next tick is overdue."),
+    _fleet(
+        "application_worker_cron_last_tick_timestamp_seconds",
+        "gauge",
+        ("entry", "worker"),
+        "Time of the last settled tick.",
+    ),
+    _fleet(
+        "application_worker_batches_open",
+        "gauge",
+        (),
+        "Batches with jobs that have not ended; estimated beyond a thousand.",
+    ),
+    _fleet("application_worker_batches_oldest_age_seconds", "gauge", (), "Age of the oldest such batch."),
+    _fleet(
+        "application_worker_task_events_waiting", "gauge", (), "Changes of events that wait for the database of tasks."
+    ),
+    _fleet("application_worker_task_events_oldest_age_seconds", "gauge", (), "Age of the oldest such change."),
+    _fleet("application_worker_exclusive_leases", "gauge", (), "Exclusive leases that are held."),
+    _fleet("application_worker_rate_limiters", "gauge", (), "Rate limiters in use."),
+    _fleet("application_worker_locks", "gauge", (), "Locks of deduplicated jobs; estimated beyond a thousand keys."),
+    Metric(
+        "application_worker_kept_pushes",
+        "gauge",
+        (),
+        "Pushes in the folder of this host that Redis has not taken.",
+        "fleet",
+    ),
+    Metric("application_worker_kept_pushes_oldest_age_seconds", "gauge", (), "Age of the oldest such push.", "fleet"),
+    *(
+        _fleet(f"sidekiq_concurrency_limit_{name}", "gauge", ("worker", "feature_category"), text, "GitLab")
+        for name, text in (
+            ("current_concurrent_jobs", "Slots of a limit in use."),
+            ("queue_jobs", "Jobs that wait for a slot."),
+            ("max_concurrent_jobs", "The limit of the application."),
+            ("current_limit", "The limit in force: lowered by throttling, or overridden by operators."),
+        )
+    ),
+    _fleet(
+        "limited_capacity_worker_running_jobs",
+        "gauge",
+        ("worker",),
+        "Jobs of a limited-capacity worker, waiting ones included.",
+        "GitLab",
+    ),
+    _fleet("limited_capacity_worker_max_running_jobs", "gauge", ("worker",), "Its max_running_jobs.", "GitLab"),
+    _fleet(
+        "application_worker_slots_needed",
+        "gauge",
+        ("queue_group",),
+        "Slots that keep the queueing target of a group of queues.",
+    ),
+    _fleet("application_worker_redis_used_memory_bytes", "gauge", (), "Memory that Redis uses."),
+    _fleet("application_worker_redis_max_memory_bytes", "gauge", (), "Its limit; 0 for none."),
+    _fleet("application_worker_redis_resident_memory_bytes", "gauge", (), "Resident memory of Redis."),
+    _fleet("application_worker_redis_evicted_keys_total", "counter", (), "Keys that Redis has evicted: lost jobs."),
+    _fleet("application_worker_redis_rejected_connections_total", "counter", (), "Connections beyond maxclients."),
+    _fleet("application_worker_redis_commands_total", "counter", (), "Commands that Redis has run."),
+    _fleet(
+        "application_worker_redis_main_thread_cpu_seconds_total", "counter", (), "Processor time of Redis' main thread."
+    ),
+    _fleet("application_worker_redis_connected_clients", "gauge", (), "Connections."),
+    _fleet("application_worker_redis_max_clients", "gauge", (), "Most connections."),
+    _fleet("application_worker_redis_blocked_clients", "gauge", (), "Connections that wait in a blocking command."),
+    _fleet("application_worker_redis_replicas", "gauge", (), "Connected replicas."),
+    _fleet("application_worker_redis_uptime_seconds", "gauge", (), "Time since the start of Redis."),
+    _fleet("application_worker_redis_role", "gauge", ("role",), "1 for the role of the server: master or slave."),
+    _fleet(
+        "application_worker_redis_noeviction",
+        "gauge",
+        (),
+        "1 if Redis never evicts keys (maxmemory-policy noeviction).",
+    ),
+    _fleet("application_worker_redis_aof_enabled", "gauge", (), "1 if Redis writes an append-only file."),
+    _fleet("application_worker_redis_persistence_ok", "gauge", (), "0 if the last write to the disk has failed."),
+    _fleet("application_worker_redis_rtt_seconds", "gauge", (), "Round trip to Redis, measured once per scrape."),
+    _fleet("application_worker_redis_clock_skew_seconds", "gauge", (), "Time of Redis, less the time of this host."),
+    _fleet(
+        "application_worker_figures_incomplete",
+        "gauge",
+        (),
+        "1 if there are more than 6,000 queues or 1,000 processes.",
+    ),
+    _fleet("application_worker_figures_read_seconds", "gauge", (), "Time that the reading of the shard has taken."),
+    *(
+        _fleet(f"{SHARD_PREFIX}{name}_total", "counter", labels, text)
+        for name, (labels, text) in _SHARD_COUNTERS.items()
+    ),
+)
 """What one reporter per shard knows of all processes."""
 
 METRICS: Mapping[str, Metric] = {one.name: one for one in (*PROCESS, *FLEET)}

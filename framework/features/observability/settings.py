@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from framework.settings import validators
 from framework.settings.base import Section, SettingsBase
 
@@ -23,7 +25,17 @@ class MetricsSettings(Section):
     """``dogstatsd`` sends labels as tags; ``statsd`` sends the name alone, and sums up all labels."""
 
 
+class FleetSettings(Section):
+    """The figures of the shards as a whole, which one process reads for all."""
+
+    reporter: bool = False
+    """Whether ``/metrics`` of one worker process of each shard also has the figures of the shard."""
+    queue_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]])
+    """The queues that are served together, by the name of their group, for ``application_worker_slots_needed``."""
+
+
 class ObservabilitySettings(SettingsBase):
     """What other programs may read of a process."""
 
     metrics: MetricsSettings = MetricsSettings()
+    fleet: FleetSettings = FleetSettings()

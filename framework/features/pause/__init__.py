@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Late, LateCommand, Rights
 
 _RELEASE: Late[Any] = Late("framework.features.pause.store:RELEASE_PAUSED")
 
@@ -15,6 +15,7 @@ PAUSE = Feature(
     problems=Late("framework.features.pause.strategies:pause_problems"),
     worker=Late("framework.features.pause.admission:worker_part"),
     explain=Late("framework.features.pause.explain:PauseReader"),
+    figures=Figures(reader=Late("framework.features.pause.figures:PauseFigures"), part="pause/figures"),
     job_commands=(
         LateCommand(
             "pause",

@@ -1,10 +1,11 @@
 """Define the record of the reliable push."""
 
-from framework.feature import Feature, Late, LateCommand
+from framework.feature import Feature, Figures, Late, LateCommand
 
 RELIABLE_PUSH = Feature(
     name="reliable_push",
     fallback=Late("framework.features.reliable_push.push:push_fallback"),
+    figures=Figures(reader=Late("framework.features.reliable_push.figures:KeptPushFigures")),
     commands=(
         LateCommand(
             "pushes",

@@ -1,11 +1,12 @@
 """Define the record of tasks."""
 
-from framework.feature import Feature, Late, LateCommand
+from framework.feature import Feature, Figures, Late, LateCommand
 
 TASKS = Feature(
     name="tasks",
     recorder=Late("framework.features.tasks.access:open_recorder"),
     worker=Late("framework.features.tasks.worker:worker_part"),
+    figures=Figures(reader=Late("framework.features.tasks.figures:TaskFigures"), part="tasks/figures"),
     commands=(
         LateCommand(
             "tasks",

@@ -1,0 +1,38 @@
+-- figures_concurrency(now): { limit, fields, slots, waiting jobs, since when the oldest waits, ... } of each limit that has a state or
+--         waiting jobs. Fields: limit, share, current, current_until, override, override_until.
+-- COST    O(limits + scopes with waiting jobs), each bounded
+local function figures_concurrency()
+  local MOST_LIMITS, MOST_SCOPES = 2000, 1000
+  local found, seen = {}, {}
+  local function scopes_of(base)
+    local scopes = redis.pcall('ZRANGE', base .. ':turns', 0, MOST_SCOPES - 1)
+    if scopes.err then scopes = {} end
+    for _, scope in ipairs((some_members(base .. ':full', MOST_SCOPES))) do scopes[#scopes + 1] = scope end
+    return scopes
+  end
+  local function add(base, has_waiting)
+    if seen[base] or string.sub(base, 1, 9) ~= 'aw:limit:' then return end
+    seen[base] = true
+    local waiting, oldest = 0, nil
+    for _, scope in ipairs(has_waiting and scopes_of(base) or {}) do
+      local key = base .. ':waiting:' .. scope
+      local jobs = redis.pcall('ZCARD', key)
+      if type(jobs) == 'number' and jobs > 0 then
+        waiting = waiting + jobs
+        local since = tonumber(redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+        if since and (not oldest or since < oldest) then oldest = since end
+      end
+    end
+    local fields = redis.pcall('HMGET', base, 'limit', 'share', 'current', 'current_until', 'override', 'override_until')
+    local slots = redis.pcall('ZCARD', base .. ':running')
+    found[#found + 1] = base
+    found[#found + 1] = fields.err and {} or fields
+    found[#found + 1] = type(slots) == 'number' and slots or 0
+    found[#found + 1] = waiting
+    found[#found + 1] = oldest and string.format('%.6f', oldest) or ''
+  end
+  for _, base in ipairs((some_members('aw:limits:waiting', MOST_LIMITS))) do add(base, true) end
+  for _, base in ipairs((some_members('aw:limits', MOST_LIMITS))) do add(base, false) end
+  return found
+end
+

@@ -1,0 +1,207 @@
+"""Read all shards at the same time and at most once a second, however many programs ask; a silent shard delays none of them."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from framework.admin.figures import Figure
+from framework.declare.declaration import Declaration
+from framework.errors import FrameworkError, ShardUnavailableError
+from framework.features.observability.fleet import FleetReader, FleetReading
+from framework.features.observability.redis_figures import state_figures
+from framework.features.observability.settings import FleetSettings
+from framework.features.observability.slots_needed import LoadSample, QueueLoad, ShardLoad, group_slots
+from framework.shard.shard import Shard
+from framework.supervised_threads import SupervisedThread
+from framework.telemetry.logs import LogRateLimit
+from framework.types import Urgency
+
+READ_TIMEOUT_S = 1.0
+"""How long one command to a shard may take."""
+ANSWER_WITHIN_S = 0.9
+"""How long a scrape waits for a shard."""
+_FRESH_S = 1.0
+"""For how long an answer is given again."""
+_LOG_INTERVAL_S = 60.0
+
+
+class RoutedClass(NamedTuple):
+    """One loaded class with the queue of a shard to which its jobs go."""
+
+    name: str
+    queue: str
+    urgency: Urgency
+
+
+class RoutedClasses:
+    """The loaded classes whose jobs go to one shard."""
+
+    def __init__(self, classes: Sequence[RoutedClass]) -> None:
+        self._classes = classes
+        order: Sequence[Urgency] = ("throttled", "low", "high")
+        # The queue keeps the target of its most urgent class.
+        self.urgencies: Mapping[str, Urgency] = {
+            one.queue: one.urgency for one in sorted(classes, key=lambda each: order.index(each.urgency))
+        }
+
+    def seconds(self, reading: FleetReading) -> dict[str, float]:
+        """Return the mean duration of the runs of each queue in the last minutes."""
+        counts, seconds = dict[str, int](), dict[str, float]()
+        for one in self._classes:
+            runs = reading.classes.get(one.name)
+            if runs is not None:
+                counts[one.queue] = counts.get(one.queue, 0) + runs.ended
+                seconds[one.queue] = seconds.get(one.queue, 0.0) + runs.seconds
+        return {queue: seconds[queue] / count for queue, count in counts.items()}
+
+    def limits(self, reading: FleetReading) -> dict[str, int]:
+        """Return how many jobs of a queue may run at a time, for the queues whose classes all have a limit in force."""
+        found = dict[str, int]()
+        unlimited = {one.queue for one in self._classes if one.name not in reading.limits}
+        for one in self._classes:
+            if one.queue not in unlimited:
+                found[one.queue] = found.get(one.queue, 0) + reading.limits[one.name]
+        return found
+
+
+def classes_by_shard(routes: Iterator[tuple[str, str, Declaration]]) -> dict[str, RoutedClasses]:
+    """Return the classes of each shard, from shards, queues and declarations."""
+    found: dict[str, list[RoutedClass]] = {}
+    for shard, queue, declaration in routes:
+        found.setdefault(shard, []).append(RoutedClass(declaration.wire_name, queue, declaration.urgency))
+    return {shard: RoutedClasses(classes) for shard, classes in found.items()}
+
+
+class ShardAnswer(NamedTuple):
+    """The figures of one shard, and the needed slots by group of queues; or why the shard has not answered."""
+
+    figures: Sequence[Figure]
+    slots: Mapping[str, int]
+    error: ShardUnavailableError | None = None
+
+
+class ShardWatch:
+    """Read one shard, in a thread of its own for each read. A read that hangs is waited for, and no second one begins."""
+
+    def __init__(self, shard: Shard, reader: FleetReader, classes: RoutedClasses, settings: FleetSettings) -> None:
+        self.shard = shard
+        self._client = shard.open_client("figures", read_timeout_s=READ_TIMEOUT_S)
+        self._reader = reader
+        self._classes = classes
+        self._groups = settings.queue_groups
+        self._load = ShardLoad()
+        self._lock = threading.Lock()
+        self._ended: threading.Event | None = None
+        self._answer = self._away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def begin(self) -> None:
+        """Begin to read the shard, unless a read has not ended yet."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = threading.Event()
+                SupervisedThread(f"figures {self.shard.name}", self._run, self._ended).start()
+
+    def answer_by(self, moment: float) -> ShardAnswer:
+        """Return the answer of the read, or that of a shard that is away, at ``moment`` (monotonic seconds) at the latest."""
+        ended = self._ended
+        if ended is None or ended.wait(max(0.0, moment - time.monotonic())):
+            return self._answer
+        return self._away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))
+
+    def _away(self, error: RedisError | OSError | FrameworkError) -> ShardAnswer:
+        found = error if isinstance(error, RedisError | OSError | ShardUnavailableError) else RedisError(str(error))
+        return ShardAnswer(list(_away_figures(self.shard.name)), {}, self.shard.unavailable(found))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _run(self, ended: threading.Event) -> None:
+        try:
+            self._answer = self._answer_of(self._reader.read(self.shard.name, self._client))
+        except (RedisError, OSError, FrameworkError) as error:
+            self._answer = self._away(error)
+            self._log_limit.warning(
+                self.shard.name,
+                "the shard does not answer: its figures are missing and application_worker_up is 0. Check its Redis and the network.",
+                "exporter.shard_away",
+                shard=self.shard.name,
+                error=error,
+            )
+        finally:
+            with self._lock:
+                self._ended = None
+            ended.set()
+
+    def _answer_of(self, reading: FleetReading) -> ShardAnswer:
+        up = Figure("application_worker_up", {"shard": reading.shard}, 1)
+        slots = self._slots(reading)
+        needed = [
+            Figure("application_worker_slots_needed", {"shard": reading.shard, "queue_group": name}, count)
+            for name, count in slots.items()
+        ]
+        return ShardAnswer([up, *reading.figures, *needed], slots)
+
+    def _slots(self, reading: FleetReading) -> Mapping[str, int]:
+        runs = {identity: load.runs for identity, load in reading.processes.items()}
+        busy = sum(load.busy for load in reading.processes.values())
+        sample = LoadSample(reading.now, reading.sizes, reading.paused, runs, busy, self._classes.seconds(reading))
+        loads: dict[str, QueueLoad] = self._load.note(sample)
+        # A queue without any job yet has its series too: an autoscaler asks for it.
+        known = {queue: QueueLoad(0.0, 0.0, 0) for queue in self._classes.urgencies}
+        return group_slots(known | loads, self._classes.urgencies, self._groups, self._classes.limits(reading))
+
+
+def _away_figures(shard: str) -> Iterator[Figure]:
+    yield Figure("application_worker_up", {"shard": shard}, 0)
+    for one in state_figures("open"):
+        yield Figure(one.name, {**one.labels, "shard": shard}, one.value)
+
+
+class Fleet:
+    """The figures of some shards. Safe from any thread: the callers of one second share one read."""
+
+    def __init__(
+        self,
+        settings: FleetSettings,
+        shards: Sequence[Shard],
+        reader: FleetReader,
+        classes: Mapping[str, RoutedClasses],
+        *,
+        of_host: bool = True,
+    ) -> None:
+        self._reader = reader
+        self._of_host = of_host
+        self._watches = [
+            ShardWatch(shard, reader, classes.get(shard.name, RoutedClasses(())), settings) for shard in shards
+        ]
+        self._lock = threading.Lock()
+        self._read_at = -_FRESH_S
+        self._answers: Mapping[str, ShardAnswer] = {}
+        self._host: Sequence[Figure] = ()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for watch in self._watches:
+            watch.close()
+
+    def figures(self) -> list[Figure]:
+        """Return the figures of the shards and of the host: within a second, whatever the shards do."""
+        found = [one for answer in self.answers().values() for one in answer.figures]
+        return [*found, *self._host]
+
+    def answers(self) -> Mapping[str, ShardAnswer]:
+        """Return the answer of each shard, by name."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= _FRESH_S:
+                for watch in self._watches:
+                    watch.begin()
+                moment = time.monotonic() + ANSWER_WITHIN_S
+                self._host = list(self._reader.of_host()) if self._of_host else []
+                self._answers = {watch.shard.name: watch.answer_by(moment) for watch in self._watches}
+                self._read_at = time.monotonic()
+            return self._answers

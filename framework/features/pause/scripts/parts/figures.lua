@@ -1,0 +1,15 @@
+-- figures_pause(): { class, held jobs, since when the oldest is held, ... } of each paused class with held jobs.
+-- COST    O(classes), bounded
+local function figures_pause()
+  local found = {}
+  for _, name in ipairs((some_members('aw:paused_classes', 5000))) do
+    local jobs = redis.pcall('ZCARD', 'aw:paused_jobs:' .. name)
+    if type(jobs) == 'number' and jobs > 0 then
+      found[#found + 1] = name
+      found[#found + 1] = jobs
+      found[#found + 1] = redis.pcall('ZRANGE', 'aw:paused_jobs:' .. name, 0, 0, 'WITHSCORES')[2] or ''
+    end
+  end
+  return found
+end
+
