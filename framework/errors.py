@@ -842,5 +842,12 @@ class JobTimeoutError(BaseException):
         return self
 
 
+class JobStoppedError(BaseException):
+    """End the run of a job that an operator stopped (``jobs stop``). ``except Exception`` does not catch it.
+
+    It is raised inside of ``perform`` of a class with a ``timeout``. A job that is stopped with ``--kill`` keeps it as its error.
+    """
+
+
 class Shutdown(BaseException):
     """Interrupt the jobs that still run when the process stops. ``except Exception`` does not catch it."""

@@ -22,6 +22,8 @@ class Timings:
     """How long a supervisor renews the lease of a live child that sends no heartbeat."""
     record_period_s: float = 5.0
     """Period at which a process writes its record, and reads its signals and the paused queues."""
+    orders_period_s: float = 1.0
+    """Period at which a process with running jobs reads the orders about them (``jobs stack``, ``jobs stop``)."""
     sweep_period_s: float = 5.0
     """Period at which a process looks for dead processes, and maintains the policies. Varied by a fifth."""
     main_thread_period_s: float = 1.0

@@ -1,4 +1,4 @@
-"""``jobs processes``, ``quiet``, ``stop``, ``dump`` and ``ping``: show the running processes, and send them signals."""
+"""``jobs processes``, ``quiet``, ``stop``, ``dump`` and ``ping``: show the running processes, and send them signals; stop jobs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,8 +16,10 @@ from framework.admin.process_list import (
     send_signal,
     unknown_process_message,
 )
+from framework.admin.running_jobs import StoppedJob, silent_message, stop_running, unknown_job_message
 from framework.command_line import command
 from framework.errors import UnknownNameError
+from framework.finish.outcome import StopFate
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.options import confirm, json_option, shard_option, yes_option
@@ -102,18 +104,31 @@ def _signal_command(name: str, signal: ProcessSignal, help_: str, done: str) -> 
         on = ShardCommand(names)
         running = [one for _, read in on.each(read_running) for one in read]
         chosen = running if every else _choose(running, processes_, whole=not on.unanswered)
-        embedded = [one for one in chosen if one.embedded]
-        for one in embedded:
-            echo(f"{one.shard}: {one.identity} is embedded in another program, and takes no signals", err=True)
-        chosen = [one for one in chosen if not one.embedded]
-        if len(chosen) > 1:
-            confirm(f"{name.capitalize()} {format_count(len(chosen), 'process')}?", yes=yes)
-        ended = _send(on, chosen, signal, done)
-        if not running and not on.unanswered:
-            echo("No process is running.")
-        on.exit_unless(not ended and not embedded)
+        _send_chosen(on, running, chosen, (name, signal, done), yes=yes)
 
     return send
+
+
+def _send_chosen(
+    on: ShardCommand,
+    running: Sequence[WorkerProcess],
+    chosen: Sequence[WorkerProcess],
+    words: tuple[str, ProcessSignal, str],
+    *,
+    yes: bool,
+) -> None:
+    """Send the signal to the chosen processes, after a question if there are several; end with status 1 if one does not get it."""
+    name, signal, done = words
+    embedded = [one for one in chosen if one.embedded]
+    for one in embedded:
+        echo(f"{one.shard}: {one.identity} is embedded in another program, and takes no signals", err=True)
+    chosen = [one for one in chosen if not one.embedded]
+    if len(chosen) > 1:
+        confirm(f"{name.capitalize()} {format_count(len(chosen), 'process')}?", yes=yes)
+    ended = _send(on, chosen, signal, done)
+    if not running and not on.unanswered:
+        echo("No process is running.")
+    on.exit_unless(not ended and not embedded)
 
 
 def _send(on: ShardCommand, chosen: Iterable[WorkerProcess], signal: ProcessSignal, done: str) -> bool:
@@ -159,18 +174,86 @@ quiet = _signal_command(
     """,
     "is asked to become quiet",
 )
-stop = _signal_command(
-    "stop",
-    "TERM",
-    f"""Ask each PROCESS to stop: running jobs have its timeout, then they go back to their queues.
 
-    PROCESS: {_PROCESS_HELP} A process reads the signal within ten seconds. A supervisor (`cluster`, systemd)
-    starts another process.
 
-    Status 1: a PROCESS does not run, takes no signals, or has ended meanwhile; or a shard does not answer.
-    """,
-    "is asked to stop",
-)
+@click.command("stop")
+@click.argument("names_", nargs=-1, metavar="[PROCESS|JID]...")
+@click.option("--all", "every", is_flag=True, help="Choose every running process.")
+@click.option("--requeue", "fate", flag_value="requeue", help="Let a stopped job go back to its queue.")
+@click.option("--kill", "fate", flag_value="kill", help="Move a stopped job to the dead set.")
+@yes_option
+@shard_option
+@reports_errors
+def stop(names_: Sequence[str], *, every: bool, fate: StopFate | None, yes: bool, names: Sequence[str]) -> None:
+    """Ask each PROCESS to stop, and push its jobs back after its timeout; or stop the running job JID.
+
+    PROCESS: An identity as `jobs processes` shows it, or its beginning: HOST or HOST:PID. A process reads the signal within ten
+    seconds. A supervisor (`cluster`, systemd) starts another process.
+
+    JID: the run ends within about two seconds. An async job gets CancelledError, the process of an isolated job is killed, and an
+    iterable job stops at its next item. A thread cannot be stopped from outside: it gets an error if its class has a timeout,
+    else the job only sees self.cancelled. The job then ends as cancelled, also if its process dies meanwhile. --requeue
+    and --kill choose another end; if the process dies meanwhile, the job runs again.
+
+    Status 1: a PROCESS or JID does not run, does not answer, or has not ended; or a shard does not answer.
+    """
+    if every == bool(names_):
+        raise click.UsageError("Give each PROCESS or JID, or --all: `jobs processes` shows them.")
+    on = ShardCommand(names)
+    running = [one for _, read in on.each(read_running) for one in read]
+    jids = [name for name in names_ if not any(is_named(one.identity, name) for one in running)]
+    if fate is not None and (every or len(jids) < len(names_)):
+        raise click.UsageError("--requeue and --kill are for jobs: give only ids of running jobs.")
+    ended = [_stop_job(on, running, jid, fate or "cancel") for jid in jids]
+    if every or len(jids) < len(names_):
+        chosen = running if every else _choose(running, [one for one in names_ if one not in jids], whole=True)
+        _send_chosen(on, running, chosen, ("stop", "TERM", "is asked to stop"), yes=yes)
+    on.exit_unless(all(ended))
+
+
+def _stop_job(on: ShardCommand, running: Sequence[WorkerProcess], jid: str, fate: StopFate) -> bool:
+    """Stop the running job, print how, and return whether its run has ended. Raises UnknownNameError."""
+    results = on.each(lambda shard: stop_running(shard, on.settings.size_limit, jid, fate))
+    stopped = [one for _, found in results for one in found]
+    if not stopped:
+        raise UnknownNameError(unknown_job_message(jid, [one.identity for one in running]))
+    for one in stopped:
+        echo(f"{one.shard}: {one.worker} {one.jid} {_what_happened(one)}", err=not one.ended)
+    return all(one.ended for one in stopped)
+
+
+_HOW = {
+    "task_cancelled": "its task is cancelled",
+    "process_killed": "its process is killed",
+    "interrupted": "its thread gets JobStoppedError",
+    "asked": "it is asked to end (self.cancelled)",
+}
+_FATES: Mapping[StopFate, str] = {
+    "cancel": "ends as cancelled",
+    "requeue": "goes back to its queue",
+    "kill": "moves to the dead set",
+}
+
+
+def _what_happened(one: StoppedJob) -> str:
+    """Return what is said about a stopped job, with the remedy if its run goes on."""
+    if one.how == "not_running":
+        return f"does not run any more in {one.process}"
+    if not one.how:
+        return f"is not stopped: {silent_message(one.process)}"
+    told = f"in {one.process}: {_HOW.get(one.how, one.how)}; it {_FATES[one.fate]}"
+    if one.ended:
+        return told
+    process = command(f"jobs stop {one.process}")
+    if one.how == "asked":
+        return (
+            f"{told} when it returns. A thread cannot be stopped from outside: give the class a timeout, or isolate it; or stop "
+            f"its process, with its other jobs: {process}"
+        )
+    where = command(f"jobs stack {one.jid}")
+    return f"{told}. It has not ended within a second: {where} shows where it is; {process} stops its process"
+
+
 dump = _signal_command(
     "dump",
     "TTIN",

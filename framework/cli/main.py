@@ -91,8 +91,13 @@ _JOB_COMMANDS = (
     ),
     LateCommand(
         "stop",
-        "Ask each PROCESS to stop: running jobs have its timeout, then they go back to their queues.",
+        "Ask each PROCESS to stop, and push its jobs back after its timeout; or stop the running job JID.",
         Late("framework.cli.jobs_processes:stop"),
+    ),
+    LateCommand(
+        "stack",
+        "Show the stacks of the running jobs of a PROCESS, or of the running job JID.",
+        Late("framework.cli.jobs_stacks:stack"),
     ),
     LateCommand(
         "dump", "Ask each PROCESS to log the stacks of its threads.", Late("framework.cli.jobs_processes:dump")
@@ -145,7 +150,7 @@ class JobsGroup(SectionedGroup):
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
         "Jobs": ("list", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
         "Queues": ("queues", "stats", "clear", "pause-queue", "unpause-queue"),
-        "Processes": ("processes", "quiet", "stop", "dump", "ping"),
+        "Processes": ("processes", "stack", "quiet", "stop", "dump", "ping"),
         "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),
         "Limits, locks and counters": ("limits", "locks", "leases", "counters"),
     }

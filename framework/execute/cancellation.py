@@ -95,6 +95,13 @@ class Cancellations:
                 self._query([cancellation])
         return cancellation
 
+    def set_cancelled(self, jid: Jid) -> None:
+        """Let the running job see that it is cancelled, without a mark: other runs of it are not concerned."""
+        with self._lock:
+            watched = [one for one in self._watched if one.jid == jid]
+        for one in watched:
+            one.is_set = True
+
     def refresh(self) -> None:
         """Read the new marks, and look up the jobs that have asked; called every few seconds. Raises redis errors."""
         # Refused by an ACL, or a key of another type: nothing is cancelled.

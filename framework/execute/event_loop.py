@@ -10,6 +10,7 @@ from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, cast
 
 from framework.supervised_threads import SupervisedThread
+from framework.telemetry.stacks import StackCall, stack_of_task
 
 
 class EventLoop:
@@ -62,6 +63,11 @@ class EventLoop:
 
     def tasks(self) -> list[asyncio.Task[None]]:
         return list(self._tasks)
+
+    def stacks(self) -> list[tuple[str, list[StackCall]]]:
+        """Return the name and the stack of each submitted task."""
+        thread = None if self._thread is None else self._thread.ident
+        return [(task.get_name(), stack_of_task(task, thread)) for task in self.tasks()]
 
     @property
     def idle(self) -> bool:

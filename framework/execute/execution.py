@@ -9,7 +9,7 @@ from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import PayloadError, Shutdown
+from framework.errors import JobStoppedError, PayloadError, Shutdown
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog, StartLine
@@ -18,6 +18,7 @@ from framework.execute.outcomes import (
     cancelled_jid,
     early_end,
     malformed_outcome,
+    outcome_of_order,
     outcome_of_stop,
     requested_outcome,
     task_cancelled,
@@ -40,7 +41,17 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.answers import note_answer
 from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
 from framework.finish.endings import Ending
-from framework.finish.outcome import SUCCEEDED, Cancelled, Discarded, Failed, Interrupted, Lost, Retired, RunOutcome
+from framework.finish.outcome import (
+    SUCCEEDED,
+    Cancelled,
+    Discarded,
+    Failed,
+    Interrupted,
+    JobStop,
+    Lost,
+    Retired,
+    RunOutcome,
+)
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
@@ -49,7 +60,7 @@ from framework.telemetry import context
 from framework.telemetry.job_events import RunOfJob, job_events, tell_started
 from framework.telemetry.usage import Usage, usage_records
 from framework.typeguards import has_type
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.job import DEATH_COUNT, EXPIRES_IN, TRACK, count_of
 from framework.wire.resources import resource_fields, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
@@ -168,8 +179,8 @@ class Executor:
         self._start_observers = job_events.of_starts()
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
-        self._timeouts = Timeouts()
-        self._caller = JobCaller(strictness, self._timeouts, around)
+        self.timeouts = Timeouts()
+        self._caller = JobCaller(strictness, self.timeouts, around)
         self.detached = detached
         self._capsule = capsule
         self._resource_fields = resource_fields()
@@ -189,7 +200,7 @@ class Executor:
     def after_fork_in_child(self) -> None:
         """Exit a child process that a job has forked as soon as the job's code returns."""
         self._on_job_return = lambda run: exit_with_outcome(run.outcome)
-        self._timeouts.after_fork_in_child()
+        self.timeouts.after_fork_in_child()
         if self.detached is not None:
             self.detached.after_fork_in_child()
 
@@ -260,7 +271,7 @@ class Executor:
         try:
             await self._await_job(run)
             # The job has handled the cancellation of its task, and returned.
-            if self._cancelled and (jid := cancelled_jid(run.payload or {}, self._cancelled)) and task_cancelled():
+            if (self._cancelled or self._running_jobs.stops) and (jid := self._ended_jid(run)) and task_cancelled():
                 run.outcome = Cancelled(jid, ran=True)
         except BaseException as error:  # noqa: BLE001 - as above; an error that leaves a task ends the loop
             run.outcome = self._outcome(run, error)
@@ -410,12 +421,21 @@ class Executor:
             requested = requested_outcome(run.unit, run.payload, error)
         except BaseException:  # noqa: BLE001 - an application's subclass may lack the attributes of its base: the job fails
             requested = None
-        if requested is None and has_type(error, CancelledError):
-            jid = cancelled_jid(run.payload or {}, self._cancelled)
+        if requested is None and has_type(error, CancelledError, JobStoppedError):
+            jid = self._ended_jid(run)
             requested = None if jid is None else Cancelled(jid, ran=True)
         if requested is None and self._running_jobs.stopping and has_type(error, Shutdown, CancelledError):
             return Interrupted()
         return requested or Failed(error)
+
+    def _ended_jid(self, run: Execution) -> Jid | None:
+        """Return the id of a job that was cancelled, or that an operator has stopped in this run; ``None`` for any other."""
+        payload = run.payload or {}
+        jid = cancelled_jid(payload, self._cancelled)
+        return jid or (None if self._stop_of(run) is None else str(payload.get("jid")))
+
+    def _stop_of(self, run: Execution) -> JobStop | None:
+        return self._running_jobs.stop_of(str((run.payload or {}).get("jid")), run.unit)
 
     def _stop_clocks(self, run: Execution) -> None:
         if run.start_noted:
@@ -426,6 +446,12 @@ class Executor:
         instance = run.instance
         if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
             run.outcome = outcome_of_stop(instance)
+        if (
+            run.outcome is not SUCCEEDED
+            and isinstance(run.outcome, Cancelled)
+            and (stop := self._stop_of(run)) is not None
+        ):
+            run.outcome = outcome_of_order(run.outcome.jid, stop)
         if run.unit.resources is not None and run.outcome is SUCCEEDED:
             note_answer(run.unit.resources, instance)
         if not self._measures_cpu and run.outcome is SUCCEEDED:

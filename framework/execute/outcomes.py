@@ -20,6 +20,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import (
     BatchCancelledError,
     Discard,
+    JobStoppedError,
     MissingKeyError,
     NewerVersionError,
     OffloadedArgumentsError,
@@ -38,6 +39,7 @@ from framework.finish.outcome import (
     Expired,
     Failed,
     ForeignClass,
+    JobStop,
     Malformed,
     RunOutcome,
     Snoozed,
@@ -106,6 +108,18 @@ def outcome_of_stop(instance: Any) -> RunOutcome:
         reason, made_progress = instance._aw_stop
         return Yielded(reason, made_progress=made_progress)
     return Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
+
+
+def outcome_of_order(jid: Jid, stop: JobStop) -> RunOutcome:
+    """Return the outcome of a run that an operator has stopped."""
+    match stop.fate:
+        case "cancel":
+            return Cancelled(jid, ran=True)
+        case "requeue":
+            # By the schedule set, in one step with the release of its slots, as a job that asks to run later.
+            return Snoozed(0.0, f"stopped by {stop.by}")
+        case "kill":
+            return Failed(JobStoppedError(f"{stop.by} stopped the job (jobs stop --kill)"))
 
 
 def task_cancelled() -> bool:

@@ -19,8 +19,9 @@ from framework.finish.outcome import Failed, RunOutcome
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import logs
 from framework.telemetry.context import META_PREFIX
+from framework.telemetry.stacks import StackCall
 from framework.typeguards import has_type
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.job import TIMEOUT, version_of
 
 RunCall: TypeAlias = Callable[[], Coroutine[Any, Any, Any] | None]
@@ -63,6 +64,14 @@ class DetachedRuns(ABC):
     @abstractmethod
     def kill_all(self, timeout_s: float) -> None:
         """End every run, and wait at most ``timeout_s`` for their ends. No run begins from now on."""
+
+    @abstractmethod
+    def stop(self, jid: Jid) -> bool:
+        """End the run of this job now; its caller gets CancelledError. Return whether it runs here."""
+
+    @abstractmethod
+    def stacks(self, timeout_s: float) -> dict[Jid, tuple[int, list[list[StackCall]]]]:
+        """Return the process and the stacks of each run's threads and tasks; no stacks for one that does not answer in time."""
 
     @abstractmethod
     def close(self) -> None:

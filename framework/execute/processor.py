@@ -20,11 +20,12 @@ from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
-from framework.errors import BusinessError, JobTimeoutError
+from framework.errors import BusinessError, JobStoppedError, JobTimeoutError
 from framework.execute.end_report import end_fields, report_outcome
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
+from framework.execute.perform import DetachedRuns
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.execute.threads import CallPool, WorkerThreads
 from framework.fetch.fetcher import Fetcher
@@ -54,6 +55,7 @@ from framework.finish.report import ProcessorEvents
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import REMOVED, Settler, SettleResult
 from framework.telemetry.job_events import CountedEnd, job_events, tell_ended
+from framework.telemetry.stacks import lines_of
 from framework.telemetry.usage import usage_records
 from framework.timings import backoff_s
 from framework.typeguards import has_type
@@ -135,10 +137,18 @@ class Processor:
 
     def async_stacks(self) -> list[tuple[str, list[str]]]:
         """Return (jid, lines) of every async job for a stack dump; the interpreter dumps the stacks of threads."""
-        return [
-            (task.get_name(), [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in task.get_stack()])
-            for task in self._loop.tasks()
-        ]
+        return [(jid, lines_of(stack)) for jid, stack in self._loop.stacks()]
+
+    @property
+    def detached(self) -> DetachedRuns | None:
+        """The runs outside of this process."""
+        return self._executor.detached
+
+    def interrupt(self, unit: UnitOfWork) -> bool:
+        """Raise JobStoppedError in the job's own code, if it runs in a thread with a ``timeout``; else return false."""
+        return self._executor.timeouts.interrupt(
+            unit.thread, JobStoppedError, still=lambda: unit in self._fetcher.in_flight.running()
+        )
 
     def cancel_async(self, timeout_s: float) -> None:
         """Cancel the async jobs and give them ``timeout_s`` to clean up; end the runs outside of this process."""

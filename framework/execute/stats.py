@@ -10,6 +10,7 @@ from framework.declare.job_context import JobLogger
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import JobStop
 from framework.telemetry import logs
 from framework.telemetry.job_events import JobObserver, job_events
 from framework.types import Jid
@@ -117,6 +118,8 @@ class RunningJobs:
         self._cancellations = cancellations
         self.cancelled: set[Jid] = set() if cancellations is None else cancellations.marked
         """The ids of the cancelled jobs of this shard; empty almost always."""
+        self.stops: dict[Jid, tuple[UnitOfWork, JobStop]] = {}
+        """The running jobs of this process that an operator has stopped, by id; empty almost always."""
         self._thread_counts: list[ThreadCounts] = []
         self._lock = threading.Lock()
 
@@ -164,10 +167,30 @@ class RunningJobs:
     def cancellation(self, jid: Jid, bid: str = "") -> Cancellation:
         """Return the cancellation behind ``self.cancelled`` of a running job."""
         if self._cancellations is not None:
-            return self._cancellations.watch(jid, bid)
-        cancellation = Cancellation(jid, bid)
-        cancellation.is_set = jid in self.cancelled or bid in self.cancelled
+            cancellation = self._cancellations.watch(jid, bid)
+        else:
+            cancellation = Cancellation(jid, bid)
+            cancellation.is_set = jid in self.cancelled or bid in self.cancelled
+        cancellation.is_set = cancellation.is_set or jid in self.stops
         return cancellation
+
+    def stop(self, unit: UnitOfWork, jid: Jid, stop: JobStop) -> None:
+        """Note that an operator has stopped the running job: it sees that it is cancelled, and its run ends as ``stop`` says."""
+        self.stops[jid] = (unit, stop)
+        if self._cancellations is not None:
+            self._cancellations.set_cancelled(jid)
+
+    def stop_of(self, jid: Jid, unit: UnitOfWork) -> JobStop | None:
+        """Return the stop of this run, ``None`` for almost every run. Another run of the same job is not concerned."""
+        stopped, stop = self.stops.get(jid, (None, None))
+        return stop if stopped is unit else None
+
+    def forget_stops(self, running: Iterable[UnitOfWork]) -> None:
+        """Forget the stops of the runs that have ended."""
+        units = set(map(id, running))
+        for jid, (unit, _) in list(self.stops.items()):
+            if id(unit) not in units:
+                self.stops.pop(jid, None)
 
     def watch(self, jid: Jid, bid: str = "") -> Cancellation:
         """Return the cancellation of an iterating job, which learns of Ruby's cancellation when it saves its cursor."""

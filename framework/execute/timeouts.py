@@ -47,11 +47,12 @@ def timeout_of(declaration: Declaration | None, payload: Mapping[str, Any]) -> f
 class _TimedCall:
     """One call of ``perform``. The lock of ``Timeouts`` guards all fields."""
 
-    __slots__ = ("due", "open", "raised", "thread")
+    __slots__ = ("due", "error", "open", "raised", "thread")
 
     def __init__(self, due: float) -> None:
         self.thread = threading.get_ident()
         self.due = due
+        self.error: type[BaseException] = JobTimeoutError
         self.open = False
         """Whether the error may still be raised."""
         self.raised = False
@@ -86,6 +87,19 @@ class Timeouts:
             if one.raised and isinstance(error, JobTimeoutError):
                 error.explain(timeout_s)
             raise
+
+    def interrupt(self, thread: int, error: type[BaseException], *, still: Callable[[], bool]) -> bool:
+        """Raise ``error`` in the timed call of a thread as soon as that is safe; return whether the thread has such a call.
+
+        ``still``: whether the call that is open now is the meant one. It is asked while no call opens or closes.
+        """
+        with self._changed:
+            for one in self._calls:
+                if one.thread == thread and one.open and still():
+                    one.due, one.error = time.monotonic(), error
+                    self._changed.notify()
+                    return True
+        return False
 
     def _open(self, one: _TimedCall) -> None:
         with self._changed:
@@ -128,7 +142,7 @@ class Timeouts:
             return
         one.raised = True
         self._calls.discard(one)
-        _set_error(one.thread, JobTimeoutError)
+        _set_error(one.thread, one.error)
 
 
 def is_in_guarded_code(frame: FrameType | None) -> bool:

@@ -6,7 +6,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from framework.declare.progress import StopReason
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
@@ -17,6 +17,17 @@ DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "limiter", "
 
 HeldBy: TypeAlias = Literal["paused", "concurrency_limit"]
 """Why a policy holds a job: the log status of the job."""
+
+
+StopFate: TypeAlias = Literal["cancel", "requeue", "kill"]
+"""How the run of a job ends that an operator stops: as cancelled, back to its queue, or in the dead set."""
+
+
+class JobStop(NamedTuple):
+    """The order of an operator to stop a running job."""
+
+    fate: StopFate
+    by: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import BusinessError, FlowControl, RetryError
+from framework.errors import BusinessError, FlowControl, JobStoppedError, RetryError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import UnknownClass
 from framework.handlers import DeathHandler, ErrorHandler, death_handlers, error_handlers
@@ -17,7 +17,7 @@ from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.job import Job
 
-EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError)
+EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError, JobStoppedError)
 """Errors that a job raises on purpose: neither error handlers nor the error tracker get them."""
 
 # Sentry keeps so many characters of a tag.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from framework.errors import BusinessError
+from framework.errors import BusinessError, JobStoppedError
 from framework.process_clock import process_clock
 from framework.telemetry.traceback_lines import traceback_lines
 from framework.text import error_class, error_message
@@ -86,6 +86,10 @@ class RetryPolicy:
         """
         limit = self._limit(payload, worker)
         count = self._count_failure(payload, worker, error)
+        if has_type(error, JobStoppedError):
+            # The order of an operator, also for a class that keeps no dead jobs.
+            payload.pop(EXPIRY, None)
+            return Kill(payload, args)
         if limit is None:
             return Delete(payload, args)
         # No retry changes a refusal by the business; in the dead set refusals hid real deaths, in stat:failed they raised alarms.

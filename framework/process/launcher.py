@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 from redis.exceptions import RedisError
 
 from framework.command_line import EXIT_FAILED, EXIT_OK
-from framework.errors import PayloadError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
+from framework.process.capsules import payload_field
 from framework.process.components import FetchWatch, ProcessComponents, ProcessTasks
 from framework.process.heartbeat import StuckError, Watchdog
 from framework.process.shared_state import ProcessState
@@ -32,7 +32,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import supervised_threads
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
-from framework.wire.job import base36, decode
+from framework.wire.job import base36
 
 # Longer than the read in which the leader thread may be.
 _WIND_DOWN_S = COMMAND_TIMEOUT_S + 1.0
@@ -374,12 +374,3 @@ def log_stacks(
         )
     for jid, lines in async_stacks:
         log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
-
-
-def payload_field(unit: UnitOfWork, name: str) -> str | None:
-    """Return a field of the payload as text, ``None`` for a malformed payload."""
-    try:
-        payload = decode(unit.data) if unit.payload_without_args is None else unit.payload_without_args
-    except PayloadError:
-        return None
-    return str(payload.get(name))

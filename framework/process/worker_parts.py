@@ -73,7 +73,8 @@ class ProcessContext:
         """Whether isolated jobs run in processes of their own."""
         self.upkeep = shard.open_client("upkeep", read_timeout_s=COMMAND_TIMEOUT_S)
         """The client of the periodic work."""
-        rare = (keys.CANCELLED, keys.PAUSED, keys.RETRY, keys.signals(identity), *map(keys.working, self.owners))
+        orders = (keys.signals(identity), keys.orders(identity))
+        rare = (keys.CANCELLED, keys.PAUSED, keys.RETRY, *orders, *map(keys.working, self.owners))
         # The record task checks them; an answer must last until the next check has been made.
         self.absent = AbsentKeys(rare, 1.25 * timings.record_period_s)
         """The keys that a process without work or operators' orders does not find. Features add theirs."""

@@ -216,6 +216,16 @@ def signals(identity: str) -> str:
     return f"{identity}-signals"
 
 
+def orders(identity: str) -> str:
+    """LIST with a TTL of operators' orders to a process about its running jobs (``wire/orders.py``)."""
+    return f"aw:orders:{identity}"
+
+
+def order_answer(token: str) -> str:
+    """STRING with a TTL: the answer of a process to one order."""
+    return f"aw:order_answer:{token}"
+
+
 def capsule_field(capsule: str) -> str:
     """Return the field of the HASH ``process`` that has the slots of a further capsule."""
     return f"capsule:{capsule}"

@@ -1,6 +1,6 @@
 """Build and run the process that starts the processes of isolated jobs, and a job's process with an interpreter of its own.
 
-``IsolatedRuns`` of a worker process starts it: ``python -m framework.wiring.isolation server|job DESCRIPTOR OPTIONS``.
+``IsolatedRuns`` of a worker process starts it: ``python -m framework.wiring.isolation server|job DESCRIPTORS OPTIONS``.
 """
 
 import gc
@@ -23,15 +23,16 @@ from framework.push.argument_checks import StrictArgumentsCheck
 from framework.wiring.client import connect
 
 
-def main(role: str, descriptor: int, options: str) -> None:
-    """Run as the process that starts others (``server``), or as that of one job (``job``), over an open socket."""
-    connection = socket.socket(fileno=descriptor)
-    connection.set_inheritable(False)
+def main(role: str, descriptors: str, options: str) -> None:
+    """Run as the process that starts others (``server``), or as that of one job (``job``), over open sockets."""
+    connection, *stacks = (socket.socket(fileno=int(one)) for one in descriptors.split(","))
+    for one in (connection, *stacks):
+        one.set_inheritable(False)
     chosen: Mapping[str, Any] = json.loads(options)
     sys.path[:] = chosen["path"]
     tools = cache(partial(load_tools, chosen["modules"]))
     if role == "job":
-        run_job(connection, tools)
+        run_job(connection, stacks[0], tools)
     tools()
     # The memory of what is loaded stays shared with the processes of jobs.
     gc.freeze()
@@ -55,12 +56,13 @@ def load_tools(modules: list[str]) -> JobTools:
         return JobTools((), strictness, level, failure)
 
 
-def start_interpreter(options: str, job: socket.socket) -> int:
+def start_interpreter(options: str, job: socket.socket, stacks: socket.socket) -> int:
     """Start a new interpreter for one job; return its process id. Raises OSError."""
-    job.set_inheritable(True)
-    command = [sys.executable, "-P", "-m", SERVER_MODULE, "job", str(job.fileno()), options]
+    for one in (job, stacks):
+        one.set_inheritable(True)
+    command = [sys.executable, "-P", "-m", SERVER_MODULE, "job", f"{job.fileno()},{stacks.fileno()}", options]
     return os.posix_spawn(sys.executable, command, os.environ)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], sys.argv[2], sys.argv[3])

@@ -30,12 +30,14 @@ from framework.process.boot_warnings import (
     warn_unknown_queues,
     warn_unknown_variables,
 )
-from framework.process.components import BlockingQueues, Capsule, Capsules, Closeable, ProcessComponents
+from framework.process.capsules import Capsule, Capsules
+from framework.process.components import BlockingQueues, Closeable, ProcessComponents
 from framework.process.events import DEATH_LIMIT_S, ProcessEvents
 from framework.process.heartbeat import ProcessLease
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
+from framework.process.orders import OrderReader
 from framework.process.own_queues import (
     DEFAULT_CAPSULE,
     CapsulePlan,
@@ -194,6 +196,7 @@ def build_worker(
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
         unserved=open_watch(settings, router, watched, served, waits, in_group=supervisor is not None),
+        orders=OrderReader(process, capsules),
         connections=(*built.connections, process.upkeep, beating, polled, watched, shard),
     )
 

@@ -295,4 +295,4 @@ def test_job_without_a_timeout_starts_no_watching_thread(bench, redis):
     enqueue(redis, "Job", jid=JID)
     one = bench().start()
     until(one.done)
-    assert one.processor._executor._timeouts._thread is None
+    assert one.processor._executor.timeouts._thread is None

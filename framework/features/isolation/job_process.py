@@ -33,6 +33,7 @@ from framework.features.isolation.server import (
     use_reserve,
     used_memory,
 )
+from framework.features.isolation.stacks import send_stacks_on_signal, send_task_stacks_on_signal
 from framework.features.profiling.profiler import Profiles
 from framework.features.profiling.store import JobProfile
 from framework.finish.answers import encoded_value
@@ -182,8 +183,11 @@ class _Context:
         return cast("JobLogger", bound)
 
 
-def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn:
-    """Run the job that comes over ``connection``, and end this process. ``load`` returns the tools, and raises nothing."""
+def run_job(connection: socket.socket, stacks: socket.socket, load: Callable[[], JobTools]) -> NoReturn:
+    """Run the job that comes over ``connection``, and end this process. ``load`` returns the tools, and raises nothing.
+
+    The stacks of the process go to ``stacks``.
+    """
     end_with_parent(signal.SIGKILL)
     adopt_orphans()
     # A group of its own: the processes that the job starts end with it.
@@ -193,6 +197,7 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
     request = worker.request()
     if request is None:
         os._exit(0)
+    send_stacks_on_signal(stacks)
     tools = load()
     logs.open_relayed_log(tools.log_level, {**request["static"], "pid": os.getpid()}, _LineRelay(worker))
     recorded = job_events.record()
@@ -200,7 +205,7 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
         count_library_calls()
     end: dict[str, Any]
     try:
-        end = {"end": "succeeded" if _run(worker, request, tools) else "stopped"}
+        end = {"end": "succeeded" if _run(worker, {**request, "stacks": stacks}, tools) else "stopped"}
     except BaseException as error:  # noqa: BLE001 - the job's code may raise anything
         if worker.is_copy:
             exit_forked_child(error)
@@ -242,6 +247,7 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     reached_end, coroutine = own.run(_begin, worker, request, tools, instance)
     if coroutine is not None:
         with asyncio.Runner() as runner:
+            send_task_stacks_on_signal(runner.get_loop(), request["stacks"])
             runner.run(coroutine, context=own)
     return reached_end
 

@@ -4,9 +4,10 @@ A worker process has threads, so it must not fork: a lock that a thread holds wo
 once, by exec, with its first isolated job. Each job then costs one fork. If the workers' modules start threads when they are
 imported (some libraries in C do), each job gets a new interpreter instead, which imports them again.
 
-Each job has two sockets. The first connects its process with the worker process. The second is between the worker process and
-this one: a byte, or its end, kills the job's process and all that it has started; the answer says how it ended. The end of the
-socket over which jobs come (the worker process has ended) kills all of them.
+Each job has three sockets. The first connects its process with the worker process. The second is between the worker process and
+this one: a byte, or its end, kills the job's process and all that it has started; the answer says how it ended. Over the third the
+job's process sends its stacks (``stacks.py``). The end of the socket over which jobs come (the worker process has ended) kills all
+of them.
 
 A job may start daemons in sessions of their own, which are in no group of it. The job's process adopts them while it lives, and this
 process after its end (both are subreapers). So a child of this process that is no job's process belongs to a job that has ended.
@@ -30,7 +31,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from framework.features.isolation.channel import READY, encoded_object
 
-StartProcess: TypeAlias = Callable[[socket.socket], int]
+StartProcess: TypeAlias = Callable[[socket.socket, socket.socket], int]
 
 _IGNORED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
@@ -50,7 +51,10 @@ class JobServer:
     """Start a process for each job that comes over ``control``; ``run_job`` runs it in a fork, ``exec_job`` in a new interpreter."""
 
     def __init__(
-        self, control: socket.socket, run_job: Callable[[socket.socket], NoReturn], exec_job: StartProcess
+        self,
+        control: socket.socket,
+        run_job: Callable[[socket.socket, socket.socket], NoReturn],
+        exec_job: StartProcess,
     ) -> None:
         self._control = control
         self._run_job = run_job
@@ -105,19 +109,19 @@ class JobServer:
     def _accept(self) -> bool:
         """Start the process of one job; return false if the worker process has ended."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1, 3)
         except ConnectionResetError:
             # The other end was closed while the byte that says that this process is ready was unread, as it always is.
             return False
         if not data:
             return False
-        job, status = (socket.socket(fileno=one) for one in descriptors)
-        for one in (job, status):
+        job, status, stacks = (socket.socket(fileno=one) for one in descriptors)
+        for one in (job, status, stacks):
             # Descriptors that are received are inheritable.
             one.set_inheritable(False)
         threads = thread_count()
         try:
-            pid = self._exec_job(job) if threads > 1 else self._fork(job, status)
+            pid = self._exec_job(job, stacks) if threads > 1 else self._fork(job, stacks, status)
         # No memory, or too many processes.
         except OSError as error:
             _tell(status, {"failed": str(error)})
@@ -128,9 +132,10 @@ class JobServer:
                 os.setpgid(pid, pid)
             _tell(status, {"started": pid, "threads": threads})
         job.close()
+        stacks.close()
         return True
 
-    def _fork(self, job: socket.socket, status: socket.socket) -> int:
+    def _fork(self, job: socket.socket, stacks: socket.socket, status: socket.socket) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -142,7 +147,7 @@ class JobServer:
             # Else the sockets of other jobs would stay open as long as this one.
             for one in (self._control, self._wakeup, self._wakeup_writer, status, *self._running.values()):
                 one.close()
-            self._run_job(job)
+            self._run_job(job, stacks)
         except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as the server
             traceback.print_exc()
         finally:

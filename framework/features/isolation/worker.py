@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from framework.declare import registry
@@ -42,6 +43,7 @@ from framework.features.isolation.channel import (
     rebuilt,
 )
 from framework.features.isolation.server import kill_group, kill_marked
+from framework.features.isolation.stacks import JobProcess, ask_processes
 from framework.features.profiling.profiler import Profiles
 from framework.features.profiling.worker import PROFILES
 from framework.finish.answers import EncodedAnswer
@@ -49,9 +51,10 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
 from framework.telemetry.job_events import StreamEvent, events_of, job_events
+from framework.telemetry.stacks import StackCall
 from framework.telemetry.usage import Usage, usage_records
 from framework.typeguards import has_type
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.json import dumps, dumps_parsed, loads_object
 
 LOST_PROCESSES = "sidekiq_jobs_process_lost_total"
@@ -73,7 +76,7 @@ _KILL_LIMIT_S = 30.0
 """The longest time until a killed process has ended."""
 _CHECK_PERIOD_S = 0.25
 
-_KillReason: TypeAlias = Literal["shutdown", "timeout", "cancelled", "start", "unreadable"]
+_KillReason: TypeAlias = Literal["shutdown", "timeout", "cancelled", "stopped", "start", "unreadable"]
 MARK_VARIABLE = "FRAMEWORK_ISOLATION_MARK"
 
 _END_LIMIT_S = 30.0
@@ -204,6 +207,19 @@ class IsolatedRuns(DetachedRuns):
                 run.kill("shutdown")
             self._changed.wait_for(lambda: not self._runs, timeout_s)
 
+    def stop(self, jid: Jid) -> bool:
+        with self._lock:
+            found = [run for run in self._runs if run.jid == jid]
+            for run in found:
+                run.kill("stopped")
+        return bool(found)
+
+    def stacks(self, timeout_s: float) -> dict[Jid, tuple[int, list[list[StackCall]]]]:
+        with self._lock:
+            processes = {run.jid: process for run in self._runs if (process := run.process) is not None}
+        found = ask_processes(processes, timeout_s)
+        return {jid: (processes[jid].pid, stacks) for jid, stacks in found.items()}
+
     def close(self) -> None:
         with self._lock:
             server, self._server = self._server, ServerProcess()
@@ -274,6 +290,7 @@ class _Run:
         self._timeout_s = timeout_of(self._declaration, payload)
         # The ends of this process, and those of the others.
         (self._job, self._job_end), (self._status, self._status_end) = socket.socketpair(), socket.socketpair()
+        self._stacks, self._stacks_end = socket.socketpair()
         self._messages = MessageReader(self._job, MAX_REPORT_BYTES)
         self._reports = MessageReader(self._status, MAX_REPORT_BYTES)
         self._mark = ""
@@ -290,11 +307,22 @@ class _Run:
     def send_sockets(self, control: socket.socket, mark: str) -> None:
         """Have the process of the job started by the process with ``mark`` in its environment. Raises OSError."""
         self._mark = mark
-        socket.send_fds(control, [b"J"], [self._job_end.fileno(), self._status_end.fileno()])
+        socket.send_fds(control, [b"J"], [self._job_end.fileno(), self._status_end.fileno(), self._stacks_end.fileno()])
 
     def close(self) -> None:
-        for one in (self._job, self._job_end, self._status, self._status_end):
+        for one in (self._job, self._job_end, self._status, self._status_end, self._stacks, self._stacks_end):
             one.close()
+
+    @property
+    def jid(self) -> Jid:
+        return str(self._payload.get("jid"))
+
+    @property
+    def process(self) -> JobProcess | None:
+        """The process of the job from the begin of ``perform`` to its end."""
+        if self._pid is None or self._began_at is None or self._exit is not None:
+            return None
+        return JobProcess(self._pid, self._stacks, iscoroutinefunction(self._instance.perform))
 
     def kill(self, reason: _KillReason) -> None:
         """Have the process killed; the first reason counts."""
@@ -308,6 +336,7 @@ class _Run:
         """Send the job, and wait for the end of its process; see ``IsolatedRuns.run``."""
         self._job_end.close()
         self._status_end.close()
+        self._stacks_end.close()
         self._send_job(queue, capsule)
         started = time.monotonic()
         self._job.setblocking(False)
@@ -449,7 +478,7 @@ class _Run:
                 return Shutdown()
             case "timeout":
                 return JobTimeoutError().explain(self._timeout_s or 0.0)
-            case "cancelled":
+            case "cancelled" | "stopped":
                 return CancelledError()
             case "start":
                 reason = (

@@ -150,6 +150,9 @@ class RedisIteration(IterationRun):
         return saved
 
     def stop_reason(self) -> StopReason | None:
+        stops = self._iterations.runs.stops
+        if stops and (order := self._iterations.runs.stop_of(self.jid, self._unit)) and order.fate == "requeue":
+            return "stop"
         if self.cancellation.is_set:
             # The job has seen it: that decides how the job ends.
             self.cancellation.seen = True
