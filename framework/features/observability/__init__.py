@@ -15,6 +15,11 @@ OBSERVABILITY = Feature(
             "Serve the figures of all shards to Prometheus.",
             Late("framework.features.observability.commands:exporter"),
         ),
+        LateCommand(
+            "monitoring",
+            "Write dashboards and alerts for an installation.",
+            Late("framework.features.observability.monitoring_commands:monitoring"),
+        ),
     ),
     job_commands=(
         LateCommand(

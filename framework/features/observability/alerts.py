@@ -7,6 +7,8 @@ imports nothing heavy.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+_DIAGNOSE = "diagnose"
+
 Severity: TypeAlias = Literal["page", "ticket"]
 """``page``: jobs wait or fail now, a person is called. ``ticket``: somebody looks at it on the next working day."""
 
@@ -31,6 +33,7 @@ ALERTS: tuple[Alert, ...] = (
     # Progress.
     Alert("NoProgress", "page", "Jobs wait on a shard, and none of its processes has ended a job."),
     Alert("QueueNotProcessed", "page", "Jobs wait in a queue, and no run of a job of this queue starts."),
+    Alert("QueuePausedTooLong", "ticket", "A queue is paused for long, and jobs wait in it."),
     Alert("ClassNotDequeued", "ticket", "Jobs of a class are enqueued, and no run of the class starts."),
     Alert("OldestJobTooOld", "page", "The oldest job of a queue waits longer than three times the target."),
     Alert("OldestHeldTooOld", "ticket", "A job is held by a limit or a pause for too long."),
@@ -61,6 +64,7 @@ ALERTS: tuple[Alert, ...] = (
     Alert("RedisMemoryFull", "page", "Redis has almost no memory left; it will refuse pushes."),
     Alert("UnsafeRedisConfig", "ticket", "Redis may evict jobs, or loses them when it restarts."),
     Alert("RedisEvictsKeys", "page", "Redis evicts keys: jobs are lost."),
+    Alert("PushesKept", "ticket", "Pushes wait in a folder of a host, because Redis has not taken them."),
     # The monitoring itself.
     Alert("FleetMetricsMissing", "page", "Nothing reports the figures of the fleet, so no other alert can fire."),
 )
@@ -68,3 +72,8 @@ ALERTS: tuple[Alert, ...] = (
 
 ALERT_NAMES: tuple[str, ...] = tuple(alert.name for alert in ALERTS)
 """The values of ``diagnose --alert``."""
+
+
+def runbook(name: str) -> str:
+    """Return the command that finds the cause of an alert."""
+    return f"application-worker {_DIAGNOSE} --alert {name}"

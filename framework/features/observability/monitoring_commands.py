@@ -1,0 +1,182 @@
+"""``application-worker monitoring write``: write dashboards for Grafana, and alerts for Prometheus."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from framework.command_line import EXIT_FAILED
+from framework.features.observability.alert_rules import RECORDED, RULES, THRESHOLDS
+from framework.features.observability.dashboards import DASHBOARDS
+from framework.features.observability.grafana import TAG, dashboard_json
+from framework.features.observability.rules import RuleOptions, RuleWriter
+from framework.terminal.groups import CommandGroup
+from framework.terminal.output import columns, display_path, echo, echo_lines, reports_errors, write_all
+from framework.text import did_you_mean
+
+_MARK = "# Written by application-worker monitoring write. It overwrites this file: change its options instead.\n"
+
+_INHIBIT_RULES = [
+    # A shard that is away explains the waits and failures of its jobs.
+    {
+        "source_matchers": ['alertname = "ShardAway"'],
+        "target_matchers": [
+            'alertname =~ "NoProgress|QueueNotProcessed|OldestJobTooOld|SchedulerStalled|HeartbeatLate"'
+        ],
+        "equal": ["shard"],
+    },
+    {
+        "source_matchers": ['alertname = "ShardAway"'],
+        "target_matchers": ['alertname =~ "QueueingApdexBurn|ExecutionErrorBurn"'],
+        "equal": ["service"],
+    },
+    {
+        "source_matchers": ['alertname = "NoProgress"'],
+        "target_matchers": ['alertname =~ "QueueNotProcessed|OldestJobTooOld"'],
+        "equal": ["shard"],
+    },
+    {
+        "source_matchers": ['alertname = "RedisMemoryFull"'],
+        "target_matchers": ['alertname = "RedisMemoryHigh"'],
+        "equal": ["shard"],
+    },
+    # A service level pages once: the slower burn rates say the same.
+    {
+        "source_matchers": [f'service = "{TAG}"', 'severity = "page"'],
+        "target_matchers": [f'service = "{TAG}"', 'severity = "ticket"'],
+        "equal": ["alertname", "urgency", "destination_shard_redis"],
+    },
+]
+
+
+@click.group("monitoring", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def monitoring() -> None:
+    """Write dashboards and alerts for an installation."""
+
+
+@monitoring.command("write")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Change a threshold of the alerts; repeatable. See `monitoring thresholds`.",
+)
+@click.option(
+    "--selector",
+    default="",
+    metavar="MATCHERS",
+    help='Add matchers to every series of the framework, such as environment="production".',
+)
+@click.option("--owner", default="platform", show_default=True, help="The label owner of the alerts.")
+@click.option("--datasource", default="", metavar="UID", help="The data source of the dashboards, at first.")
+@click.option(
+    "--window-scale",
+    type=click.FloatRange(0, 10, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="Multiply all windows and waits of the alerts. For rehearsals: 0.005 makes 1 h of 18 s.",
+)
+@reports_errors
+def write(
+    folder: Path, *, thresholds: Sequence[str], selector: str, owner: str, datasource: str, window_scale: float
+) -> None:
+    """Write dashboards for Grafana, and rules for Prometheus, into the folder DIR.
+
+    alerts.yml has the rules, alerts_test.yml their tests for promtool, alertmanager.yml an example of inhibition, and
+    dashboards/ one file per dashboard. A further run overwrites these files, and no file of another origin.
+
+    Status 1: a file of the same name was not written by this command.
+    """
+    options = RuleOptions(_thresholds(thresholds), window_scale, selector.strip(), owner)
+    texts = {folder / name: text for name, text in _texts(options, datasource).items()}
+    _refuse_foreign(texts)
+    changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    write_all({path: texts[path] for path in changed})
+    for path in texts:
+        echo(f"{'wrote' if path in changed else 'unchanged'} {display_path(path.absolute())}")
+
+
+@monitoring.command("thresholds")
+def thresholds_() -> None:
+    """List the thresholds of the alerts, with their values."""
+    rows = [
+        ("THRESHOLD", "VALUE", "MEANING"),
+        *((name, f"{one.value:g}", one.meaning) for name, one in THRESHOLDS.items()),
+    ]
+    echo_lines(columns(rows))
+
+
+def _texts(options: RuleOptions, datasource: str) -> dict[str, str]:
+    writer = RuleWriter(RULES, RECORDED, THRESHOLDS, options)
+    return {
+        "alerts.yml": _yaml(writer.rule_file()),
+        "alerts_test.yml": _yaml(writer.test_file("alerts.yml")),
+        "alertmanager.yml": _yaml({"inhibit_rules": _INHIBIT_RULES}),
+        **{
+            f"dashboards/{one.name}.json": _json(dashboard_json(one, datasource=datasource, selector=options.selector))
+            for one in DASHBOARDS
+        },
+    }
+
+
+def _thresholds(words: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in THRESHOLDS:
+            raise click.UsageError(f"there is no threshold {name!r}{did_you_mean(name, THRESHOLDS)}.")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise click.UsageError(f"the threshold {name} needs a number, not {value!r}.") from None
+    return found
+
+
+def _refuse_foreign(texts: Mapping[Path, str]) -> None:
+    foreign = [path for path in texts if path.is_file() and not _is_own(path)]
+    for path in foreign:
+        echo(
+            f"{display_path(path.absolute())} was not written by this command. Move it, or choose another folder.",
+            err=True,
+        )
+    if foreign:
+        sys.exit(EXIT_FAILED)
+
+
+def _is_own(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix != ".json":
+        return text.startswith(_MARK)
+    try:
+        return TAG in json.loads(text).get("tags", ())
+    except (ValueError, AttributeError):
+        return False
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1) + "\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Write a text of several lines as a block."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature of the base
+        """Write equal values in full."""
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _yaml(value: Mapping[str, Any]) -> str:
+    return _MARK + yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000)
