@@ -134,6 +134,8 @@ class Feature:
     """``type[AssumptionReader]``: what an operator may assume about it in ``jobs explain --assume``."""
     figures: Figures | None = None
     """Its figures of a shard for Prometheus (``admin/figures.py``)."""
+    causes: "Late[Any] | None" = None
+    """``type[CauseReader]``: the causes of trouble that it finds, in ``diagnose``."""
     commands: tuple[LateCommand, ...] = ()
     """Commands of their own: ``application-worker NAME``."""
     job_commands: tuple[LateCommand, ...] = ()

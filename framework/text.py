@@ -6,7 +6,18 @@ from collections.abc import Iterable
 
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_PLURAL_VERBS = {"is": "are", "was": "were", "has": "have", "waits": "wait", "belongs": "belong", "stays": "stay"}
+_PLURAL_VERBS = {
+    "is": "are",
+    "was": "were",
+    "has": "have",
+    "waits": "wait",
+    "belongs": "belong",
+    "stays": "stay",
+    "runs": "run",
+    "reads": "read",
+    "serves": "serve",
+    "agrees": "agree",
+}
 
 
 def format_duration(seconds: float) -> str:

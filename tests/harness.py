@@ -281,7 +281,7 @@ class Process:
 
 
 _OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store", "flags", "cron")
-_READ_ONLY_COMMANDS = ("retired", "route", "exporter")
+_READ_ONLY_COMMANDS = ("diagnose", "retired", "route", "exporter")
 
 
 def role_of(argv: Sequence[str]) -> str:

@@ -11,21 +11,21 @@ from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.errors import UnknownNameError
-from framework.process.record import RUNS_FIELD, ProcessInfo, process_info, recorded_payload
+from framework.process.record import CLOCK_FIELD, RUNS_FIELD, ProcessInfo, process_info, recorded_payload
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import decode_escaped, did_you_mean
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import timestamp, whole_number
-from framework.wire.json import loads_object, stored_count
+from framework.wire.json import loads_object, stored_count, stored_number
 
 SIGNAL_TTL_S = 60
 """How long a signal waits for its process, as in Sidekiq: the process reads it when it next writes its record."""
 
 ProcessSignal: TypeAlias = Literal["TSTP", "TERM", "TTIN"]
 
-_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us", RUNS_FIELD)
+_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us", RUNS_FIELD, CLOCK_FIELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class WorkerProcess:
     """Whether it is a part of another program, which receives no signals (Sidekiq's embedding)."""
     runs: Mapping[str, int] | None
     """Ended runs since its start, by the queue that the jobs came from; ``None`` for Sidekiq's, which does not write them."""
+    clock_s: float | None
+    """The seconds by which the clock of its host is ahead of Redis's, below 0 behind it; ``None`` for Sidekiq's."""
 
     def quiet(self) -> None:
         """Ask the process to fetch no more jobs (TSTP). It reads the signal when it next writes its record, within ten seconds.
@@ -187,7 +189,7 @@ def read_running(shard: Shard) -> list[WorkerProcess]:
 
 
 def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> WorkerProcess:
-    info, quiet, busy, slots, beat, rss, rtt, runs = fields
+    info, quiet, busy, slots, beat, rss, rtt, runs, clock = fields
     shown: ProcessInfo = process_info(identity, info or b"", None, busy, slots)
     facts = loads_object(info or b"")
     return WorkerProcess(
@@ -208,6 +210,7 @@ def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> Worke
         version=_text(facts.get("version")),
         embedded=facts.get("embedded") is True,
         runs=None if runs is None else _counts(loads_object(runs)),
+        clock_s=None if clock is None else stored_number(clock),
     )
 
 

@@ -67,7 +67,7 @@ def explain(
     if assumptions and not is_class:
         raise click.UsageError("--assume goes with the name of a class, not with the id of a job.")
     on = ShardCommand(names)
-    classes, project = _load_classes(modules)
+    classes, project = load_classes(modules)
     if is_class:
         explain_class(on, name, classes, project, assumptions, modules, as_json=as_json)
     else:
@@ -105,7 +105,7 @@ def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: 
     on.exit_unless(known)
 
 
-def _load_classes(modules: Sequence[str]) -> tuple[KnownClasses, Project | None]:
+def load_classes(modules: Sequence[str]) -> tuple[KnownClasses, Project | None]:
     """Load the worker classes, and the project; none when the project does not load, because Redis alone explains most."""
     try:
         project = load_project(modules)

@@ -45,6 +45,11 @@ _COMMANDS = (
     ),
     LateCommand("jobs", "Show jobs that do not run, explain why, and release them.", Late("framework.cli.main:jobs")),
     LateCommand("top", "Show queues, processes and jobs, live, in a terminal.", Late("framework.cli.top.command:top")),
+    LateCommand(
+        "diagnose",
+        "Find out why jobs wait, fail or do not come.",
+        Late("framework.cli.diagnose:diagnose_"),
+    ),
     LateCommand("store", "Start, stop or show the development stores.", Late("framework.cli.store:store")),
     LateCommand("app", "Run a command of the application's own features.", Late("framework.cli.app:app")),
     LateCommand("acl", "Print the least Redis rights of a role.", Late("framework.cli.store:acl")),

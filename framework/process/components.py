@@ -250,6 +250,7 @@ class ProcessTasks:
         lease, events = self._components.lease, self._components.events
         lease.renew()
         self._components.shared_state.note_heartbeat()
+        self._components.record.clock_s = lease.skew_s
         if lease.lapsed:
             events.lease_lost()
         if lease.data_loss is not None:

@@ -40,6 +40,9 @@ _NAMES = ("class", "jid", "queue")
 
 RUNS_FIELD = "aw_runs"
 """The field of the record with the ended runs since the start of the process, by queue, as JSON."""
+
+CLOCK_FIELD = "aw_clock_s"
+"""The field of the record with the seconds by which the clock of the process is ahead of Redis's."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -98,6 +101,8 @@ class ProcessRecord:
     """Whether the process belongs to an application: dashboards then offer no signals, and any that arrive are ignored."""
     started_at: float = field(default_factory=time.time)
     rtt_us: int = 0
+    clock_s: float = 0.0
+    """The seconds by which the clock of this host is ahead of Redis's, at the last heartbeat of the lease."""
     _statistics: _Statistics = field(default_factory=_Statistics)
     _work_payloads: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
     _listed_at: float = -math.inf
@@ -230,6 +235,7 @@ class ProcessRecord:
             "quiet": "true" if self.process.quiet else "false",
             "rss": resident_bytes(os.getpid()) // 1024,
             RUNS_FIELD: json.dumps(self.runs.runs_by_queue()),
+            CLOCK_FIELD: round(self.clock_s, 3),
         }
 
     def _info(self) -> dict[str, Any]:

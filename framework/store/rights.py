@@ -121,6 +121,9 @@ _METRICS = "j|*"
 _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
 """Keys of Sidekiq's cancellations and Metrics page; the keys of version 7 begin with the name of a class."""
 
+_REFUSALS = ("acl|log",)
+"""What ``diagnose`` asks for: the rights that Redis refused."""
+
 PRODUCER = Role(
     name="producer",
     purpose="push and cancel jobs and batches, read states and results of jobs, read and set flags, use rate limiters and leases",
@@ -263,7 +266,7 @@ READ_ONLY = Role(
             "zscore",
         ),
     ),
-    optional=(_NAME,),
+    optional=(_NAME, *_REFUSALS),
     optional_keys=(keys.iteration("*"),),
 )
 
@@ -304,7 +307,7 @@ OPERATOR = Role(
         ),
         "zcount",
     ),
-    optional=(_NAME,),
+    optional=(_NAME, *_REFUSALS),
     optional_keys=(keys.iteration("*"),),
 )
 

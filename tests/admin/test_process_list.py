@@ -46,6 +46,13 @@ def test_process_shows_its_ended_runs_by_queue(shard, redis):
         assert admin.processes()[0].runs == found
 
 
+def test_process_shows_the_clock_of_its_host(shard, redis):
+    write_record(redis)
+    assert admin.processes()[0].clock_s is None
+    redis.hset(RUBY, "aw_clock_s", "-2.5")
+    assert admin.processes()[0].clock_s == -2.5
+
+
 def test_dead_process_is_not_listed(shard, redis):
     """Its record outlives it by a minute, but its lease has expired; a Ruby process that died has no record any more."""
     write_record(redis)

@@ -119,6 +119,12 @@ def test_record_has_the_ended_runs_of_each_queue(redis, runs, record):
     assert runs.totals().processed == 4
 
 
+def test_record_has_the_clock_of_its_host(redis, record):
+    record.clock_s = -2.5
+    record.heartbeat()
+    assert redis.hget(IDENTITY, "aw_clock_s") == b"-2.5"
+
+
 def test_record_change_is_written_at_once(redis, record):
     units = []
     record.runs = RunningJobs()

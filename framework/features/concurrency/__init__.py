@@ -10,6 +10,7 @@ CONCURRENCY = Feature(
     explain=Late("framework.features.concurrency.explain:LimitReader"),
     assumptions=Late("framework.features.concurrency.explain:LimitAssumption"),
     figures=Figures(reader=Late("framework.features.concurrency.figures:LimitFigures"), part="concurrency/figures"),
+    causes=Late("framework.features.concurrency.causes:LimitCauses"),
     job_commands=(
         LateCommand(
             "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")

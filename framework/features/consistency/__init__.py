@@ -8,4 +8,5 @@ CONSISTENCY = Feature(
     push=Late("framework.features.consistency.push:add_positions"),
     worker=Late("framework.features.consistency.admission:worker_part"),
     explain=Late("framework.features.consistency.explain:ReplicaReader"),
+    causes=Late("framework.features.consistency.causes:ReplicaCauses"),
 )

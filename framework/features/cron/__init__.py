@@ -17,6 +17,7 @@ CRON = Feature(
     problems=Late("framework.features.cron.entries:schedule_problems"),
     explain=Late("framework.features.cron.explain:CronReader"),
     figures=Figures(reader=Late("framework.features.cron.figures:CronFigures"), part="cron/figures"),
+    causes=Late("framework.features.cron.causes:CronCauses"),
     commands=(
         LateCommand(
             "cron", "Show the schedule, and change its entries.", Late("framework.features.cron.commands:cron")

@@ -9,6 +9,7 @@ DEDUPLICATION = Feature(
     worker=Late("framework.features.deduplication.admission:worker_part"),
     explain=Late("framework.features.deduplication.explain:LockReader"),
     figures=Figures(reader=Late("framework.features.deduplication.figures:LockFigures"), part="deduplication/figures"),
+    causes=Late("framework.features.deduplication.causes:LockCauses"),
     job_commands=(
         LateCommand(
             "locks",

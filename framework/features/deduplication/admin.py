@@ -58,7 +58,7 @@ def scan_locks(client: "redis.Redis", on_progress: OnProgress) -> Iterator[HeldL
     while True:
         reply: Any = client.scan(cursor, match=f"{keys.LOCKS}*", count=PAGE, _type="hash")
         cursor, page = reply
-        yield from _read_page(client, page)
+        yield from read_locks(client, page)
         scanned += PAGE
         on_progress(keys.LOCKS, scanned)
         if not cursor:
@@ -66,7 +66,7 @@ def scan_locks(client: "redis.Redis", on_progress: OnProgress) -> Iterator[HeldL
 
 
 def find_lock(client: "redis.Redis", key: str) -> HeldLock | None:
-    return next(_read_page(client, [key.encode()]), None)
+    return next(read_locks(client, [key.encode()]), None)
 
 
 def delete_lock(client: "redis.Redis", held: HeldLock) -> bool:
@@ -81,7 +81,8 @@ def delete_lock(client: "redis.Redis", held: HeldLock) -> bool:
     return client.transaction(remove, held.key) == [1]
 
 
-def _read_page(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
+def read_locks(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
+    """Yield the locks of these keys; without those that have expired. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     for key in page:
         pipeline.hgetall(key)

@@ -7,6 +7,7 @@ DEFERRAL = Feature(
     worker=Late("framework.features.deferral.admission:worker_part"),
     explain=Late("framework.features.deferral.explain:FlagReader"),
     figures=Figures(reader=Late("framework.features.deferral.figures:DeferralFigures"), part="deferral/figures"),
+    causes=Late("framework.features.deferral.causes:FlagCauses"),
     job_commands=(
         LateCommand(
             "deferred",

@@ -16,6 +16,7 @@ PAUSE = Feature(
     worker=Late("framework.features.pause.admission:worker_part"),
     explain=Late("framework.features.pause.explain:PauseReader"),
     figures=Figures(reader=Late("framework.features.pause.figures:PauseFigures"), part="pause/figures"),
+    causes=Late("framework.features.pause.causes:PauseCauses"),
     job_commands=(
         LateCommand(
             "pause",

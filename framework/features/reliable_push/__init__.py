@@ -6,6 +6,7 @@ RELIABLE_PUSH = Feature(
     name="reliable_push",
     fallback=Late("framework.features.reliable_push.push:push_fallback"),
     figures=Figures(reader=Late("framework.features.reliable_push.figures:KeptPushFigures")),
+    causes=Late("framework.features.reliable_push.causes:KeptPushCauses"),
     commands=(
         LateCommand(
             "pushes",

@@ -31,6 +31,7 @@ def process(identity="host:7:aabbccddeeff", *, runs=None, beat=NOW, queues=("mai
             "1",
             False,
             runs,
+            0.0,
         )
     )
 

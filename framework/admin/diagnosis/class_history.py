@@ -1,0 +1,74 @@
+"""Read the runs of classes by minute, from the keys of Sidekiq's Metrics page."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from framework.admin.explain_class import RunCounts
+from framework.admin.statistics import reply_number
+from framework.wire import keys
+
+RECENT_MIN = 3
+"""The minutes whose runs count as those of now: the one that has begun, and two before."""
+
+BASE_MIN = 60
+"""The minutes before them, whose runs show what is usual."""
+
+_WORDS = ("p", "f", "ms")
+_MINUTE_S = 60.0
+
+
+class ClassHistory(NamedTuple):
+    """The runs of a class in the last minutes, those of the hour before, and by minute, the newest first."""
+
+    recent: RunCounts = RunCounts()
+    base: RunCounts = RunCounts()
+    minutes: Sequence[RunCounts] = ()
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean duration of a run, of the last minutes if any has ended."""
+        return self.recent.mean_s or self.base.mean_s
+
+    @property
+    def base_per_s(self) -> float:
+        """The runs per second in the minutes of the hour before in which any ended."""
+        busy = [one for one in self.minutes[RECENT_MIN:] if one.processed]
+        return sum(one.processed for one in busy) / (len(busy) * _MINUTE_S) if busy else 0.0
+
+
+def read_histories(client: "redis.Redis", names: Sequence[str], now: float) -> Mapping[str, ClassHistory]:
+    """Return the runs of these classes by class: one command for each minute and each version of Sidekiq. Raises redis errors."""
+    if not names:
+        return {}
+    minutes = [time.gmtime(now - _MINUTE_S * back) for back in range(RECENT_MIN + BASE_MIN)]
+    fields = [f"{name}|{word}" for name in names for word in _WORDS]
+    pipeline: Any = client.pipeline(transaction=False)
+    for version in (7, 8):
+        for at in minutes:
+            pipeline.hmget(keys.metrics(version, at)[0][0], *fields)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    rows = [cast("list[Any]", one) if isinstance(one, list) else [one] * len(fields) for one in replies]
+    first, second = rows[: len(minutes)], rows[len(minutes) :]
+    return {name: _history(first, second, at * len(_WORDS), now) for at, name in enumerate(names)}
+
+
+def _history(first: Sequence[Any], second: Sequence[Any], column: int, now: float) -> ClassHistory:
+    # A process writes both versions, or one of them.
+    rows = max(([_counts(row, column) for row in one] for one in (first, second)), key=lambda one: _sum(one).processed)
+    elapsed = RECENT_MIN - 1 + now % _MINUTE_S / _MINUTE_S
+    recent, base = _sum(rows[:RECENT_MIN]), _sum(rows[RECENT_MIN:])
+    return ClassHistory(recent._replace(minutes=elapsed), base._replace(minutes=BASE_MIN), rows)
+
+
+def _counts(row: Sequence[Any], column: int) -> RunCounts:
+    processed, failed, milliseconds = map(reply_number, row[column : column + len(_WORDS)])
+    return RunCounts(processed, failed, milliseconds / 1_000, 1.0)
+
+
+def _sum(rows: Sequence[RunCounts]) -> RunCounts:
+    return RunCounts(
+        sum(one.processed for one in rows), sum(one.failed for one in rows), sum(one.seconds for one in rows)
+    )

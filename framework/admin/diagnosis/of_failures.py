@@ -1,0 +1,307 @@
+"""Find causes of failed jobs: a deploy, wrong arguments, unknown classes, jobs that kill their processes; deep and late sets."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, cast
+
+from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
+from framework.admin.diagnosis.facts import SampledJob, caller_of, error_of, failed_at
+from framework.command_line import remedy_command
+from framework.errors import ArgumentsError, ArgumentsMismatchError
+from framework.text import format_count, format_duration, format_times, join_names
+from framework.wire import keys
+from framework.wire.job import DEATH_COUNT, UNKNOWN_COUNT, UNKNOWN_SINCE, count_of, timestamp, version_of
+from framework.wire.sub_queues import parent_of
+
+_FAILING = 0.5
+"""The share of failed runs from which a class counts as failing."""
+
+_FEW_FAILURES = 5
+_NOW_S = 300.0
+_POISON_S = 3_600.0
+_DEPLOYED_S = 300.0
+_LATE_S = 30.0
+_DEEP = 1_000
+_DEEP_SHARE = 0.01
+_MOST_NAMES = 3
+_MINUTE_S = 60.0
+_ARGUMENTS = frozenset(f"{one.__module__}.{one.__qualname__}" for one in (ArgumentsError, ArgumentsMismatchError))
+_MOST_TEXT = 160
+
+
+class FailureReader(CauseReader):
+    """Find causes of failed jobs, and of jobs that are late because of sets."""
+
+    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
+        "failing": ("ExecutionErrorBurn", "DeadSetGrowing", "NoProgress"),
+        "arguments": ("ExecutionErrorBurn", "DeadSetGrowing"),
+        "unknown_class": ("UnknownClass", "ClassNotDequeued", "NoProgress"),
+        "newer_version": ("UnknownClass", "ClassNotDequeued", "NoProgress"),
+        "poison": ("JobsQuarantined", "RecoveredSpike", "ProcessesFlapping", "MemoryLimitExceeded"),
+        "deep_retry_set": ("ExecutionErrorBurn", "DeadSetGrowing", "RedisMemoryHigh", "RedisMemoryFull"),
+        "scheduler_stalled": ("SchedulerStalled", "NoProgress"),
+    }
+
+    def causes(self) -> Iterator[Cause]:
+        yield from self._poison()
+        yield from self._unknown()
+        yield from self._failing()
+        yield from self._deep()
+        yield from self._late()
+
+    # --- failing classes
+
+    def _failing(self) -> Iterator[Cause]:
+        failed = [*self.facts.retries.jobs, *self.facts.dead.jobs]
+        by_class: dict[str, list[SampledJob]] = {}
+        for job in failed:
+            by_class.setdefault(job.cls, []).append(job)
+        for cls, jobs in by_class.items():
+            now = [job for job in jobs if self.facts.now - (failed_at(job) or 0.0) <= _NOW_S]
+            recent = self.facts.history(cls).recent
+            least = 1 if self.facts.scope.cls == cls else _FEW_FAILURES
+            if recent.processed:
+                is_failing = recent.failed >= least and recent.failed >= recent.processed * _FAILING
+            else:
+                is_failing = len(now) >= 2 * least
+            if now and is_failing:
+                yield self._failing_class(cls, jobs, now)
+
+    def _failing_class(self, cls: str, jobs: Sequence[SampledJob], now: Sequence[SampledJob]) -> Cause:
+        facts = self.facts
+        recent = facts.history(cls).recent
+        errors = Counter(error_of(job) for job in now)
+        error, count = errors.most_common(1)[0]
+        newest = max((job for job in now if error_of(job) == error), key=lambda job: failed_at(job) or 0.0)
+        since = self._failing_since(cls, [job for job in jobs if error_of(job) == error])
+        evidence = [
+            f"{recent.failed:,} of the {recent.processed:,} runs in {format_duration(recent.minutes * _MINUTE_S)} failed"
+            if recent.processed
+            else f"{len(now):,} jobs of it failed in {format_duration(_NOW_S)}",
+            f"{count * 100 // len(now)} % with {error}: {_message(newest)}",
+        ]
+        if since is not None:
+            evidence.append(f"since {facts.ago(since)}{self._deployed(since)}")
+        left = facts.retries.about(sum(job.cls == cls for job in facts.retries.jobs))
+        waiting = sum(queue.size * queue.classes[cls] // max(1, queue.classes.total()) for queue in facts.queues)
+        wrong = error in _ARGUMENTS
+        if wrong and (caller := caller_of(now)):
+            evidence.append(caller)
+        evidence.append(f"{left:,} jobs of it wait for another try{facts.retries.note}, {waiting:,} in queues")
+        reason = f"fails with {error.rpartition('.')[2]}"
+        return Cause(
+            code="arguments" if wrong else "failing",
+            shard=facts.shard,
+            cause=(
+                f"a producer pushes {cls} with arguments that perform does not take: their releases do not fit"
+                if wrong
+                else f"jobs of {cls} fail with {error}"
+            ),
+            evidence=evidence,
+            remedy=remedy_command("jobs", "pause", cls, "--reason", reason, "--for", "1h", loads_classes=True),
+            effect=(
+                f"{format_count(waiting + left, 'job', 'is')} held instead of using up tries, "
+                "until a release without the error; `jobs resume` then runs them in their order"
+            ),
+            certainty=11.0 if wrong else 9.0,
+            jobs=max(recent.failed, left),
+            classes=frozenset({cls}),
+            queues=frozenset({queue}) if (queue := facts.queue_of(cls)) else frozenset(),
+            hides=frozenset({"deep_retry_set"}),
+        )
+
+    def _failing_since(self, cls: str, jobs: Sequence[SampledJob]) -> float | None:
+        """Return when the failures began: the first one of this error, unless earlier minutes say that the class always fails so."""
+        times = [at for job in jobs if (at := timestamp(job.payload.get("failed_at"))) is not None]
+        minutes = self.facts.history(cls).minutes
+        begun = None
+        for back, row in enumerate(minutes):
+            if row.processed and row.failed < row.processed * _FAILING:
+                break
+            if row.processed:
+                begun = self.facts.now - self.facts.now % _MINUTE_S - back * _MINUTE_S
+        if begun is None:
+            return min(times, default=None)
+        later = [at for at in times if at >= begun]
+        return min(later, default=begun)
+
+    def _deployed(self, since: float) -> str:
+        """Return which processes started shortly before, as a text."""
+        new = [
+            one.identity
+            for one in self.facts.running_processes
+            if one.started_at is not None and 0 <= since - one.started_at <= _DEPLOYED_S
+        ]
+        return f"; shortly before, {join_names(new, max_names=_MOST_NAMES)} started (a deploy?)" if new else ""
+
+    # --- unknown classes
+
+    def _unknown(self) -> Iterator[Cause]:
+        waiting = [job for job in self.facts.scheduled.jobs if count_of(job.payload, UNKNOWN_COUNT)]
+        waiting += [
+            job for queue in self.facts.queues for job in queue.oldest.jobs if count_of(job.payload, UNKNOWN_COUNT)
+        ]
+        for cls in sorted({job.cls for job in waiting}):
+            yield self._unknown_class(cls, [job for job in waiting if job.cls == cls])
+
+    def _unknown_class(self, cls: str, jobs: Sequence[SampledJob]) -> Cause:
+        facts = self.facts
+        declaration = facts.installation.declaration(cls)
+        newest = max(version_of(job.payload) for job in jobs)
+        since = min(
+            (at for job in jobs if (at := timestamp(job.payload.get(UNKNOWN_SINCE))) is not None), default=facts.now
+        )
+        tries = max(count_of(job.payload, UNKNOWN_COUNT) for job in jobs)
+        queue = parent_of(str(jobs[0].payload.get("queue")))
+        about = facts.scheduled.about(len(jobs))
+        ran = bool(facts.history(cls).recent.processed or facts.history(cls).base.processed)
+        is_newer = newest > 0 and (ran or (declaration is not None and declaration.version < newest))
+        running = [one.identity for one in facts.serving(queue)]
+        evidence = [
+            (
+                f"{format_count(about, 'job', 'is')} deferred{facts.scheduled.note}, {format_times(tries)} at most, "
+                f"since {facts.ago(since)}"
+            ),
+            f"pushed with version {newest}; processes of {queue}: {join_names(running, max_names=_MOST_NAMES) or 'none'}",
+        ]
+        if caller := caller_of(jobs):
+            evidence.append(caller)
+        if declaration is not None and declaration.version >= newest:
+            remedy = facts.worker_for(queue)
+            effect = f"a process of this release knows {cls} in version {declaration.version}: its {about:,} jobs run within a minute"
+        else:
+            remedy = remedy_command("jobs", "kill", "--in", "scheduled", "--class", cls)
+            effect = (
+                f"its {about:,} jobs go to the dead set, and `jobs retry --class` brings them back after its deploy; "
+                "without it they wait, and are given up after a day"
+            )
+        return Cause(
+            code="newer_version" if is_newer else "unknown_class",
+            shard=facts.shard,
+            cause=(
+                f"the running processes have an older version of {cls} than its producers: a deploy is not complete"
+                if is_newer
+                else f"no running process of the queue {queue} knows the class {cls}: it is not deployed there, or was renamed"
+            ),
+            evidence=evidence,
+            remedy=remedy,
+            effect=effect,
+            certainty=11.0,
+            jobs=about,
+            classes=frozenset({cls}),
+            queues=frozenset({queue}),
+        )
+
+    # --- poison
+
+    def _poison(self) -> Iterator[Cause]:
+        facts = self.facts
+        killed = [
+            job
+            for job in facts.interrupted.jobs
+            if facts.now - job.score <= _POISON_S and count_of(job.payload, DEATH_COUNT)
+        ]
+        back = [job for queue in facts.queues for job in queue.oldest.jobs if count_of(job.payload, DEATH_COUNT) >= 2]
+        back += [job for job in facts.in_flight if count_of(job.payload, DEATH_COUNT) >= 2]
+        for cls in sorted({job.cls for job in (*killed, *back)}):
+            ours = [job for job in killed if job.cls == cls]
+            again = {str(job.payload.get("jid")): job for job in back if job.cls == cls}
+            named = [str(job.payload.get("jid")) for job in ours] + list(again)
+            deaths = sum(count_of(job.payload, DEATH_COUNT) for job in (*ours, *again.values()))
+            last = max((job.score for job in ours), default=None)
+            shown = join_names(named, max_names=_MOST_NAMES)
+            waiting = sum(queue.size * queue.classes[cls] // max(1, queue.classes.total()) for queue in facts.queues)
+            yield Cause(
+                code="poison",
+                shard=facts.shard,
+                cause=f"jobs of {cls} kill their processes",
+                evidence=[
+                    f"{format_count(deaths, 'process death')} by {format_count(len(named), 'job')}: {shown}",
+                    (
+                        f"{len(ours):,} in the interrupted set{'' if last is None else f', the last since {facts.ago(last)}'}; "
+                        f"{len(again):,} will be tried again"
+                    ),
+                ],
+                remedy=remedy_command(
+                    "jobs", "pause", cls, "--reason", "kills its processes", "--for", "1h", loads_classes=True
+                ),
+                effect=(
+                    f"{format_count(waiting + len(again), 'waiting job', 'is')} held, so no "
+                    f"further process dies; `jobs show {named[0]}` has the arguments"
+                ),
+                certainty=13.0,
+                jobs=max(len(named), deaths),
+                classes=frozenset({cls}),
+                hides=frozenset({"process_silent", "failing", "not_fetching"}),
+            )
+
+    # --- sets
+
+    def _deep(self) -> Iterator[Cause]:
+        facts, sample = self.facts, self.facts.retries
+        if sample.size < _DEEP or sample.size < self._runs_of_two_days() * _DEEP_SHARE:
+            return
+        reasons = Counter((job.cls, error_of(job)) for job in sample.jobs)
+        (cls, error), count = reasons.most_common(1)[0]
+        soon = sample.about(sum(job.score <= facts.now + _POISON_S for job in sample.jobs))
+        first = min(
+            (at for job in sample.jobs if (at := timestamp(job.payload.get("failed_at"))) is not None), default=None
+        )
+        last = max((at for job in sample.jobs if (at := failed_at(job)) is not None), default=None)
+        about, queue = sample.about(count), facts.queue_of(cls)
+        drained = facts.drained(about, sum(one.slots for one in facts.serving(queue)), facts.history(cls).mean_s)
+        evidence = [f"{sample.size:,} jobs wait for another try, about {soon:,} of them within the hour"]
+        evidence += [
+            f"about {sample.about(number):,} of {name} with {text}"
+            for (name, text), number in reasons.most_common(_MOST_NAMES)
+        ]
+        if first is not None and last is not None:
+            evidence.append(f"the first failed at {facts.ago(first)}, the last at {facts.ago(last)}{sample.note}")
+        yield Cause(
+            code="deep_retry_set",
+            shard=facts.shard,
+            cause=f"the retry set is deep: most of it are jobs of {cls} that failed with {error}",
+            evidence=evidence,
+            remedy=remedy_command(
+                "jobs", "requeue", "--in", "retry", "--class", cls, "--error", error.rpartition(".")[2]
+            ),
+            effect=f"about {about:,} jobs go to {queue or 'their queue'} now, {drained}; do it when the error is gone",
+            certainty=4.0,
+            jobs=sample.size,
+            classes=frozenset({cls}),
+        )
+
+    def _runs_of_two_days(self) -> int:
+        days = [time.strftime("%Y-%m-%d", time.gmtime(self.facts.now - back * 86_400)) for back in range(2)]
+        found = cast("list[bytes | None]", self.facts.client.mget([f"{keys.STAT_PROCESSED}:{day}" for day in days]))
+        return sum(int(one) for one in found if one is not None and one.isdigit())
+
+    def _late(self) -> Iterator[Cause]:
+        facts = self.facts
+        for name, sample in ((keys.SCHEDULE, facts.scheduled), (keys.RETRY, facts.retries)):
+            due = min((job.score for job in sample.jobs), default=facts.now)
+            if facts.now - due < _LATE_S:
+                continue
+            late = sample.about(sum(job.score < facts.now for job in sample.jobs))
+            first = min(sample.jobs, key=lambda job: job.score)
+            running = facts.running_processes
+            yield Cause(
+                code="scheduler_stalled",
+                shard=facts.shard,
+                cause=f"due jobs stay in the set {name}: no process moves them to their queues",
+                evidence=[
+                    (f"about {late:,} jobs are due{sample.note}, the first since {facts.ago(due)} ({first.cls})"),
+                    f"{format_count(len(running), 'process', 'runs')} on this shard",
+                ],
+                remedy=facts.worker_for(parent_of(str(first.payload.get("queue")))),
+                effect=f"a process moves about {late:,} jobs to their queues within seconds of its start",
+                certainty=6.0,
+                jobs=late,
+            )
+
+
+def _message(job: SampledJob) -> str:
+    message = job.payload.get("error_message")
+    text = message if isinstance(message, str) else ""
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."

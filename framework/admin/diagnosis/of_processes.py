@@ -1,0 +1,159 @@
+"""Find causes in the processes of a shard: none for a queue, silent ones, and clocks that are wrong."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
+from framework.admin.diagnosis.facts import LateProcess, QueueFacts
+from framework.text import format_count, format_duration, join_names
+
+_MOST_NAMES = 3
+_NEW_S = 5.0
+"""For so long a job may wait for a process that is about to start."""
+
+_SKEW_S = 2.0
+
+
+_SILENCE = frozenset({"unserved", "not_fetching", "few_slots", "flood", "scheduler_stalled", "cron_no_leader"})
+
+
+class ProcessReader(CauseReader):
+    """Find causes in the worker processes."""
+
+    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
+        "unserved": (
+            "QueueNotProcessed",
+            "NoProgress",
+            "ClassNotDequeued",
+            "OldestJobTooOld",
+            "QueueingApdexBurn",
+            "UnknownClass",
+        ),
+        "process_silent": (
+            *(
+                "HeartbeatLate",
+                "NoProgress",
+                "RecoveredSpike",
+                "ProcessesFlapping",
+                "ForcedShutdowns",
+                "MemoryLimitExceeded",
+            ),
+            *("QueueNotProcessed", "OldestJobTooOld"),
+        ),
+        "clock_skew": ("ClockSkew", "SchedulerStalled", "CronMissed"),
+    }
+
+    def causes(self) -> Iterator[Cause]:
+        silent = self.facts.late_processes
+        for one in silent:
+            yield self._silent(one)
+        served = {name for one in silent for name in one.queues}
+        for queue in self.facts.queues:
+            if not queue.serving and queue.name not in served and not queue.state.paused:
+                asked = self.facts.scope.is_about(frozenset(queue.classes), frozenset({queue.name}))
+                if asked or queue.waits_s >= _NEW_S:
+                    yield self._unserved(queue)
+        yield from self._clocks()
+
+    def _silent(self, one: LateProcess) -> Cause:
+        facts = self.facts
+        lease = (
+            "its lease has expired" if one.lease_s is None else f"its lease expires in {format_duration(one.lease_s)}"
+        )
+        waiting = [queue for queue in facts.queues if queue.name in one.queues]
+        queue = max(one.queues, key=lambda name: sum(q.size for q in waiting if q.name == name), default="default")
+        host, _, rest = one.identity.partition(":")
+        soon = "now" if one.lease_s is None else f"in about {format_duration(one.lease_s + 6.0)}"
+        back = f"its {format_count(one.in_flight, 'job')} in flight are recovered {soon}, and " if one.in_flight else ""
+        return Cause(
+            code="process_silent",
+            shard=facts.shard,
+            cause=f"the process {one.identity} sends no heartbeat: it is dead, frozen or cut off from Redis",
+            evidence=[
+                f"last heartbeat at {facts.ago(one.beat)} (one each 3 s); {lease}",
+                f"{format_count(one.in_flight, 'job')} in flight; on the host {host} it is the process {rest.partition(':')[0]}",
+                *(f"queue {q.name}: {format_count(q.size, 'job', 'waits')}" for q in waiting[:_MOST_NAMES]),
+            ],
+            remedy=facts.worker_for(queue),
+            effect=f"{back}a new process runs the jobs of {queue}; a frozen one goes on by itself later",
+            certainty=14.0,
+            jobs=one.in_flight + sum(q.size for q in waiting),
+            queues=one.queues,
+            # Without its record it is not known what it has served.
+            hides=_SILENCE if one.queues else frozenset(),
+        )
+
+    def _unserved(self, queue: QueueFacts) -> Cause:
+        facts = self.facts
+        quiet = [one.identity for one in facts.running_processes if queue.name in one.queues and one.is_quiet]
+        others = [one for one in facts.running_processes if queue.name not in one.queues]
+        evidence = [
+            f"{format_count(queue.size, 'job', 'waits')}, the next one for {format_duration(queue.waits_s)}",
+            f"classes: {join_names([name for name, _ in queue.classes.most_common(_MOST_NAMES)])}",
+        ]
+        if quiet:
+            evidence.append(f"quiet, so without a fetch: {join_names(quiet, max_names=_MOST_NAMES)}")
+        evidence.append(
+            f"{format_count(len(others), 'running process', 'serves')} other queues of this shard"
+            if others
+            else "no process runs on this shard"
+        )
+        known = [one for name in queue.classes if (one := facts.installation.declaration(name)) is not None]
+        mean = next((facts.history(name).mean_s for name, _ in queue.classes.most_common(1)), None)
+        return Cause(
+            code="unserved",
+            shard=facts.shard,
+            cause=f"no running process serves the queue {queue.name}",
+            evidence=evidence,
+            remedy=facts.worker_for(queue.name, modules=None if known else ()),
+            effect=f"{format_count(queue.size, 'job', 'runs')}, {facts.drained(queue.size, 10, mean)}",
+            certainty=12.0,
+            jobs=queue.size,
+            classes=frozenset(queue.classes),
+            queues=frozenset({queue.name}),
+            hides=frozenset({"not_fetching", "few_slots", "flood", "slow_class"}),
+        )
+
+    def _clocks(self) -> Iterator[Cause]:
+        wrong = {
+            one.identity: one.clock_s
+            for one in self.facts.running_processes
+            if one.clock_s is not None and abs(one.clock_s) >= _SKEW_S
+        }
+        if not wrong:
+            return
+        hosts = sorted({identity.partition(":")[0] for identity in wrong})
+        most = max(wrong.values(), key=abs)
+        agree = sum(one.clock_s is not None and abs(one.clock_s) < _SKEW_S for one in self.facts.running_processes)
+        server = len(wrong) > 1 and not agree
+        named = [
+            f"{identity}: {_offset(skew)}" for identity, skew in sorted(wrong.items(), key=lambda one: -abs(one[1]))
+        ]
+        yield Cause(
+            code="clock_skew",
+            shard=self.facts.shard,
+            cause=(
+                "the clock of Redis's host is wrong: every process differs from it"
+                if server
+                else f"the clock of {join_names(hosts, max_names=_MOST_NAMES)} is wrong"
+            ),
+            evidence=[
+                *named[:_MOST_NAMES],
+                f"{format_count(agree, 'process', 'agrees')} with Redis",
+            ],
+            remedy="timedatectl set-ntp true"
+            if server
+            else shlex.join(["ssh", "--", hosts[0], "timedatectl", "set-ntp", "true"]),
+            effect=(
+                f"delays and the times in payloads are right again; until then jobs of perform_at come {format_duration(abs(most))} "
+                f"{'too early' if most > 0 else 'too late'}, and queue times are wrong by as much"
+            ),
+            certainty=9.0,
+            jobs=len(wrong),
+            hides=frozenset({"flood", "few_slots", "slow_class"}),
+        )
+
+
+def _offset(skew_s: float) -> str:
+    return f"{format_duration(abs(skew_s))} {'ahead of' if skew_s > 0 else 'behind'} Redis"

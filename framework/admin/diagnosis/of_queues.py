@@ -1,0 +1,298 @@
+"""Find causes of waiting in queues: pauses, floods, slow classes, too few slots, and processes that do not fetch."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
+from framework.admin.diagnosis.facts import QueueFacts, caller_of, enqueued_at, format_seconds
+from framework.command_line import remedy_command
+from framework.text import format_count, format_duration, join_names
+
+_BUSY = 0.8
+"""From this share of busy slots on, the slots are what the jobs wait for."""
+
+_SEVERAL = 3.0
+"""How much more than usual is a change."""
+
+_MOST_OF = 0.5
+_DRAINED_WITHIN_S = 300.0
+_MOST_SLOTS = 500
+_EXECUTION_TARGETS_S = {"high": 10.0}
+_EXECUTION_TARGET_S = 300.0
+_WAITING = ("QueueingApdexBurn", "OldestJobTooOld", "SlotsSaturated")
+
+
+class _SlowClass(NamedTuple):
+    """The class that has most of the slots, and for how long its runs take."""
+
+    cls: str
+    slots: int
+    mean_s: float
+    usual_s: float | None
+
+
+class QueueReader(CauseReader):
+    """Find causes in the queues that have jobs."""
+
+    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
+        "queue_paused": (
+            "QueuePausedTooLong",
+            "QueueNotProcessed",
+            "OldestJobTooOld",
+            "QueueingApdexBurn",
+            "ClassNotDequeued",
+            "NoProgress",
+        ),
+        "slow_class": (*_WAITING, "ExecutionApdexBurn", "ForcedShutdowns"),
+        "flood": (*_WAITING, "RedisMemoryHigh", "RedisMemoryFull"),
+        "few_slots": _WAITING,
+        "not_fetching": ("NoProgress", "QueueNotProcessed", "ClassNotDequeued", *_WAITING[:2]),
+    }
+
+    def causes(self) -> Iterator[Cause]:
+        for queue in self.facts.queues:
+            if queue.state.paused:
+                yield self._paused(queue)
+            elif queue.serving and self._waits_long(queue):
+                yield from self._waiting(queue)
+
+    def _waits_long(self, queue: QueueFacts) -> bool:
+        asked = self.facts.scope.is_about(frozenset(queue.classes), frozenset({queue.name}))
+        return queue.waits_s > (1.0 if asked else self.facts.target_s(list(queue.classes)))
+
+    def _paused(self, queue: QueueFacts) -> Cause:
+        facts = self.facts
+        record = facts.queue_pauses.get(queue.name)
+        since = (
+            ["no operator of this framework paused it: Sidekiq's Web or API did, or its record is gone"]
+            if record is None
+            else [f"paused by {record.by} at {facts.ago(record.at)}{f': {record.reason}' if record.reason else ''}"]
+        )
+        mean = _mean(facts.history(name).mean_s for name, _ in queue.classes.most_common(2))
+        return Cause(
+            code="queue_paused",
+            shard=facts.shard,
+            cause=f"the queue {queue.name} is paused",
+            evidence=[*since, f"{queue.size:,} jobs wait, the next one for {format_duration(queue.waits_s)}"],
+            remedy=remedy_command("jobs", "unpause-queue", queue.name),
+            effect=f"{format_count(queue.size, 'job')} run, {facts.drained(queue.size, queue.slots, mean)}",
+            certainty=10.0,
+            jobs=queue.size,
+            classes=frozenset(queue.classes),
+            queues=frozenset({queue.name}),
+            hides=frozenset({"unserved", "not_fetching", "few_slots", "flood", "slow_class"}),
+        )
+
+    def _waiting(self, queue: QueueFacts) -> Iterator[Cause]:
+        if queue.busy < queue.slots * _BUSY and not self._is_busy_by_record(queue):
+            yield self._not_fetching(queue)
+            return
+        slow = self._slow_class(queue)
+        if slow is not None:
+            yield self._slow(queue, slow)
+        flooding = self._flooding_class(queue)
+        # Without a usual rate, jobs that wait behind a slow class look like a flood.
+        if flooding is not None and (slow is None or self.facts.history(flooding).base.processed):
+            yield self._flood(queue, flooding, slow)
+        elif slow is None:
+            yield self._few_slots(queue)
+
+    def _is_busy_by_record(self, queue: QueueFacts) -> bool:
+        """Return whether short jobs keep the slots busy: the records show the jobs of one moment only."""
+        ended = sum(self.facts.history(name).recent.processed for name in queue.classes)
+        return ended > queue.slots * _SEVERAL
+
+    # --- who has the slots
+
+    def _slow_class(self, queue: QueueFacts) -> _SlowClass | None:
+        serving = {one.identity for one in queue.serving}
+        runs = [run for run in self.facts.runs_now if run.process in serving]
+        counted = Counter(run.cls for run in runs)
+        if not counted or not queue.slots:
+            return None
+        cls, slots = counted.most_common(1)[0]
+        if slots < queue.slots * _MOST_OF:
+            return None
+        history = self.facts.history(cls)
+        ran = [run.ran_s for run in runs if run.cls == cls]
+        # A run that has begun lasts twice its time in the mean.
+        lasting = 2 * sum(ran) / len(ran)
+        mean, usual = max(history.recent.mean_s or 0.0, lasting), history.base.mean_s
+        if usual is not None and mean >= usual * _SEVERAL and mean >= 1.0:
+            return _SlowClass(cls, slots, mean, usual)
+        declaration = self.facts.installation.declaration(cls)
+        urgency = "low" if declaration is None else str(declaration.urgency)
+        if usual is None and mean > _EXECUTION_TARGETS_S.get(urgency, _EXECUTION_TARGET_S):
+            return _SlowClass(cls, slots, mean, None)
+        return None
+
+    def _slow(self, queue: QueueFacts, slow: _SlowClass) -> Cause:
+        facts, cls = self.facts, slow.cls
+        classes = queue.classes
+        others = round(queue.size * (1 - classes[cls] / max(1, classes.total())))
+        usual = (
+            "its target is shorter"
+            if slow.usual_s is None
+            else f"usually {format_seconds(slow.usual_s)} (mean of an hour)"
+        )
+        if others:
+            limit = max(1, slow.slots // 4)
+            mean = _mean(facts.history(name).mean_s for name, _ in classes.most_common(3) if name != cls)
+            remedy = remedy_command(
+                *("jobs", "limits", "set", cls, str(limit), "--reason", "its runs are slow", "--for", "1h"),
+                loads_classes=True,
+            )
+            effect = (
+                f"{slow.slots - limit} of {queue.slots} slots are free for the other {others:,} waiting jobs, "
+                f"{facts.drained(others, queue.slots - limit, mean)}; jobs of {cls} wait at the limit"
+            )
+        else:
+            extra = self._slots_wanted(queue.size, slow.mean_s, queue.slots, 0.0)
+            remedy = facts.worker_for(queue.name, extra)
+            effect = f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, slow.mean_s)}"
+        longest = max((run for run in facts.runs_now if run.cls == cls), key=lambda run: run.ran_s)
+        return Cause(
+            code="slow_class",
+            shard=facts.shard,
+            cause=f"{cls} is slow, and has most of the slots of the queue {queue.name}",
+            evidence=[
+                f"a run takes about {format_seconds(slow.mean_s)} now; {usual}",
+                (
+                    f"it has {slow.slots} of {queue.slots} slots; {longest.jid} runs since "
+                    f"{format_duration(longest.ran_s)} in {longest.process}"
+                ),
+                self._waits(queue),
+            ],
+            remedy=remedy,
+            effect=effect,
+            certainty=8.0,
+            jobs=queue.size,
+            classes=frozenset({*classes, cls}),
+            queues=frozenset({queue.name}),
+            hides=frozenset({"few_slots", "not_fetching"}),
+        )
+
+    # --- what comes
+
+    def _flooding_class(self, queue: QueueFacts) -> str | None:
+        classes = Counter(one.cls for one in queue.newest.jobs)
+        if not classes:
+            return None
+        cls, count = classes.most_common(1)[0]
+        if count < len(queue.newest.jobs) * _MOST_OF or queue.size < queue.slots * _SEVERAL:
+            return None
+        history, target_s = self.facts.history(cls), self.facts.target_s([cls])
+        # A burst that the slots end within the target is none.
+        if history.mean_s is not None and queue.size * history.mean_s < queue.slots * target_s:
+            return None
+        arriving = self._arriving(queue) * count / len(queue.newest.jobs)
+        return cls if arriving >= max(history.base_per_s * _SEVERAL, 1 / 60) else None
+
+    def _arriving(self, queue: QueueFacts) -> float:
+        """Return how many jobs came per second, while those came that wait: the last hundred, or all."""
+        times = [at for one in (*queue.newest.jobs, *queue.oldest.jobs) if (at := enqueued_at(one)) is not None]
+        if not times:
+            return 0.0
+        # By the times between the oldest and the newest job, which one flood may have pushed long ago.
+        span = max(times) - min(times)
+        return queue.size / max(span, 1.0)
+
+    def _flood(self, queue: QueueFacts, cls: str, slow: _SlowClass | None) -> Cause:
+        facts, history = self.facts, self.facts.history(cls)
+        arriving = self._arriving(queue)
+        share = sum(one.cls == cls for one in queue.newest.jobs) / len(queue.newest.jobs)
+        flooding = [one for one in queue.newest.jobs if one.cls == cls]
+        usual = (
+            f"usually {history.base_per_s * 60:,.1f} a minute (mean of an hour)"
+            if history.base.processed
+            else "no run of it ended in the hour before"
+        )
+        times = [
+            at for one in (*queue.oldest.jobs, *flooding) if (at := enqueued_at(one)) is not None and one.cls == cls
+        ]
+        came = f"{arriving * share * 60:,.0f} a minute came, from {facts.ago(min(times))} on" if times else ""
+        extra = self._slots_wanted(queue.size, history.mean_s, queue.slots, 0.0)
+        caller = caller_of(flooding)
+        return Cause(
+            code="flood",
+            shard=facts.shard,
+            cause=f"a flood of {cls}: far more jobs than usual came to the queue {queue.name}",
+            evidence=[
+                f"{came}; {usual}",
+                f"{self._waits(queue)}; about {share:.0%} of them are of {cls}",
+                *([caller] if caller else []),
+            ],
+            remedy=facts.worker_for(queue.name, extra),
+            effect=(
+                f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, history.mean_s)}, instead of "
+                f"{facts.drained(queue.size, queue.slots, history.mean_s).removeprefix('drained ')}"
+            ),
+            certainty=5.0 if slow is not None else 7.0,
+            jobs=queue.size,
+            classes=frozenset(queue.classes),
+            queues=frozenset({queue.name}),
+            hides=frozenset({"few_slots", "not_fetching"}),
+        )
+
+    def _few_slots(self, queue: QueueFacts) -> Cause:
+        facts = self.facts
+        names = [name for name, _ in queue.classes.most_common(3)]
+        mean = _mean(facts.history(name).mean_s for name in names)
+        ending = sum(
+            facts.history(name).recent.processed / facts.history(name).recent.minutes for name in queue.classes
+        )
+        extra = self._slots_wanted(queue.size, mean, queue.slots, 0.0)
+        others = sorted({name for one in queue.serving for name in one.queues} - {queue.name})
+        return Cause(
+            code="few_slots",
+            shard=facts.shard,
+            cause=f"the processes of the queue {queue.name} have too few slots for what comes",
+            evidence=[
+                self._waits(queue),
+                (
+                    f"{queue.busy} of {queue.slots} slots are busy in {format_count(len(queue.serving), 'process')}; about "
+                    f"{ending:,.0f} runs a minute end"
+                ),
+                *([f"they serve {join_names(others, max_names=3)} too"] if others else []),
+            ],
+            remedy=facts.worker_for(queue.name, extra),
+            effect=f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, mean)}",
+            certainty=4.0,
+            jobs=queue.size,
+            classes=frozenset(queue.classes),
+            queues=frozenset({queue.name}),
+        )
+
+    def _not_fetching(self, queue: QueueFacts) -> Cause:
+        facts = self.facts
+        named = [one.identity for one in queue.serving]
+        return Cause(
+            code="not_fetching",
+            shard=facts.shard,
+            cause=f"processes of the queue {queue.name} have free slots, but do not fetch its jobs",
+            evidence=[
+                self._waits(queue),
+                f"{queue.busy} of {queue.slots} slots are busy in {join_names(named, max_names=3)}",
+            ],
+            remedy=remedy_command("jobs", "dump", named[0]),
+            effect="the process logs the stacks of its threads, which show what it waits for; `jobs stop` with its name replaces it",
+            certainty=4.0,
+            jobs=queue.size,
+            classes=frozenset(queue.classes),
+            queues=frozenset({queue.name}),
+        )
+
+    def _waits(self, queue: QueueFacts) -> str:
+        return f"{format_count(queue.size, 'job', 'waits')} in {queue.name}, the next one for {format_duration(queue.waits_s)}"
+
+    def _slots_wanted(self, jobs: int, mean_s: float | None, slots: int, arriving: float) -> int:
+        """Return how many more slots run the jobs in five minutes."""
+        needed = jobs * (mean_s or 0.1) / _DRAINED_WITHIN_S + arriving * (mean_s or 0.1)
+        return max(5, min(_MOST_SLOTS, math.ceil(needed - slots)))
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None

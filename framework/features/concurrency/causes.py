@@ -1,0 +1,117 @@
+"""Find concurrency limits that are too low for the jobs that wait at them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
+from framework.admin.diagnosis.facts import format_seconds
+from framework.admin.held_jobs import HeldJobs
+from framework.command_line import remedy_command
+from framework.features.concurrency.limit_state import LimitState, read_limit_states, read_slot_holders
+from framework.features.concurrency.limits import QUEUE_PREFIX
+from framework.text import format_count, format_duration, join_names
+
+_DRAINED_WITHIN_S = 300.0
+_MOST_HOLDERS = 3
+_STUCK_S = 60.0
+_MOST_LIMITS = 50
+
+
+class LimitCauses(CauseReader):
+    """Find the limits whose jobs have waited for longer than the target of their class."""
+
+    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
+        "limit_reached": ("OldestHeldTooOld", "HeldJobsGrowing", "ClassNotDequeued"),
+        "limit_paused": ("OldestHeldTooOld", "HeldJobsGrowing", "ClassNotDequeued"),
+        "limit_free": ("OldestHeldTooOld", "HeldJobsGrowing", "NoProgress"),
+    }
+
+    def causes(self) -> Iterator[Cause]:
+        held = [one for one in self.facts.held if one.kind == "waiting"][:_MOST_LIMITS]
+        states = read_limit_states(self.facts.client, self.facts.now, [one.name for one in held])
+        for one, limit in zip(held, states, strict=True):
+            asked = self.facts.scope.is_about(frozenset({one.name}), frozenset())
+            waits_s = self.facts.now - one.since
+            if limit.limit is not None and limit.limit < 0:
+                yield self._of(one, limit, "limit_paused", f"the limit {one.name} is {limit.limit}: no job of it runs")
+            elif limit.is_full and (asked or waits_s > self.facts.target_s([one.name])):
+                yield self._of(
+                    one, limit, "limit_reached", f"the limit {one.name} is too low for its jobs ({limit.usage})"
+                )
+            elif not limit.is_full and waits_s > _STUCK_S and not self.facts.running_processes:
+                yield self._free(one, limit)
+
+    def _of(self, held: HeldJobs, limit: LimitState, code: CauseCode, text: str) -> Cause:
+        facts, base = self.facts, held.name
+        of_queue = base.startswith(QUEUE_PREFIX)
+        queue = base.removeprefix(QUEUE_PREFIX) if of_queue else facts.queue_of(base)
+        serving = facts.serving(queue)
+        slots, busy = sum(one.slots for one in serving), sum(one.busy for one in serving)
+        mean = None if of_queue else facts.history(base).mean_s
+        wanted = self._wanted(held.jobs, limit, mean, slots)
+        holders = read_slot_holders(facts.client, base, facts.now)[:_MOST_HOLDERS]
+        evidence = [
+            f"{format_count(held.jobs, 'job', 'is')} held, the oldest since {facts.ago(held.since)}",
+            f"{limit.usage} slots of the limit, {self._origin(limit)}; {busy} of {slots} slots of the processes are busy",
+        ]
+        takes = "" if mean is None else f"; a run takes {format_seconds(mean)}"
+        if holders:
+            evidence.append(f"its slots have {join_names([one.jid for one in holders])}{takes}")
+        is_override = limit.source == "operators" and (
+            limit.application is None or _is_more(limit.application, limit.limit)
+        )
+        if is_override:
+            remedy = remedy_command("jobs", "limits", "clear", base, loads_classes=True)
+            wanted = limit.application or 0
+        else:
+            words = ("jobs", "limits", "set", base, str(wanted), "--reason", "jobs wait", "--for", "1h")
+            remedy = remedy_command(*words, loads_classes=True)
+        if of_queue:
+            effect = f"{format_count(held.jobs, 'job')} resume, {facts.drained(held.jobs, min(slots, wanted or slots), mean)}"
+        else:
+            effect = facts.effect(base, held.jobs, {"concurrency": {base: wanted}}, wanted)
+        return Cause(
+            code=code,
+            shard=facts.shard,
+            cause=text,
+            evidence=evidence,
+            remedy=remedy,
+            effect=f"limit {wanted or 'none'}: {effect}",
+            certainty=9.0 if busy < slots or code == "limit_paused" else 5.0,
+            jobs=held.jobs,
+            classes=frozenset() if of_queue else frozenset({base}),
+            queues=frozenset({queue}) if queue else frozenset(),
+        )
+
+    def _free(self, held: HeldJobs, limit: LimitState) -> Cause:
+        facts = self.facts
+        return Cause(
+            code="limit_free",
+            shard=facts.shard,
+            cause=f"the limit {held.name} has free slots ({limit.usage}), but no process runs that releases its jobs",
+            evidence=[f"{held.jobs:,} jobs are held, the oldest since {facts.ago(held.since)}"],
+            remedy=facts.worker_for(facts.queue_of(held.name) or "default"),
+            effect=f"a process releases {format_count(held.jobs, 'job')} within seconds, as far as the limit allows",
+            certainty=8.0,
+            jobs=held.jobs,
+            classes=frozenset({held.name}),
+        )
+
+    def _wanted(self, jobs: int, limit: LimitState, mean_s: float | None, slots: int) -> int:
+        """Return the limit that runs the jobs in five minutes: at least twice the one in force, at most all slots."""
+        now = max(1, limit.limit or 1)
+        needed = now + math.ceil(jobs * (mean_s or 1.0) / _DRAINED_WITHIN_S)
+        return max(now + 1, min(max(slots, now + 1), max(2 * now, needed)))
+
+    def _origin(self, limit: LimitState) -> str:
+        if limit.source == "operators" and limit.override is not None:
+            ends = "" if limit.until is None else f", until {format_duration(limit.until - self.facts.now)} from now"
+            return f"set by {limit.override.by}: {limit.override.reason}{ends}"
+        if limit.source == "throttled":
+            return f"throttled; the application allows {limit.application}"
+        return "set by the application"
+
+
+def _is_more(application: int, limit: int | None) -> bool:
+    return application == 0 or (limit is not None and application > limit)

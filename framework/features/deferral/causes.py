@@ -1,0 +1,90 @@
+"""Find the flags by which operators drop or defer jobs of a class."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
+from framework.command_line import remedy_command
+from framework.features.deferral.admission import REASON
+from framework.features.flags.explain import flags_in_force
+from framework.features.flags.flag import Flag, drop_flag, run_flag
+from framework.telemetry.counters import series_name
+from framework.telemetry.job_events import SKIPPED_JOBS
+from framework.text import format_count, format_duration, format_times
+from framework.wire import keys
+from framework.wire.job import DEFERRED_BY, deferral_count
+from framework.wire.json import stored_count
+
+
+class FlagCauses(CauseReader):
+    """Find the drop flags that are on, and the run flags that defer jobs."""
+
+    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
+        "dropping": ("JobsSkippedTooLong", "ClassNotDequeued"),
+        "deferring": ("JobsSkippedTooLong", "ClassNotDequeued"),
+    }
+
+    def causes(self) -> Iterator[Cause]:
+        for name, flag in sorted(flags_in_force(self.facts).items()):
+            if name.startswith(drop_flag("")) and flag.percentage > 0:
+                yield self._dropping(name.removeprefix(drop_flag("")), flag)
+            elif name.startswith(run_flag("")) and flag.percentage < 100:
+                yield self._deferring(name.removeprefix(run_flag("")), flag)
+
+    def _dropping(self, cls: str, flag: Flag) -> Cause:
+        skipped = self._skipped(cls, "dropped")
+        return Cause(
+            code="dropping",
+            shard=self.facts.shard,
+            cause=f"a flag drops {flag.percentage:g} % of the jobs of {cls}",
+            evidence=[
+                self._origin(flag),
+                f"{format_count(skipped, 'job')} of it dropped so far (counter {SKIPPED_JOBS})",
+            ],
+            remedy=remedy_command("jobs", "flags", "clear", cls, loads_classes=True),
+            effect="its jobs run again within 5 s; those that were dropped are gone, and must be pushed again",
+            certainty=8.0,
+            jobs=skipped,
+            classes=frozenset({cls}),
+        )
+
+    def _deferring(self, cls: str, flag: Flag) -> Cause:
+        facts, sample = self.facts, self.facts.scheduled
+        deferred = [job for job in sample.jobs if job.cls == cls and job.payload.get(DEFERRED_BY) == REASON]
+        about = sample.about(len(deferred))
+        evidence = [
+            self._origin(flag),
+            f"{format_count(about, 'job', 'is')} in the schedule set by it{sample.note}",
+        ]
+        if deferred:
+            most = max(deferral_count(job.payload, REASON) for job in deferred)
+            next_s = max(0.0, deferred[0].score - facts.now)
+            evidence.append(f"deferred up to {format_times(most)}; the next one is due in {format_duration(next_s)}")
+        at_once = remedy_command("jobs", "deferred", "run-now", cls)
+        assumed = {"flags": {run_flag(cls): Flag(run_flag(cls), 100)}}
+        return Cause(
+            code="deferring",
+            shard=facts.shard,
+            cause=f"a flag lets {flag.percentage:g} % of the jobs of {cls} run, and defers the others",
+            evidence=evidence,
+            remedy=remedy_command("jobs", "flags", "clear", cls, loads_classes=True),
+            effect=f"{facts.effect(cls, about, assumed)}, each when it is due; at once: {at_once}",
+            certainty=9.0 if deferred else 3.0,
+            jobs=about,
+            classes=frozenset({cls}),
+        )
+
+    def _origin(self, flag: Flag) -> str:
+        at = "" if flag.set_at is None else f" at {self.facts.ago(flag.set_at)}"
+        ends = (
+            "without an end"
+            if flag.expires_at is None
+            else f"ends in {format_duration(flag.expires_at - self.facts.now)}"
+        )
+        return (
+            f"{flag.name} set{at} by {flag.set_by or 'an operator'}{f': {flag.reason}' if flag.reason else ''}; {ends}"
+        )
+
+    def _skipped(self, cls: str, action: str) -> int:
+        series = series_name(SKIPPED_JOBS, {"worker": cls, "action": action, "reason": REASON})
+        return stored_count(cast("Any", self.facts.client.hget(keys.COUNTERS, series)))

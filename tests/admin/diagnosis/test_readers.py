@@ -1,0 +1,200 @@
+"""Test what the readers of the core decide from data in Redis, as processes and producers write them."""
+
+import json
+import time
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+from framework.admin.diagnosis.diagnose import diagnose
+from framework.admin.diagnosis.facts import DiagnosisScope, Installation
+from framework.admin.explain import KnownClasses
+from framework.all_settings import load
+from framework.wire import keys
+from tests.harness import encoded, opened
+from tests.servers.guarded import narrowed
+
+IDENTITY = "host:7:aabbccddeeff"
+LATE_S = 100
+
+
+@pytest.fixture
+def found(redis, redis_url, tmp_path, monkeypatch):
+    """Return a function that returns the causes of the shard, which has no worker classes."""
+    monkeypatch.setenv("FRAMEWORK_VAR_DIR", str(tmp_path))
+    shard = opened(redis_url)
+
+    def read(**scope):
+        result = diagnose([shard], Installation(load({}), KnownClasses()), DiagnosisScope(**scope))
+        assert result.notes == []
+        return result.causes
+
+    yield read
+    shard.close()
+
+
+def run_process(redis, *, slots=2, runs=(), started_s=3_600, queue="mail", **fields):
+    """Write what a living process writes; ``runs`` are the class and the seconds of each running job."""
+    now = time.time()
+    info = {"queues": [queue], "concurrency": slots, "labels": ["python"], "started_at": now - started_s}
+    redis.sadd(keys.PROCESSES, IDENTITY)
+    record = {"info": json.dumps(info), "busy": len(runs), "concurrency": slots, "beat": now, "quiet": "false"}
+    redis.hset(IDENTITY, mapping={**record, **fields})
+    redis.set(keys.lease(IDENTITY), 1)
+    redis.zadd(keys.REGISTRY, {IDENTITY: now})
+    for number, (name, seconds) in enumerate(runs):
+        job = {"queue": queue, "payload": encoded(name).decode(), "run_at": int(now - seconds)}
+        redis.hset(f"{IDENTITY}:work", str(number), json.dumps(job))
+
+
+def push(redis, name, count, *, waits_s=LATE_S, span_s=0.0, queue="mail", **fields):
+    now = time.time() - waits_s
+    redis.sadd(keys.QUEUES, queue)
+    for number in range(count):
+        at = now + span_s * number / count
+        redis.lpush(keys.queue(queue), encoded(name, queue=queue, enqueued_at=at, **fields))
+
+
+def note_runs(redis, name, minutes_ago, processed, seconds, failed=0):
+    """Write the runs of a class in one minute."""
+    at = time.gmtime(time.time() - 60 * minutes_ago)
+    counts = {f"{name}|p": processed, f"{name}|f": failed, f"{name}|ms": int(processed * seconds * 1_000)}
+    redis.hset(keys.metrics(8, at)[0][0], mapping=counts)
+
+
+def codes(causes):
+    return [one.code for one in causes]
+
+
+def test_queue_class_far_slower_than_usual_is_slow(found, redis):
+    run_process(redis, runs=[("Slow", 90), ("Slow", 80)])
+    note_runs(redis, "Slow", 10, 60, 2.0)
+    push(redis, "Quick", 50)
+    (one,) = found()
+    assert one.code == "slow_class"
+    assert "usually 2 s" in one.evidence[0]
+    assert one.remedy == "application-worker jobs limits set Slow 1 --reason 'its runs are slow' --for 1h"
+    assert one.effect.startswith("1 of 2 slots are free for the other 50 waiting jobs")
+
+
+def test_queue_of_many_more_jobs_than_usual_is_flooded(found, redis):
+    run_process(redis, runs=[("Mail", 0), ("Mail", 0)])
+    for minute in range(5, 30):
+        note_runs(redis, "Mail", minute, 60, 0.5)
+    push(redis, "Mail", 400, waits_s=LATE_S, span_s=20, **{"meta.caller_id": "POST /orders"})
+    (one,) = found()
+    assert one.code == "flood"
+    assert "usually 60.0 a minute" in one.evidence[0]
+    assert one.evidence[-1] == "100 % of them pushed by POST /orders"
+
+
+def test_queue_with_usual_arrivals_has_too_few_slots(found, redis):
+    run_process(redis, runs=[("Mail", 0), ("Mail", 0)])
+    for minute in range(5, 30):
+        note_runs(redis, "Mail", minute, 240, 0.5)
+    push(redis, "Mail", 400, waits_s=LATE_S, span_s=LATE_S)
+    assert codes(found()) == ["few_slots"]
+
+
+def test_queue_with_free_slots_is_not_fetched(found, redis):
+    run_process(redis)
+    push(redis, "Mail", 3)
+    (one,) = found()
+    assert (one.code, one.remedy) == ("not_fetching", f"application-worker jobs dump {IDENTITY}")
+
+
+@pytest.mark.parametrize(("waits_s", "expected"), [(50, []), (70, ["not_fetching"])])
+def test_queue_within_its_target_has_no_cause(found, redis, waits_s, expected):
+    run_process(redis)
+    push(redis, "Mail", 3, waits_s=waits_s)
+    assert codes(found()) == expected
+
+
+def test_queue_that_is_asked_for_needs_no_target(found, redis):
+    run_process(redis)
+    push(redis, "Mail", 3, waits_s=20)
+    assert codes(found(queue="mail")) == codes(found(cls="Mail")) == ["not_fetching"]
+    assert found(queue="other") == []
+
+
+@pytest.mark.parametrize(("skew_s", "expected"), [(1.9, []), (-2.5, ["clock_skew"]), (90, ["clock_skew"])])
+def test_clock_of_a_process_is_compared_with_redis(found, redis, skew_s, expected):
+    run_process(redis, aw_clock_s=skew_s)
+    assert codes(found()) == expected
+
+
+def test_heartbeat_that_is_late_is_named_before_its_queue(found, redis):
+    run_process(redis)
+    redis.zadd(keys.REGISTRY, {IDENTITY: time.time() - 12})
+    push(redis, "Mail", 3)
+    assert codes(found()) == ["process_silent"]
+
+
+def test_class_that_fails_since_a_start_names_the_process(found, redis):
+    run_process(redis, started_s=60)
+    now = time.time()
+    note_runs(redis, "Mail", 0, 20, 0.1, failed=20)
+    note_runs(redis, "Mail", 10, 20, 0.1)
+    for number in range(20):
+        failed = {"error_class": "KeyError", "failed_at": now - 30, "jid": f"{number:024x}"}
+        redis.zadd(keys.RETRY, {encoded("Mail", queue="mail", **failed): now + 500})
+    (one,) = found()
+    assert (one.code, one.classes) == ("failing", {"Mail"})
+    assert f"shortly before, {IDENTITY} started (a deploy?)" in one.evidence[2]
+
+
+@pytest.mark.parametrize(("failed", "expected"), [(9, []), (10, ["failing"])])
+def test_class_fails_from_half_of_its_runs_on(found, redis, failed, expected):
+    run_process(redis)
+    note_runs(redis, "Mail", 0, 20, 0.1, failed=failed)
+    job = encoded("Mail", queue="mail", error_class="KeyError", failed_at=time.time())
+    redis.zadd(keys.RETRY, {job: time.time() + 500})
+    assert codes(found()) == expected
+
+
+@pytest.mark.parametrize(("processed", "expected"), [(200_000, []), (100_000, ["deep_retry_set"])])
+def test_retry_set_is_deep_by_the_runs_of_two_days(found, redis, processed, expected):
+    run_process(redis)
+    redis.set(f"stat:processed:{time.strftime('%Y-%m-%d', time.gmtime())}", processed)
+    now = time.time()
+    redis.zadd(
+        keys.RETRY, {encoded("Mail", jid=f"{at:024x}", failed_at=now - 9_000): now + at + 60 for at in range(1_500)}
+    )
+    assert codes(found()) == expected
+
+
+def test_set_with_due_jobs_is_stalled(found, redis):
+    run_process(redis)
+    redis.zadd(keys.SCHEDULE, {encoded("Mail", queue="mail"): time.time() - 40})
+    assert codes(found()) == ["scheduler_stalled"]
+
+
+def test_quiet_processes_serve_no_queue(found, redis):
+    run_process(redis, quiet="true")
+    push(redis, "Mail", 3)
+    (one,) = found()
+    assert (one.code, one.evidence[2]) == ("unserved", f"quiet, so without a fetch: {IDENTITY}")
+
+
+@pytest.mark.parametrize(
+    ("alert", "expected"), [(None, []), ("UnsafeRedisConfig", ["not_persistent"]), ("ShardAway", [])]
+)
+def test_configuration_is_a_cause_of_its_alert_only(found, redis, alert, expected):
+    redis.config_set("appendonly", "no")
+    assert codes(found(alert=alert)) == expected
+
+
+REFUSED = [("evalsha", "EVALSHA x 0", ["rights"]), ("info", "INFO", []), ("client|setname", "CLIENT SETNAME x", [])]
+
+
+@pytest.mark.refused("default *")
+@pytest.mark.parametrize(("right", "command", "expected"), REFUSED)
+def test_refused_command_is_a_cause_unless_it_is_optional(found, redis, redis_url, right, command, expected):
+    worker = opened(redis_url)
+    with narrowed(redis, f"-{right}"):
+        with pytest.raises(NoPermissionError):
+            worker.client.execute_command(*command.split())
+        causes = found()
+    worker.close()
+    assert codes(causes) == expected
+    assert [one.remedy for one in causes] == ["application-worker acl worker --user default"] * len(expected)
