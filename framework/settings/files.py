@@ -209,6 +209,9 @@ def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
         return f"{problem} (a tab does not indent in YAML: use spaces)"
     if "expected alphabetic or numeric character" in problem:
         return f"{problem} (a value that begins with * or & must be in quotes)"
+    if "maximum nesting depth" in problem:
+        # The scanner of newer libyaml refuses 1,000 levels, before the events that _check_depth counts.
+        return f"nested deeper than {MAX_DEPTH} levels"
     if isinstance(error, yaml.constructor.ConstructorError) and "for the tag" in problem:
         return f"{problem}; only plain values are allowed, without tags"
     return f"{error.context}, {problem}" if problem.startswith("but ") and error.context else problem
