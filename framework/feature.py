@@ -116,6 +116,8 @@ class Feature:
     """``Callable[[ProcessContext], WorkerPart]``: its admissions and its periodic work in a worker process."""
     observer: "Late[Any] | None" = None
     """``(SettingsBase) -> JobObserver | None``: reads the events of jobs (``telemetry/job_events.py``), unless it is turned off."""
+    answers: "Late[Any] | None" = None
+    """``(Served) -> Mapping[str, Answer]``: paths of the health server of a process or group (``process/health_server.py``)."""
     protection: "Late[Any] | None" = None
     """``(SettingsBase) -> PayloadProtection``: the protection of stored payloads. One feature at most has it."""
     fallback: "Late[Any] | None" = None

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from framework.cluster.rollout import DRAIN_TIMEOUT_S
 from framework.cluster.runner import ClusterOptions, ClusterRunner, log_event
 from framework.declare import registry
 from framework.errors import FrameworkError, SelectorError
+from framework.process.health_server import Served, feature_answers
 from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
@@ -23,6 +25,7 @@ from framework.route.topology import open_queue_locations
 from framework.settings.model import MAX_CONCURRENCY
 from framework.supervised_threads import hold_reports
 from framework.telemetry import logs
+from framework.telemetry.shared_counts import GroupCounts
 from framework.terminal.groups import run_from_checkout
 from framework.terminal.options import (
     SecondsOption,
@@ -235,7 +238,9 @@ def _supervise(asked: "_ClusterArguments", plan: "_Plan", options: ClusterOption
     hold_reports()
     logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
     try:
-        group = open_supervisor(plan.settings, plan.specs, plan.timeout_s, log_event)
+        counts = None if options.health is None else GroupCounts()
+        group = open_supervisor(plan.settings, plan.specs, plan.timeout_s, log_event, counts)
+        options = replace(options, answers=feature_answers(Served(plan.settings, counts)))
         title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")
         status = ClusterRunner(group, signals, options, asked.replan, plan.timeout_s, title).run()
     finally:

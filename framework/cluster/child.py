@@ -13,6 +13,7 @@ from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.record import resident_bytes
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
 from framework.process.signals import SUPERVISOR_VARIABLE, TERMINAL_VARIABLE, at_terminal
+from framework.telemetry.shared_counts import SHARED_COUNTS_VARIABLE, CountsReader, GroupCounts
 from framework.timings import STANDARD, Timings, backoff_s
 
 _FIRST_BACKOFF_S = 0.0
@@ -68,7 +69,8 @@ OnEvent: TypeAlias = Callable[[ChildEvent], None]
 class Child:
     """One spec and its current process."""
 
-    def __init__(self, spec: ChildSpec) -> None:
+    def __init__(self, spec: ChildSpec, counts: GroupCounts | None = None) -> None:
+        """``counts`` keeps what the processes count; ``None`` if nobody asks."""
         self.spec = spec
         self.name = spec.name
         self.restarts = 0
@@ -82,6 +84,8 @@ class Child:
         """The exit status of its last process."""
         self.shared_state = SharedState()
         self._failures = 0
+        self._group_counts = counts
+        self._counts: CountsReader | None = None
 
     @property
     def pid(self) -> int:
@@ -100,7 +104,13 @@ class Child:
         nonce = draw_nonce()
         output: IO[bytes] | None = None
         shared_state, descriptor = SharedState.create()
+        variables = {SHARED_STATE_VARIABLE: str(descriptor)}
+        descriptors = [descriptor]
         try:
+            if self._group_counts is not None:
+                self._counts, counted = self._group_counts.open()
+                descriptors.append(counted)
+                variables[SHARED_COUNTS_VARIABLE] = str(counted)
             if self.spec.stdout is not None:
                 self.spec.stdout.parent.mkdir(parents=True, exist_ok=True)
                 output = self.spec.stdout.open("ab")
@@ -112,16 +122,20 @@ class Child:
                     **child_environment(),
                     NONCE_VARIABLE: nonce,
                     SUPERVISOR_VARIABLE: str(os.getpid()),
-                    SHARED_STATE_VARIABLE: str(descriptor),
+                    **variables,
                     **({TERMINAL_VARIABLE: "1"} if at_terminal() else {}),
                 },
-                pass_fds=[descriptor],
+                pass_fds=descriptors,
                 stdout=output,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        except BaseException:
+            self._end_counts()
+            raise
         finally:
-            os.close(descriptor)
+            for one in descriptors:
+                os.close(one)
             if output is not None:
                 output.close()
         self.shared_state = shared_state
@@ -143,7 +157,13 @@ class Child:
         if process is None or process.returncode is None:
             raise RuntimeError(f"{self.name} has no process that has ended")
         self.status = process.returncode
+        self._end_counts()
         return process.pid, process.returncode
+
+    def _end_counts(self) -> None:
+        counts, self._counts = self._counts, None
+        if counts is not None and self._group_counts is not None:
+            self._group_counts.end(counts)
 
     def plan_restart(self, *, failed: bool, tolerated: int = 0, longest_s: float = _LONGEST_BACKOFF_S) -> None:
         """Set the earliest time of the next start: at once after the first failure, later with a growing back-off.

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from framework.cluster.child import ChildEvent, ChildSpec, MemoryLimits, MemoryW
 from framework.cluster.rollout import DRAIN_TIMEOUT_S, Rollout
 from framework.cluster.supervisor import GroupHealth, Supervisor
 from framework.errors import FrameworkError
-from framework.process.health_server import HealthServer
+from framework.process.health_server import Answer, HealthServer
 from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
 from framework.process.worker_options import HealthAddress
@@ -33,11 +33,12 @@ PlanSource: TypeAlias = Callable[[], Sequence[ChildSpec]]
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a group. ``health`` is the address of the HTTP health server, ``None`` for none."""
+    """The options of a group. ``health`` is the address of the health server, ``None`` for none; ``answers`` its further paths."""
 
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     memory: MemoryLimits = field(default_factory=MemoryLimits)
     health: HealthAddress | None = None
+    answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
 
 
 class ClusterRunner:
@@ -64,7 +65,8 @@ class ClusterRunner:
         self._memory = MemoryWatch(options.memory, waits)
         self._notifier = SystemdNotifier()
         self._health = GroupHealth(group, waits)
-        self._server = HealthServer(self._health.answers, options.health) if options.health else None
+        answers = {**self._health.answers, **options.answers}
+        self._server = HealthServer(answers, options.health) if options.health else None
         self._was_ready = False
         self._stop_now = False
         self._log = logs.logger(shard=",".join(sorted({child.spec.shard for child in group.children})))

@@ -20,13 +20,14 @@ from redis.exceptions import RedisError
 from framework.cluster.child import LONGEST_START_BACKOFF_S, Child, ChildEvent, ChildSpec, OnEvent
 from framework.command_line import EXIT_CONFIGURATION
 from framework.process.events import ProcessEvents
-from framework.process.health_server import HealthAnswer, json_answer
+from framework.process.health_server import Answer, HealthAnswer, json_answer
 from framework.process.heartbeat import PeriodicTask
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, QUIET, STOP_NOW, SWEEP
 from framework.recover.reaper import FailureDetector, mark_dead
 from framework.store.script import RENEW_CHILDREN
 from framework.supervised_threads import SupervisedThread
+from framework.telemetry.shared_counts import GroupCounts
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
@@ -42,8 +43,17 @@ _CLEAN = (0, -signal.SIGTERM, -STOP_NOW)
 class Supervisor:
     """Keep one process per spec running until ``stop``. ``leases`` receives each death before the successor starts."""
 
-    def __init__(self, specs: Sequence[ChildSpec], *, leases: "GroupLeases", on_event: OnEvent | None = None) -> None:
-        self.children = [Child(spec) for spec in specs]
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        leases: "GroupLeases",
+        on_event: OnEvent | None = None,
+        counts: GroupCounts | None = None,
+    ) -> None:
+        self.counts = counts
+        """What the children count; ``None`` if nobody asks."""
+        self.children = [Child(spec, counts) for spec in specs]
         self.standby: list[Child] = []
         """Successors that do not serve yet, and replaced children that finish their jobs."""
         self.quiet = False
@@ -118,7 +128,7 @@ class Supervisor:
     def start_standby(self, child: Child, spec: ChildSpec) -> Child:
         """Start a process that may replace ``child``; the returned child has no process when the start failed."""
         with self._lock:
-            successor = Child(spec)
+            successor = Child(spec, self.counts)
             successor.restarts = child.restarts + 1
             self._start(successor)
             if successor.process is not None:
@@ -265,13 +275,13 @@ class GroupHealth:
         self._loop_at = time.monotonic()
 
     @property
-    def answers(self) -> Mapping[str, Callable[[], HealthAnswer]]:
+    def answers(self) -> Mapping[str, Answer]:
         return {"/liveness": self.liveness, "/readiness": self.readiness}
 
     def note_loop(self) -> None:
         self._loop_at = time.monotonic()
 
-    def liveness(self) -> HealthAnswer:
+    def liveness(self, _accept: str = "") -> HealthAnswer:
         """Return whether a restart is not needed: the loop and at least half of the running children respond."""
         limits, loop_age_s = self._timings, time.monotonic() - self._loop_at
         running = [child for child in self._group.all if child.pid]
@@ -283,7 +293,7 @@ class GroupHealth:
             reasons.append(f"stuck for more than {limits.stuck_s:g} s: {', '.join(stuck)}")
         return self._answer(reasons)
 
-    def readiness(self) -> HealthAnswer:
+    def readiness(self, _accept: str = "") -> HealthAnswer:
         """Return whether each group of queues has a child that fetches jobs."""
         reasons = [f"no process fetches the jobs of {name}" for name in self.unserved_groups()]
         if self._group.stopping:

@@ -174,7 +174,7 @@ class Executor:
         self._cursors = cursors
         self._log = log
         # A tenth of the cost of a no-op job; only lines and some observers show it. A call of ``float`` is 0.0.
-        self._measures_cpu = log.has_job_lines or job_events.needs_cpu
+        self._measures_cpu = log.has_job_lines or job_events.needs_usage
         self._thread_time: Callable[[], float] = time.thread_time if self._measures_cpu else float
         self._start_observers = job_events.of_starts()
         self._running_jobs = running_jobs

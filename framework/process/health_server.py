@@ -9,12 +9,15 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, ip_address, ip_network
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.feature import features
 from framework.process.worker_options import HealthAddress
+from framework.settings.base import SettingsBase
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry import logs
+from framework.telemetry.shared_counts import GroupCounts
 from framework.wire.json import dumps
 
 _DEADLINE_S = 3.0
@@ -37,6 +40,25 @@ def json_answer(shown: Mapping[str, Any], *, well: bool) -> HealthAnswer:
     return HealthAnswer(well, dumps(shown) + b"\n")
 
 
+Answer: TypeAlias = Callable[[str], HealthAnswer]
+"""Answers a request with this header ``Accept``."""
+
+
+class Served(NamedTuple):
+    """What a health server answers for: this process, or a group of processes with these counts."""
+
+    settings: SettingsBase
+    counts: GroupCounts | None = None
+
+
+def feature_answers(served: Served) -> dict[str, Answer]:
+    """Return the answers of features, by path."""
+    parts: list[Callable[[Served], Mapping[str, Answer]]] = [
+        one.answers.load() for one in features() if one.answers is not None
+    ]
+    return {path: answer for part in parts for path, answer in part(served).items()}
+
+
 class _Request(NamedTuple):
     source: str
     deadline: float
@@ -52,7 +74,7 @@ class HealthServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, answers: Mapping[str, Callable[[], HealthAnswer]], address: HealthAddress) -> None:
+    def __init__(self, answers: Mapping[str, Answer], address: HealthAddress) -> None:
         """Listen, at ``::`` for IPv4 too. Raises ConfigurationError when the server cannot listen."""
         host, port, source = address
         self.answers = answers
@@ -72,10 +94,10 @@ class HealthServer(ThreadingHTTPServer):
                 ]
             ) from error
 
-    def answer(self, target: str) -> HealthAnswer | None:
+    def answer(self, target: str, accept: str = "") -> HealthAnswer | None:
         """Return the answer to a path with its query, which health checks ignore; ``None`` for an unknown path."""
         found = self.answers.get(target.partition("?")[0])
-        return None if found is None else found()
+        return None if found is None else found(accept)
 
     def server_bind(self) -> None:
         """Bind; ``::`` is every address of this host, of both families."""
@@ -162,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a health check."""
         server = cast("HealthServer", self.server)
-        found = server.answer(self.path)
+        found = server.answer(self.path, self.headers.get("Accept", ""))
         if found is None:
             self._reply(HTTPStatus.NOT_FOUND, json_answer({"paths": list(server.answers)}, well=False))
             return

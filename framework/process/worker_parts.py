@@ -18,6 +18,7 @@ from framework.finish.status_writer import StatusWriter
 from framework.process.events import ProcessEvents
 from framework.process.lifecycle import LifecycleEvents
 from framework.process.own_queues import CapsulePlan
+from framework.process.shared_state import SharedState
 from framework.push.protection import PayloadProtection
 from framework.recover.suspects import InterruptionLimit
 from framework.route.router import Router
@@ -91,6 +92,8 @@ class ProcessContext:
         self.lifecycle = LifecycleEvents(events)
         self.quiet = False
         """Whether the process fetches no new jobs: it is quiet, drains or stops."""
+        self.shared_state = SharedState.from_environment()
+        """What a supervisor and the health checks read of the process."""
         self._leads: Callable[[], bool] | None = None
         self._chains: list[AdmissionChain] = []
         self._services: dict[Late[Any], Any] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from framework.feature import all_features
 from framework.telemetry.logs import LogRateLimit
+from framework.telemetry.shared_counts import SharedCounts
 from framework.telemetry.usage import Usage
 from framework.types import Jid, Payload
 
@@ -24,6 +25,7 @@ SKIPPED_JOBS = "sidekiq_jobs_skipped_total"
 LIMITED_JOBS = "sidekiq_concurrency_limit_deferred_jobs_total"
 
 _LOG_INTERVAL_S = 60.0
+_NO_LABELS = ("worker", "count", "queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class StreamEvent:
     worker: str
     """The wire name of the class, as the payload has it: it may be unknown to this process."""
     count: int = 1
+    queue: str = ""
+    """The queue of the jobs, where it is known; it is no label of the series."""
 
     counter: ClassVar[str] = ""
     """The series of ``aw:counters`` that counts it; empty for none."""
@@ -44,14 +48,13 @@ class StreamEvent:
     @property
     def labels(self) -> Mapping[str, str]:
         """Its other fields: the labels of its series."""
-        return {one.name: str(getattr(self, one.name)) for one in fields(self) if one.name not in ("worker", "count")}
+        return {one.name: str(getattr(self, one.name)) for one in fields(self) if one.name not in _NO_LABELS}
 
 
 @dataclass(frozen=True, slots=True)
 class JobsEnqueued(StreamEvent):
     """Jobs were accepted for a queue, or for the schedule set. A delayed job counts again when it moves to its queue (GitLab)."""
 
-    queue: str = ""
     shard: str = ""
     scheduled: bool = False
     """Whether they wait in the schedule set."""
@@ -146,14 +149,10 @@ class JobRecovered(StreamEvent):
 class JobFenced(StreamEvent):
     """Another process owned a job before its end was written here, so it may run twice."""
 
-    queue: str = ""
-
 
 @dataclass(frozen=True, slots=True)
 class JobDied(StreamEvent):
     """A job has used up its retries, or may not be retried, or cannot be read; the death handlers were called."""
-
-    queue: str = ""
 
 
 class RunOfJob:
@@ -171,7 +170,7 @@ class RunOfJob:
     """``finish.endings.Ending``: the outcome with what follows from it. Known at the end."""
     duration_s: float
     cpu_s: float
-    """0 unless ``JobEvents.needs_cpu``; of an async job too."""
+    """0 unless ``JobEvents.needs_usage``; of an async job too."""
     usage: Usage | None
     """What it has used of Redis, SQL and HTTP; ``None`` for nothing."""
     admitted: bool
@@ -203,8 +202,8 @@ class JobObserver:
     An error is logged and changes no job.
     """
 
-    needs_cpu: bool = False
-    """Whether it reads ``RunOfJob.cpu_s``: the clock of the thread costs a tenth of a no-op job."""
+    needs_usage: bool = False
+    """Whether it reads ``RunOfJob.cpu_s`` and ``usage``: the clock of the thread costs a tenth of a no-op job."""
     needs_starts: bool = False
     """Whether it is told of starts."""
 
@@ -228,13 +227,17 @@ class JobEvents:
     def __init__(self) -> None:
         self.observers: tuple[JobObserver, ...] = ()
         """Those of features and of the application."""
+        self.is_scraped = False
+        """Whether somebody may ask this process for its metrics. Set before ``open``."""
+        self.shared_counts: SharedCounts | None = None
+        """Where the process counts for its supervisor, if it has one that asks."""
         self._first: tuple[JobObserver, ...] = ()
         self._recorded = False
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     @property
-    def needs_cpu(self) -> bool:
-        return any(one.needs_cpu for one in self.observers)
+    def needs_usage(self) -> bool:
+        return any(one.needs_usage for one in self.observers)
 
     def add_first(self, observer: JobObserver) -> None:
         """Add an observer of the core, which is told of everything but runs."""

@@ -11,14 +11,19 @@ from framework.shard.shard import Shard
 from framework.shard.shards import open_shards
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import report_to
+from framework.telemetry.shared_counts import GroupCounts
 
 
 def open_supervisor(
-    settings: Settings, specs: Sequence[ChildSpec], timeout_s: float, on_event: OnEvent | None = None
+    settings: Settings,
+    specs: Sequence[ChildSpec],
+    timeout_s: float,
+    on_event: OnEvent | None = None,
+    counts: GroupCounts | None = None,
 ) -> Supervisor:
     """Return a supervisor of ``specs``, not started. Another child recovers the jobs of a dead child at once.
 
-    ``timeout_s``: the time that running jobs have at the stop.
+    ``timeout_s``: the time that running jobs have at the stop. ``counts``: where the children count, if somebody asks.
     """
     shards = open_shards(settings, role="supervisor")
     by_shard = {name: _open_leases(shards[name]) for name in sorted({spec.shard for spec in specs})}
@@ -29,7 +34,7 @@ def open_supervisor(
     for _, events in by_shard.values():
         # The children end first.
         events.death_limit_s = timeout_s + KILL_MARGIN_S + DEATH_LIMIT_S
-    return Supervisor(specs, leases=leases, on_event=on_event)
+    return Supervisor(specs, leases=leases, on_event=on_event, counts=counts)
 
 
 def _open_leases(shard: Shard) -> tuple[ChildLeases, ProcessEvents]:

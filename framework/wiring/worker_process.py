@@ -47,7 +47,6 @@ from framework.process.own_queues import (
 )
 from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord, default_tag
-from framework.process.shared_state import SharedState
 from framework.process.signals import SignalQueue, at_terminal
 from framework.process.title import Title
 from framework.process.unserved import open_watch
@@ -69,8 +68,10 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import hold_reports, report_to
 from framework.telemetry import logs
+from framework.telemetry.job_events import job_events
 from framework.telemetry.library_calls import count_library_calls
 from framework.telemetry.sentry import tracker_of
+from framework.telemetry.shared_counts import SharedCounts
 from framework.version import VERSION
 from framework.wiring.client import default_client, open_limiter
 
@@ -154,7 +155,10 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     waits, plans = timings.current(), options.plan(router)
-    if log.has_job_lines:
+    job_events.shared_counts = SharedCounts.from_environment() or job_events.shared_counts
+    job_events.is_scraped = job_events.is_scraped or (options.health is not None and supervisor is None)
+    job_events.open(settings)
+    if log.has_job_lines or job_events.needs_usage:
         count_library_calls()
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     process = ProcessContext(
@@ -194,7 +198,7 @@ def build_worker(
         poll_interval_s=settings.poll_interval,
         timeout_s=options.timeout_s,
         supervisor=supervisor,
-        shared_state=SharedState.from_environment(),
+        shared_state=process.shared_state,
         unserved=open_watch(settings, router, watched, served, waits, in_group=supervisor is not None),
         orders=OrderReader(process, capsules),
         connections=(*built.connections, process.upkeep, beating, polled, watched, shard),

@@ -11,7 +11,7 @@ import pytest
 
 from framework.execute.stats import RunningJobs
 from framework.process.shared_state import ProcessState, SharedState
-from framework.process.worker_health import WorkerHealth, metrics_text
+from framework.process.worker_health import WorkerHealth
 from framework.timings import STANDARD
 from tests.harness import enqueue, until
 from tests.tables import each_row
@@ -82,24 +82,6 @@ def test_process_with_a_stuck_main_thread_is_not_alive(health):
     assert answers(health)[0] == (True, [])
 
 
-def test_metrics_count_the_runs_of_each_class():
-    runs = RunningJobs()
-    counts = runs.new_thread_counts().for_class("Unknown::Job")
-    counts.record_run(0.25)
-    counts.record_failure()
-    assert metrics_text("main", 7, runs) == (
-        "# TYPE sidekiq_concurrency gauge\n"
-        'sidekiq_concurrency{destination_shard_redis="main"} 7\n'
-        "# TYPE sidekiq_running_jobs gauge\n"
-        'sidekiq_running_jobs{destination_shard_redis="main"} 0\n'
-        "# TYPE sidekiq_jobs_completion_count counter\n"
-        'sidekiq_jobs_completion_count{destination_shard_redis="main",job_status="done",worker="Unknown::Job"} 1\n'
-        'sidekiq_jobs_completion_count{destination_shard_redis="main",job_status="fail",worker="Unknown::Job"} 1\n'
-        "# TYPE sidekiq_jobs_completion_seconds_sum counter\n"
-        'sidekiq_jobs_completion_seconds_sum{destination_shard_redis="main",job_status="done",worker="Unknown::Job"} 0.250000\n'
-    )
-
-
 def request(port, path):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path)
@@ -117,10 +99,13 @@ def test_worker_answers_health_checks_until_it_ends(site, redis, proofs, release
     assert request(port, "/liveness")[0] == 200  # before it is ready
     proofs("begun:one"), proofs("noop")
     until(lambda: request(port, "/readiness")[0] == 200)
-    done = 'sidekiq_jobs_completion_count{boundary="",destination_shard_redis="main",external_dependencies="no",'
-    done += 'feature_category="not_owned",job_status="done",urgency="low",worker="NoopWorker"} 1\n'
+    done = (
+        'sidekiq_jobs_completion_seconds_count{boundary="",destination_shard_redis="main",external_dependencies="no",'
+    )
+    done += 'feature_category="not_owned",job_status="done",queue="default",urgency="low",worker="NoopWorker"} 1.0\n'
     until(lambda: done in request(port, "/metrics")[2])
-    assert 'sidekiq_running_jobs{destination_shard_redis="main"} 1\n' in request(port, "/metrics")[2]
+    running = 'external_dependencies="no",feature_category="not_owned",pid="'
+    assert running in request(port, "/metrics")[2]
     assert request(port, "/metrics")[1].startswith("text/plain")
     assert json.loads(request(port, "/")[2]) == {"paths": ["/liveness", "/readiness", "/metrics"]}
     process.send(signal.SIGTERM)

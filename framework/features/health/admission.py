@@ -82,7 +82,7 @@ class HealthPolicy:
         self._events.stop(worker, str(request.payload.get("jid", "")), database, indicator, signal, runs=runs)
         if runs:
             return None
-        job_events.emit(JobSkipped(worker, action="deferred", reason=REASON))
+        job_events.emit(JobSkipped(worker, queue=request.unit.queue, action="deferred", reason=REASON))
         return Deferred(deferral_delay_s(policy, count), REASON, log_fields(indicator, database, signal))
 
     def _indicators_of(self, policy: DeferOnHealth) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ _READ_FLEET: "Late[Any]" = Late("framework.features.observability.fleet:READ_FLE
 OBSERVABILITY = Feature(
     name="observability",
     rights={"read-only": Rights(scripts=(_READ_FLEET,), commands=("info",))},
+    observer=Late("framework.features.observability.observer:observer"),
+    worker=Late("framework.features.observability.worker:worker_part"),
+    answers=Late("framework.features.observability.answers:answers"),
     commands=(
         LateCommand(
             "exporter",

@@ -38,22 +38,22 @@ class ExporterServer(HealthServer):
             {"/metrics": self._metrics, "/healthz": self._health, "/slots_needed": self._all_slots}, address
         )
 
-    def answer(self, target: str) -> HealthAnswer | None:
+    def answer(self, target: str, accept: str = "") -> HealthAnswer | None:
         """Return the answer to a path with its query."""
         path, _, query = target.partition("?")
         if path == "/slots_needed" and query:
             words = {name: values[-1] for name, values in parse_qs(query).items()}
             return self._slots(words.get("shard", "main"), words.get("group"))
-        return super().answer(target)
+        return super().answer(target, accept)
 
-    def _metrics(self) -> HealthAnswer:
+    def _metrics(self, _accept: str) -> HealthAnswer:
         return HealthAnswer(True, exposition(self._fleet.figures()).encode(), TEXT_TYPE)
 
-    def _health(self) -> HealthAnswer:
+    def _health(self, _accept: str) -> HealthAnswer:
         """Say that the exporter runs. The shards have figures of their own: a restart of the exporter mends none of them."""
         return json_answer({"status": "ok"}, well=True)
 
-    def _all_slots(self) -> HealthAnswer:
+    def _all_slots(self, _accept: str) -> HealthAnswer:
         found = {name: one.slots if one.error is None else None for name, one in self._fleet.answers().items()}
         return json_answer({"shards": found}, well=None not in found.values())
 

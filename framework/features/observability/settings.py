@@ -1,13 +1,21 @@
 """Settings of observability."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from framework.settings import validators
 from framework.settings.base import Section, SettingsBase
 
 MAX_SERIES = 10_000_000
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError("must be HOST:PORT, for example 127.0.0.1:8125")
+    return text
 
 
 class MetricsSettings(Section):
@@ -17,9 +25,9 @@ class MetricsSettings(Section):
     """``counters``: sums and counts instead of histograms, a sixth of the series (GitLab's ``emit_sidekiq_histogram_metrics``)."""
     most_series: Annotated[int, validators.whole_number(1, MAX_SERIES)] = 100_000
     """The most series of one process. Classes beyond it share the labels of the class ``unknown``; one line warns."""
-    directory: str | None = None
+    directory: Annotated[Path, BeforeValidator(validators.folder_path)] | None = None
     """The folder in which the processes of a producer keep their counts, so that each of them can answer for all."""
-    statsd: str | None = None
+    statsd: Annotated[str, AfterValidator(_address)] | None = None
     """``HOST:PORT`` of a StatsD server, which gets the counts of each second by UDP."""
     statsd_format: Literal["statsd", "dogstatsd"] = "dogstatsd"
     """``dogstatsd`` sends labels as tags; ``statsd`` sends the name alone, and sums up all labels."""

@@ -1,0 +1,79 @@
+"""Make the series of a worker process with zero, and set its gauges."""
+
+import os
+import threading
+import time
+from collections import Counter
+
+from framework.declare import registry
+from framework.execute.stats import RunningJobs
+from framework.features.observability.observer import observer
+from framework.features.observability.settings import ObservabilitySettings
+from framework.features.observability.tally import UNKNOWN, Tally, labels_of
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.record import resident_bytes
+from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.wire.footprint import LARGE_PAYLOAD
+from framework.wire.json import loads_object
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    tally = observer(ObservabilitySettings.of(process.settings))
+    if tally is None:
+        return WorkerPart()
+    tally.shard = process.shard.name
+    served = {name for plan in process.plans for name in plan.order.names}
+    for worker in registry.workers():
+        declaration = worker.declaration()
+        route = process.router.route(declaration)
+        tally.declare(declaration, route.queue, route.shard)
+        if route.shard == tally.shard and route.queue in served:
+            tally.declare_runs(declaration, route.queue)
+    gauges = ProcessGauges(tally, process)
+    tally.sample.append(gauges.set)
+    # A supervisor reads what the process wrote last.
+    return WorkerPart(refresh=gauges.set, periodic=(gauges.set,))
+
+
+class ProcessGauges:
+    """The gauges of a worker process."""
+
+    def __init__(self, tally: Tally, process: ProcessContext) -> None:
+        self._tally = tally
+        self._process = process
+        self._slots = sum(plan.slots for plan in process.plans)
+        self._lock = threading.Lock()
+        self._seen: set[tuple[str, str]] = set()
+
+    def set(self) -> None:
+        """Write the current values. Safe from any thread."""
+        with self._lock:
+            self._set()
+
+    def _set(self) -> None:
+        tally, pid, state = self._tally, self._tally.pid, self._process.shared_state
+        running = Counter(map(_class_and_queue, _units(self._process.runs)))
+        self._seen |= running.keys()
+        for worker, queue in self._seen:
+            labels = (*labels_of(worker, queue, tally.shard), pid)
+            tally.set_gauge("sidekiq_running_jobs", running[worker, queue], *labels)
+        tally.set_gauge("sidekiq_concurrency", self._slots, pid)
+        tally.set_gauge("application_worker_processes", 1)
+        tally.set_gauge("application_worker_resident_bytes", resident_bytes(os.getpid()), pid)
+        own, now = (tally.shard, pid), time.monotonic()
+        tally.set_gauge("application_worker_redis_round_trip_seconds", self._process.absent.round_trip_s, *own)
+        for name, at in (("fetch", state.fetched_at), ("heartbeat", state.heartbeat_at)):
+            if at:
+                tally.set_gauge(f"application_worker_{name}_age_seconds", now - at, *own)
+
+
+def _units(runs: RunningJobs) -> list[UnitOfWork]:
+    return [unit for unit, _ in runs.running().values()]
+
+
+def _class_and_queue(unit: UnitOfWork) -> tuple[str, str]:
+    known = unit.payload_without_args
+    if known is None:
+        known = loads_object(unit.data) if len(unit.data) < LARGE_PAYLOAD else {}
+    worker = registry.find(str(known.get("class", "")))
+    return (UNKNOWN if worker is None else worker.declaration().wire_name), unit.queue
