@@ -1,7 +1,7 @@
 """Define what a feature says about a shard, or about its host, for Prometheus."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from framework.settings.base import SettingsBase
 from framework.text import decode_escaped
@@ -54,5 +54,5 @@ def age(now: float, since: Any) -> float:
 
 def rows(reply: Any, width: int) -> Iterable[list[Any]]:
     """Return the rows of a flat reply."""
-    found = list(reply) if isinstance(reply, list) else []
+    found: list[Any] = list(cast("list[Any]", reply)) if isinstance(reply, list) else []
     return [found[at : at + width] for at in range(0, len(found) - width + 1, width)]

@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,10 @@ RUNS_FIELD = "aw_runs"
 
 CLOCK_FIELD = "aw_clock_s"
 """The field of the record with the seconds by which the clock of the process is ahead of Redis's."""
+
+BUSY_FIELD = "aw_busy"
+"""The field of the record with the running jobs by queue, as JSON."""
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -226,16 +231,18 @@ class ProcessRecord:
         )
 
     def _fields(self) -> Mapping[str, Any]:
+        running = [unit for unit, _ in self.runs.running().values()]
         return {
             "info": json.dumps(self._info()),
             "concurrency": self.slots,
-            "busy": len(self.runs.running()),
+            "busy": len(running),
             "beat": time.time(),
             "rtt_us": self.rtt_us,
             "quiet": "true" if self.process.quiet else "false",
             "rss": resident_bytes(os.getpid()) // 1024,
             RUNS_FIELD: json.dumps(self.runs.runs_by_queue()),
             CLOCK_FIELD: round(self.clock_s, 3),
+            BUSY_FIELD: json.dumps(Counter(unit.queue for unit in running)),
         }
 
     def _info(self) -> dict[str, Any]:

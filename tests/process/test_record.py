@@ -116,6 +116,7 @@ def test_record_has_the_ended_runs_of_each_queue(redis, runs, record):
             counts.count_run(queue)
     record.heartbeat()
     assert json.loads(redis.hget(IDENTITY, "aw_runs")) == {"mail": 3, "slow": 1}
+    assert json.loads(redis.hget(IDENTITY, "aw_busy")) == {}
     assert runs.totals().processed == 4
 
 

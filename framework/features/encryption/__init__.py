@@ -1,6 +1,6 @@
 """Define the record of encryption."""
 
-from framework.feature import Feature, Late, LateCommand
+from framework.feature import Feature, Figures, Late, LateCommand
 
 ENCRYPTION = Feature(
     name="encryption",
@@ -8,6 +8,7 @@ ENCRYPTION = Feature(
     protection=Late("framework.features.encryption.protection:configured_protection"),
     worker=Late("framework.features.encryption.worker:worker_part"),
     problems=Late("framework.features.encryption.protection:key_problems"),
+    figures=Figures(reader=Late("framework.features.encryption.figures:PayloadStoreFigures")),
     commands=(
         LateCommand(
             "encryption",

@@ -27,7 +27,7 @@ from framework.wire.protected import OFFLOADED
 _UNNAMED = "unnamed"
 """The part before the slash of the names of notes: an empty file for each blob that no job names."""
 
-_LAST_SWEEP = "last-sweep"
+LAST_SWEEP = "last-sweep"
 _RUNNING = "running"
 _ABANDONED_S = 3_600.0
 """Seconds after which a sweep that has not ended counts as abandoned: its process has died, or a shard did not answer."""
@@ -67,18 +67,18 @@ class PayloadSweeper:
         A sweep without ``end_claim`` is repeated after an hour. If it still runs then, both delete the same blobs, and no others.
         """
         now = process_clock.now()
-        if (last := self._store.get(_LAST_SWEEP)) is not None:
+        if (last := self._store.get(LAST_SWEEP)) is not None:
             at, _, state = last.decode(errors="replace").partition(" ")
             wait_s = min(period_s, _ABANDONED_S) if state.strip() == _RUNNING else period_s
             if now - stored_number(at) < wait_s:
                 return False
         self._claimed_at = now
-        self._store.put(_LAST_SWEEP, f"{now:.3f} {_RUNNING}\n".encode())
+        self._store.put(LAST_SWEEP, f"{now:.3f} {_RUNNING}\n".encode())
         return True
 
     def end_claim(self) -> None:
         """Note that the claimed sweep has ended. Raises OSError."""
-        self._store.put(_LAST_SWEEP, f"{self._claimed_at:.3f}\n".encode())
+        self._store.put(LAST_SWEEP, f"{self._claimed_at:.3f}\n".encode())
 
     def sweep(self, on_progress: OnProgress = lambda _key, _jobs: None, *, dry_run: bool = False) -> SweepResult:
         """Note and delete blobs. With ``dry_run`` only count what a sweep would do now.

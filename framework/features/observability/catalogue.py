@@ -346,6 +346,12 @@ FLEET: tuple[Metric, ...] = (
     _fleet(
         "application_worker_heartbeat_age_max_seconds", "gauge", (), "Age of the oldest heartbeat of a running process."
     ),
+    _fleet(
+        "application_worker_clock_skew_max_seconds",
+        "gauge",
+        (),
+        "Largest difference between the clock of a process and that of Redis.",
+    ),
     _fleet("application_worker_fleet_resident_bytes", "gauge", (), "Resident memory of all processes."),
     _fleet(
         "application_worker_orphaned_size",
@@ -386,6 +392,14 @@ FLEET: tuple[Metric, ...] = (
         "fleet",
     ),
     Metric("application_worker_kept_pushes_oldest_age_seconds", "gauge", (), "Age of the oldest such push.", "fleet"),
+    Metric("application_worker_payload_store_up", "gauge", (), "1 if the payload store answers this host.", "fleet"),
+    Metric(
+        "application_worker_payload_store_sweep_age_seconds",
+        "gauge",
+        (),
+        "Time since the begin of its last sweep.",
+        "fleet",
+    ),
     *(
         _fleet(f"sidekiq_concurrency_limit_{name}", "gauge", ("worker", "feature_category"), text, "GitLab")
         for name, text in (

@@ -48,6 +48,8 @@ class ProcessLoad(NamedTuple):
     slots: int
     runs: Mapping[str, int]
     """Ended runs since its start, by queue."""
+    running: Mapping[str, int]
+    """Running jobs by queue. Sidekiq's processes do not say."""
 
 
 class ClassRuns(NamedTuple):
@@ -97,7 +99,7 @@ class FleetReader:
         now = server_time(client)
         rtt_s = time.monotonic() - began
         minutes = [time.gmtime(now - 60 * back) for back in range(_MINUTES)]
-        names = [key for version in (7, 8) for at in minutes for key, ttl_s in keys.metrics(version, at)[:1]]
+        names = [keys.metrics(version, at)[0][0] for version in (7, 8) for at in minutes]
         arguments = [reader.argument() for has_part, reader in self._readers if has_part]
         replies = [READ_FLEET(client, names, [0, _QUEUES_AT_ONCE, _MOST_PROCESSES, *arguments])]
         while replies[-1][1] != b"0" and len(replies) < _MOST_CALLS:
@@ -178,8 +180,8 @@ def _add_sets(found: FleetReading, sets: Sequence[Any], stats: Sequence[Any]) ->
 
 def _add_processes(found: FleetReading, reply: Any) -> None:
     busy = slots = running = quiet = orphaned = resident_kb = 0
-    oldest_beat_s = 0.0
-    for raw, beat, leased, jobs, *record in rows(reply, 10):
+    oldest_beat_s = skew_s = 0.0
+    for raw, beat, leased, jobs, *record in rows(reply, 11):
         identity = decode_escaped(raw)
         # Sidekiq's processes have neither a heartbeat here nor a lease. A record outlives its process by up to a minute.
         if not (leased or (not beat and record[0])):
@@ -187,11 +189,12 @@ def _add_processes(found: FleetReading, reply: Any) -> None:
             continue
         if number(beat) > 0:
             oldest_beat_s = max(oldest_beat_s, age(found.now, beat))
-        load = ProcessLoad(int(number(record[0])), int(number(record[1])), _runs_of(record[3]))
+        load = ProcessLoad(int(number(record[0])), int(number(record[1])), _by_queue(record[3]), _by_queue(record[5]))
         found.processes[identity] = load
         running += 1
         busy, slots, quiet = busy + load.busy, slots + load.slots, quiet + (record[2] == b"true")
         resident_kb += int(number(record[4]))
+        skew_s = max(skew_s, abs(number(record[6])))
     found.add("sidekiq_processes_size", running)
     found.add("sidekiq_workers_size", busy)
     found.add("application_worker_slots", slots)
@@ -199,10 +202,11 @@ def _add_processes(found: FleetReading, reply: Any) -> None:
     found.add("application_worker_quiet_processes", quiet)
     found.add("application_worker_heartbeat_age_max_seconds", oldest_beat_s)
     found.add("application_worker_orphaned_size", orphaned)
+    found.add("application_worker_clock_skew_max_seconds", skew_s)
     found.add("application_worker_fleet_resident_bytes", resident_kb * 1_024)
 
 
-def _runs_of(stored: Any) -> dict[str, int]:
+def _by_queue(stored: Any) -> dict[str, int]:
     fields = loads_object(stored if isinstance(stored, bytes) else b"")
     return {queue: int(count) for queue, count in fields.items() if type(count) is int and count >= 0}
 

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -84,58 +86,97 @@ class ShardAnswer(NamedTuple):
     error: ShardUnavailableError | None = None
 
 
-class ShardWatch:
-    """Read one shard, in a thread of its own for each read. A read that hangs is waited for, and no second one begins."""
+class Watch(ABC):
+    """Read something in a thread of its own. A read that hangs is waited for, and no second one begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._ended: threading.Event | None = None
+        self._answer = ShardAnswer((), {})
+
+    @abstractmethod
+    def read(self) -> ShardAnswer:
+        """Return the answer, also that about an error."""
+
+    @abstractmethod
+    def late(self) -> ShardAnswer:
+        """Return the answer while the read goes on."""
+
+    def begin(self) -> None:
+        """Begin to read, unless a read has not ended yet."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = threading.Event()
+                SupervisedThread(f"figures {self.name}", self._run, self._ended).start()
+
+    def answer_by(self, moment: float) -> ShardAnswer:
+        """Return the answer of the read, at ``moment`` (monotonic seconds) at the latest."""
+        ended = self._ended
+        if ended is None or ended.wait(max(0.0, moment - time.monotonic())):
+            return self._answer
+        return self.late()
+
+    def _run(self, ended: threading.Event) -> None:
+        answer = self.late()
+        try:
+            answer = self.read()
+        finally:
+            self._answer = answer
+            with self._lock:
+                self._ended = None
+            ended.set()
+
+
+class HostWatch(Watch):
+    """Read the figures of this host: files, and the payload store, which may be far away."""
+
+    def __init__(self, reader: FleetReader) -> None:
+        super().__init__("of the host")
+        self._reader = reader
+
+    def read(self) -> ShardAnswer:
+        return ShardAnswer(list(self._reader.of_host()), {})
+
+    def late(self) -> ShardAnswer:
+        return ShardAnswer((), {})
+
+
+class ShardWatch(Watch):
+    """Read one shard."""
 
     def __init__(self, shard: Shard, reader: FleetReader, classes: RoutedClasses, settings: FleetSettings) -> None:
-        self.shard = shard
+        super().__init__(shard.name)
+        self._shard = shard
         self._client = shard.open_client("figures", read_timeout_s=READ_TIMEOUT_S)
         self._reader = reader
         self._classes = classes
         self._groups = settings.queue_groups
         self._load = ShardLoad()
-        self._lock = threading.Lock()
-        self._ended: threading.Event | None = None
-        self._answer = self._away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
-    def begin(self) -> None:
-        """Begin to read the shard, unless a read has not ended yet."""
-        with self._lock:
-            if self._ended is None:
-                self._ended = threading.Event()
-                SupervisedThread(f"figures {self.shard.name}", self._run, self._ended).start()
+    def read(self) -> ShardAnswer:
+        try:
+            return self._answer_of(self._reader.read(self.name, self._client))
+        except (RedisError, OSError, FrameworkError) as error:
+            self._log_limit.warning(
+                self.name,
+                "the shard does not answer: its figures are missing and application_worker_up is 0. Check its Redis and the network.",
+                "exporter.shard_away",
+                shard=self.name,
+                error=error,
+            )
+            return self._away(error)
 
-    def answer_by(self, moment: float) -> ShardAnswer:
-        """Return the answer of the read, or that of a shard that is away, at ``moment`` (monotonic seconds) at the latest."""
-        ended = self._ended
-        if ended is None or ended.wait(max(0.0, moment - time.monotonic())):
-            return self._answer
+    def late(self) -> ShardAnswer:
         return self._away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))
 
     def _away(self, error: RedisError | OSError | FrameworkError) -> ShardAnswer:
         found = error if isinstance(error, RedisError | OSError | ShardUnavailableError) else RedisError(str(error))
-        return ShardAnswer(list(_away_figures(self.shard.name)), {}, self.shard.unavailable(found))
+        return ShardAnswer(list(_away_figures(self.name)), {}, self._shard.unavailable(found))
 
     def close(self) -> None:
         self._client.close()
-
-    def _run(self, ended: threading.Event) -> None:
-        try:
-            self._answer = self._answer_of(self._reader.read(self.shard.name, self._client))
-        except (RedisError, OSError, FrameworkError) as error:
-            self._answer = self._away(error)
-            self._log_limit.warning(
-                self.shard.name,
-                "the shard does not answer: its figures are missing and application_worker_up is 0. Check its Redis and the network.",
-                "exporter.shard_away",
-                shard=self.shard.name,
-                error=error,
-            )
-        finally:
-            with self._lock:
-                self._ended = None
-            ended.set()
 
     def _answer_of(self, reading: FleetReading) -> ShardAnswer:
         up = Figure("application_worker_up", {"shard": reading.shard}, 1)
@@ -148,7 +189,9 @@ class ShardWatch:
 
     def _slots(self, reading: FleetReading) -> Mapping[str, int]:
         runs = {identity: load.runs for identity, load in reading.processes.items()}
-        busy = sum(load.busy for load in reading.processes.values())
+        busy = Counter[str]()
+        for load in reading.processes.values():
+            busy.update(load.running)
         sample = LoadSample(reading.now, reading.sizes, reading.paused, runs, busy, self._classes.seconds(reading))
         loads: dict[str, QueueLoad] = self._load.note(sample)
         # A queue without any job yet has its series too: an autoscaler asks for it.
@@ -174,15 +217,14 @@ class Fleet:
         *,
         of_host: bool = True,
     ) -> None:
-        self._reader = reader
-        self._of_host = of_host
+        self._host = HostWatch(reader) if of_host else None
         self._watches = [
             ShardWatch(shard, reader, classes.get(shard.name, RoutedClasses(())), settings) for shard in shards
         ]
         self._lock = threading.Lock()
         self._read_at = -_FRESH_S
         self._answers: Mapping[str, ShardAnswer] = {}
-        self._host: Sequence[Figure] = ()
+        self._of_host: Sequence[Figure] = ()
 
     def close(self) -> None:
         """Close the connections."""
@@ -192,16 +234,18 @@ class Fleet:
     def figures(self) -> list[Figure]:
         """Return the figures of the shards and of the host: within a second, whatever the shards do."""
         found = [one for answer in self.answers().values() for one in answer.figures]
-        return [*found, *self._host]
+        return [*found, *self._of_host]
 
     def answers(self) -> Mapping[str, ShardAnswer]:
         """Return the answer of each shard, by name."""
         with self._lock:
             if time.monotonic() - self._read_at >= _FRESH_S:
-                for watch in self._watches:
+                watches = [*self._watches, *([self._host] if self._host else [])]
+                for watch in watches:
                     watch.begin()
                 moment = time.monotonic() + ANSWER_WITHIN_S
-                self._host = list(self._reader.of_host()) if self._of_host else []
-                self._answers = {watch.shard.name: watch.answer_by(moment) for watch in self._watches}
+                answers = {watch.name: watch.answer_by(moment) for watch in watches}
+                self._of_host = answers.pop(self._host.name).figures if self._host else ()
+                self._answers = answers
                 self._read_at = time.monotonic()
             return self._answers

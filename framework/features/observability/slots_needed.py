@@ -52,8 +52,8 @@ class LoadSample(NamedTuple):
     paused: frozenset[str]
     runs: Mapping[str, Mapping[str, int]]
     """Ended runs by queue, since the start of each process, by its identity."""
-    busy: int
-    """Slots with a running job."""
+    busy: Mapping[str, int]
+    """Running jobs by queue."""
     seconds: Mapping[str, float]
     """The mean duration of the runs of the queues whose classes are known."""
 
@@ -108,7 +108,7 @@ class ShardLoad:
     def note(self, sample: LoadSample) -> dict[str, QueueLoad]:
         """Take a reading, and return the load of each queue since the earlier ones."""
         self._count(sample)
-        now = _Sums(sample.at, dict(self._runs), dict(sample.sizes), sample.busy)
+        now = _Sums(sample.at, dict(self._runs), dict(sample.sizes), dict(sample.busy))
         while self._samples and sample.at - self._samples[0].at > _LONGEST_S:
             self._samples.popleft()
         # One sample older than the window stays.
@@ -116,8 +116,10 @@ class ShardLoad:
             self._samples.popleft()
         before = self._samples[0] if self._samples and sample.at - self._samples[0].at >= _SHORTEST_S else None
         self._samples.append(now)
-        busy = sum(one.busy for one in self._samples) / len(self._samples)
-        return _loads(sample, before, now, busy)
+        busy = Counter[str]()
+        for one in self._samples:
+            busy.update(one.busy)
+        return _loads(sample, before, now, {name: count / len(self._samples) for name, count in busy.items()})
 
     def _count(self, sample: LoadSample) -> None:
         for identity, runs in sample.runs.items():
@@ -135,11 +137,11 @@ class _Sums(NamedTuple):
     at: float
     runs: Mapping[str, int]
     sizes: Mapping[str, int]
-    busy: int
+    busy: Mapping[str, int]
 
 
-def _loads(sample: LoadSample, before: _Sums | None, now: _Sums, busy: float) -> dict[str, QueueLoad]:
-    queues = sorted({*now.sizes, *now.runs})
+def _loads(sample: LoadSample, before: _Sums | None, now: _Sums, busy: Mapping[str, float]) -> dict[str, QueueLoad]:
+    queues = sorted({*now.sizes, *now.runs, *busy})
     span_s = 0.0 if before is None else now.at - before.at
     ended = dict.fromkeys(queues, 0.0)
     arrivals = dict(ended)
@@ -148,28 +150,25 @@ def _loads(sample: LoadSample, before: _Sums | None, now: _Sums, busy: float) ->
             ended[name] = (now.runs.get(name, 0) - before.runs.get(name, 0)) / span_s
             growth = (now.sizes.get(name, 0) - before.sizes.get(name, 0)) / span_s
             arrivals[name] = max(0.0, ended[name] + growth)
-    seconds = _seconds(sample, queues, ended, busy)
-    explained = {name: ended[name] * seconds[name] for name in queues}
-    unfinished = busy - sum(explained.values())
-    if busy <= _UNFINISHED * sum(explained.values()) + 1:
-        unfinished = 0.0
-    shares = explained if any(explained.values()) else {name: float(now.sizes.get(name, 0) > 0) for name in queues}
-    whole = sum(shares.values())
     found: dict[str, QueueLoad] = {}
     for name in queues:
+        running = busy.get(name, 0.0)
+        seconds = sample.seconds.get(name) or (
+            running / ended[name] if running and ended[name] else _mean(sample.seconds)
+        )
         # Runs that have not ended yet need their slots too.
-        more = unfinished * shares[name] / whole / seconds[name] if whole else 0.0
-        waiting = 0 if name in sample.paused else now.sizes.get(name, 0)
-        found[name] = QueueLoad(0.0 if name in sample.paused else arrivals[name] + more, seconds[name], waiting)
+        explained = ended[name] * seconds
+        unfinished = running - explained if running > _UNFINISHED * explained + 1 or not explained else 0.0
+        paused = name in sample.paused
+        arriving = 0.0 if paused else arrivals[name] + unfinished / seconds
+        found[name] = QueueLoad(arriving, seconds, 0 if paused else now.sizes.get(name, 0))
     return found
 
 
-def _seconds(sample: LoadSample, queues: Sequence[str], ended: Mapping[str, float], busy: float) -> dict[str, float]:
-    """Return the duration of a run of each queue; of one without known classes, that of all queues together."""
-    rate = sum(ended.values())
-    known = [seconds for seconds in sample.seconds.values() if seconds > 0]
-    mean = busy / rate if rate and busy else sum(known) / len(known) if known else _UNKNOWN_S
-    return {name: sample.seconds.get(name) or mean for name in queues}
+def _mean(seconds: Mapping[str, float]) -> float:
+    """Return the duration of a run of a queue of which none is known: that of the others."""
+    known = [one for one in seconds.values() if one > 0]
+    return sum(known) / len(known) if known else _UNKNOWN_S
 
 
 def group_slots(

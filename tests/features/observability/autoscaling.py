@@ -120,7 +120,7 @@ class _Simulation:
     def scale(self) -> None:
         load, runs = self.load, {"p": {"q": self.runs_shown}}
         mean = {"q": self.seconds / self.began} if self.began else {}
-        sample = LoadSample(self.now, {"q": len(self.waiting)}, frozenset(), runs, self.busy_shown, mean)
+        sample = LoadSample(self.now, {"q": len(self.waiting)}, frozenset(), runs, {"q": self.busy_shown}, mean)
         wanted = group_slots(self.shard.note(sample), {"q": load.urgency}, {"g": ("q",)}, {})["g"]
         coming = sum(count for _, count in self.starting)
         if wanted > self.slots + coming:

@@ -61,6 +61,7 @@ def populate(redis):
         redis.sadd(keys.PROCESSES, identity)
         redis.zadd(keys.REGISTRY, {identity: beat})
         record = {"busy": 3, "concurrency": 10, "quiet": "true", "rss": 1_000, "aw_runs": json.dumps({"default": 7})}
+        record |= {"aw_busy": json.dumps({"default": 3}), "aw_clock_s": -1.5}
         redis.hset(identity, mapping=record)
         redis.hset(keys.process(identity), mapping={"slots": 10, "capsule:slow": 2})
         redis.lpush(keys.working(identity), "x")
@@ -113,6 +114,7 @@ def test_figures_of_a_populated_shard(figures, redis):
         ("application_worker_slots",): 15,
         ("application_worker_quiet_processes",): 1,
         ("application_worker_orphaned_size",): 3,
+        ("application_worker_clock_skew_max_seconds",): 1.5,
         ("application_worker_scheduler_lag_seconds", "retry"): 0,
         ("sidekiq_concurrency_limit_current_concurrent_jobs", "", REPORT): 1,
         ("sidekiq_concurrency_limit_queue_jobs", "", REPORT): 2,
@@ -151,7 +153,7 @@ def test_load_of_a_shard_is_read_for_the_needed_slots(reader, redis):
     populate(redis)
     found = reader.read("main", redis)
     assert (found.sizes["default"], found.paused, found.limits) == (4, {"reports"}, {REPORT: 1})
-    assert found.processes[OURS] == (3, 10, {"default": 7})
+    assert found.processes[OURS] == (3, 10, {"default": 7}, {"default": 3})
     assert found.classes == {"NoopWorker": (4, 8.0)}
 
 
@@ -284,3 +286,25 @@ def test_promtool_accepts_the_text_of_all_figures(reader, redis):
 )
 def test_series_of_a_counter_are_read(text, read):
     assert read_series(text) == read
+
+
+def test_payload_store_says_whether_it_answers_and_its_last_sweep(tmp_path):
+    settings = Settings(
+        config_dir=tmp_path,
+        root=tmp_path,
+        var_dir=tmp_path,
+        shards={"main": {"url": "embedded"}},
+        payload_offload={"url": f"file://{tmp_path}/store"},
+    )
+    (tmp_path / "store").mkdir(mode=0o700)
+
+    def read():
+        found = {one.name: one.value for one in FleetReader(settings).of_host()}
+        return {name: value for name, value in found.items() if "payload_store" in name}
+
+    assert read() == {"application_worker_payload_store_up": 1}
+    (tmp_path / "store" / "last-sweep").write_text(f"{time.time() - 100:.3f}\n")
+    assert read()["application_worker_payload_store_sweep_age_seconds"] == pytest.approx(100, abs=30)
+    (tmp_path / "store" / "last-sweep").unlink()
+    (tmp_path / "store" / "last-sweep").mkdir()
+    assert read() == {"application_worker_payload_store_up": 0}

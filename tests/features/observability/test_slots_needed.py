@@ -1,12 +1,15 @@
 """Test the signal for autoscalers: what one reading says, and simulated loads whose slots follow it."""
 
 import math
+import signal
 
 import pytest
 
+from framework.all_settings import Settings
 from framework.features.observability import slots_needed
-from framework.features.observability.fleet import ClassRuns, FleetReading
-from framework.features.observability.shard_watch import RoutedClass, RoutedClasses
+from framework.features.observability.fleet import ClassRuns, FleetReader, FleetReading
+from framework.features.observability.settings import FleetSettings
+from framework.features.observability.shard_watch import RoutedClass, RoutedClasses, ShardWatch
 from framework.features.observability.slots_needed import (
     TARGETS,
     LoadSample,
@@ -15,11 +18,13 @@ from framework.features.observability.slots_needed import (
     group_slots,
     slots_for,
 )
+from framework.shard.shards import open_shards
 from tests.features.observability.autoscaling import Load, ramp, simulate, step
+from tests.harness import enqueue, until
 
 
 def sample(at, size, runs=0, busy=0, seconds=1.0, paused=(), queue="q", identity="p"):
-    return LoadSample(at, {queue: size}, frozenset(paused), {identity: {queue: runs}}, busy, {queue: seconds})
+    return LoadSample(at, {queue: size}, frozenset(paused), {identity: {queue: runs}}, {queue: busy}, {queue: seconds})
 
 
 def needed(*samples, urgency="high", limits=None):
@@ -66,12 +71,13 @@ def test_runs_of_a_new_process_count_and_of_a_first_reading_do_not():
 
 
 def test_process_whose_record_was_away_counts_once():
-    away = LoadSample(30, {"q": 0}, frozenset(), {}, 0, {"q": 1.0})
+    away = LoadSample(30, {"q": 0}, frozenset(), {}, {}, {"q": 1.0})
     assert needed(sample(0, 0, 5_000), away, sample(60, 0, 5_600), urgency="low") == 11
 
 
 def test_running_jobs_that_have_not_ended_need_their_slots():
-    assert needed(*(sample(at, 1, busy=20) for at in (0, 20, 40)), urgency="low") >= 20
+    """The autoscaler asks for no fewer slots than jobs run, although none waits and no run has ended."""
+    assert needed(sample(0, 0, busy=20), urgency="low") == 21
 
 
 def test_paused_queue_needs_no_slots():
@@ -139,3 +145,34 @@ def test_simulation_notices_a_signal_without_the_waiting_jobs(monkeypatch):
     """The judge of the simulations: without the drain, a step leaves a backlog behind."""
     monkeypatch.setattr(slots_needed, "_PART", 1e9)
     assert simulate(STEPS[1]).in_time < TARGETS["high"].share
+
+
+def test_scaling_down_ends_no_running_job(site, redis, proofs, release):
+    """Two processes with a job each: the signal counts running jobs, and a process that must go ends its job first."""
+    fleet = open_shard_watch(site)
+    for name in ("one", "two"):
+        enqueue(redis, "LongWorker", args=[name], jid=name)
+    workers = {}
+    for _ in range(2):
+        process = site.hurried_worker("-q", "default", "-c", "1", "-t", "60").ready()
+        workers[process.pid] = process
+    begun = {name: int(proofs(f"begun:{name}")[0]) for name in ("one", "two")}
+    until(lambda: fleet.read().slots["default"] >= 2, "the running jobs in the records of their processes")
+    leaving = workers[begun["one"]]
+    leaving.send(signal.SIGTERM)
+    leaving.line(event_name="process.stopping")
+    release("one")
+    assert leaving.wait() == 0
+    assert leaving.line(event_name="process.stopped")["returned"] == 0
+    release("two")
+    assert [proofs(f"ended:{name}") for name in ("one", "two")] == [[str(begun[name])] for name in ("one", "two")]
+    assert redis.llen("proof:begun:one") == redis.llen("proof:begun:two") == 1
+    fleet.close()
+
+
+def open_shard_watch(site):
+    settings = Settings(
+        config_dir=site.folder, root=site.folder, var_dir=site.folder, shards={"main": {"url": site.proofs_url}}
+    )
+    shard = open_shards(settings, role="exporter")["main"]
+    return ShardWatch(shard, FleetReader(settings), RoutedClasses(()), FleetSettings())
