@@ -16,6 +16,7 @@ from framework.features.iteration.settings import IterationSettings
 from framework.features.observability.settings import ObservabilitySettings
 from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.features.tasks.settings import TaskSettings
+from framework.features.tracing.settings import TracingSettings
 from framework.settings.load import load_as
 from framework.settings.model import CoreSettings
 from framework.wire.context_fields import allow_keys
@@ -32,6 +33,7 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride] - see Hea
     ObservabilitySettings,
     ReliablePushSettings,
     TaskSettings,
+    TracingSettings,
     CoreSettings,
 ):
     """Everything configurable. Made by ``load``; a function takes the base or the section that it reads, never the whole."""

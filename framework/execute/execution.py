@@ -28,9 +28,12 @@ from framework.execute.perform import (
     CursorStore,
     DetachedRuns,
     JobCaller,
+    RunSpan,
+    RunSpans,
     admitted,
     exit_with_outcome,
     new_instance,
+    span_failed,
 )
 from framework.execute.policy_decision import GroupAdmission, PolicyDecision
 from framework.execute.recording import JobRecorder, RunRecord, is_recorded_job
@@ -87,6 +90,7 @@ class Execution(MemoryReservation, RunOfJob):
         "outcome",
         "payload",
         "record",
+        "spans",
         "start_noted",
         "started",
         "started_cpu",
@@ -118,6 +122,8 @@ class Execution(MemoryReservation, RunOfJob):
         """Ends the middlewares around the coroutine."""
         self.usage: Usage | None = None
         """What the job has used, from the end of its run on; ``None`` if nothing was counted."""
+        self.spans: Sequence[RunSpan] = ()
+        """The run in traces; empty without a library for traces."""
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         """The coroutine of an ``async def perform``, with which the run continues on the event loop."""
         self.admitted = False
@@ -146,8 +152,8 @@ class Executor:
     """Run units. All threads of a process share one executor.
 
     ``threads`` fetch during code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
-    ``around``, ``cursors`` and ``detached`` are what features do in the runs; without ``detached`` all jobs run here. ``capsule``
-    names the capsule of the middlewares, "" for none.
+    ``around``, ``spans``, ``cursors`` and ``detached`` are what features do in the runs; without ``detached`` all jobs run here.
+    ``capsule`` names the capsule of the middlewares, "" for none.
     """
 
     def __init__(
@@ -166,6 +172,7 @@ class Executor:
         together: GroupAdmission | None = None,
         recorder: JobRecorder | None = None,
         around: Sequence[AroundRun] = (),
+        spans: Sequence[RunSpans] = (),
         cursors: CursorStore | None = None,
         detached: DetachedRuns | None = None,
         capsule: str = "",
@@ -181,6 +188,7 @@ class Executor:
         self._cancelled = running_jobs.cancelled
         self.timeouts = Timeouts()
         self._caller = JobCaller(strictness, self.timeouts, around)
+        self._spans = spans
         self.detached = detached
         self._capsule = capsule
         self._resource_fields = resource_fields()
@@ -222,15 +230,12 @@ class Executor:
         run.worker = registry.find(payload["class"])
         run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         try:
-            if run.worker is not None:
-                # As ``declaration()``, without its call: a registered class is not abstract.
-                run.declaration = run.worker._aw_declaration
+            # As ``declaration()``, without its call: a registered class is not abstract.
+            run.declaration = None if run.worker is None else run.worker._aw_declaration
             if not payload.keys().isdisjoint(self._resource_fields) and (
                 prepared is None or prepared.admission is None
             ):
-                ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
-                name = payload["class"] if run.declaration is None else run.declaration.wire_name
-                unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
+                _note_resources(run, payload)
             context.enter_job(payload)
             # Before the policies: a job that does not run takes no slot. Almost all payloads have none of these fields.
             rare = run.declaration is None or "version" in payload or EXPIRES_IN in payload or self._cancelled
@@ -239,6 +244,9 @@ class Executor:
                 return run
             if run.declaration is None or self._is_admitted(run, run.declaration):
                 run.admitted = True
+                # Before the start line, which has the ids of the span.
+                if self._spans:
+                    self._begin_spans(run, payload)
                 run.started_log = self._log.start(payload, unit, run.declaration) if self._log.has_job_lines else None
                 self._perform(run, payload)
         except BaseException as error:  # noqa: BLE001 - the job's code may raise anything; the process must not
@@ -321,6 +329,17 @@ class Executor:
         if not asked_before:
             run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         return True
+
+    def _begin_spans(self, run: Execution, payload: Payload) -> None:
+        """Begin the spans of a run. One that fails is left out: it must not decide about the job."""
+        if run.declaration is None:
+            return
+        run.spans = begun = list[RunSpan]()
+        for one in self._spans:
+            try:
+                begun.append(one.begin(payload, run.unit, run.declaration))
+            except Exception as error:  # noqa: BLE001 - a library for traces, or its exporter, may raise anything
+                span_failed(error)
 
     def _perform(self, run: Execution, payload: Payload) -> None:
         declaration = run.declaration
@@ -454,9 +473,26 @@ class Executor:
             run.outcome = outcome_of_order(run.outcome.jid, stop)
         if run.unit.resources is not None and run.outcome is SUCCEEDED:
             note_answer(run.unit.resources, instance)
+        # An async suspect without an outcome awaits its turn.
+        if run.spans and run.outcome is not None:
+            _end_spans(run.spans, run.outcome)
         if not self._measures_cpu and run.outcome is SUCCEEDED:
             # Nobody reads it.
             return
         # No clock measures the processor time of one async job.
         if run.coroutine is None:
             run.cpu_s = self._thread_time() - run.started_cpu
+
+
+def _note_resources(run: Execution, payload: Payload) -> None:
+    ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
+    name = payload["class"] if run.declaration is None else run.declaration.wire_name
+    run.unit.resources = resources_of(payload, run.unit.data, run.unit.queue, ttl_s, name)
+
+
+def _end_spans(spans: Sequence[RunSpan], outcome: RunOutcome) -> None:
+    for one in reversed(spans):
+        try:
+            one.end(outcome)
+        except Exception as error:  # noqa: BLE001 - as at the begin
+            span_failed(error)

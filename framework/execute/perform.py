@@ -39,6 +39,26 @@ class AroundRun(ABC):
         """Make the call, or return a coroutine that awaits the one of the call. Raises what the job raises."""
 
 
+class RunSpan(ABC):
+    """One run of a job in a trace."""
+
+    @abstractmethod
+    def end(self, outcome: RunOutcome) -> None:
+        """End it, in the context in which it began."""
+
+
+class RunSpans(ABC):
+    """Makes the runs of a process parts of traces. Safe from any thread."""
+
+    @abstractmethod
+    def begin(self, payload: Payload, unit: UnitOfWork, declaration: Declaration) -> RunSpan:
+        """Begin the span of a run that is admitted, in the context of the job, before its start line and its middlewares.
+
+        It writes the trace of the run to the trace fields of the decoded payload: log lines and the jobs that the run pushes read
+        them there. The stored payload stays as it is.
+        """
+
+
 class CursorStore(ABC):
     """Stores how far the iterable jobs of one capsule are. Safe from any thread."""
 
@@ -214,3 +234,13 @@ def exit_forked_child(error: BaseException | None) -> NoReturn:
 def exit_with_outcome(outcome: RunOutcome | None) -> NoReturn:
     """Exit as the run of a job has ended. Nothing is settled."""
     exit_forked_child(outcome.error if isinstance(outcome, Failed) else None)
+
+
+_span_errors = logs.LogRateLimit(60.0)
+
+
+def span_failed(error: Exception) -> None:
+    """Log, at a limited rate, that a run could not be made part of a trace."""
+    _span_errors.error(
+        "span", "a run is missing in a trace; the job goes on. Look at the error", "trace.failed", error=error
+    )

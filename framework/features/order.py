@@ -26,6 +26,7 @@ from framework.features.reliable_push import RELIABLE_PUSH
 from framework.features.results import RESULTS
 from framework.features.status import STATUS
 from framework.features.tasks import TASKS
+from framework.features.tracing import TRACING
 from framework.features.workflows import WORKFLOWS
 
 FEATURES: tuple[Feature, ...] = (
@@ -53,6 +54,8 @@ FEATURES: tuple[Feature, ...] = (
     TASKS,
     FAIRNESS,
     PROFILING,
+    # After what adds payload fields of its own: those of a trace are the last.
+    TRACING,
     ISOLATION,
     ITERATION,
     STATUS,

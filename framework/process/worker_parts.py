@@ -10,7 +10,7 @@ from framework.execute.admission import AdmissionChain, AdmissionPolicy, Admissi
 from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
 from framework.execute.job_log import JobLog
-from framework.execute.perform import AroundRun, CursorStore, DetachedRuns
+from framework.execute.perform import AroundRun, CursorStore, DetachedRuns, RunSpans
 from framework.execute.stats import RunningJobs
 from framework.feature import Feature, Late, features, own_features
 from framework.finish.outcome import Deferred, Discarded, NotAdmitted
@@ -151,6 +151,8 @@ class WorkerPart(NamedTuple):
     """The queues of the shard whose jobs may wait in sub-queues."""
     around: Sequence[AroundRun] = ()
     """What it does around the runs of some jobs."""
+    spans: Sequence[RunSpans] = ()
+    """Makes all runs parts of traces."""
     cursors: Callable[[str], CursorStore] | None = None
     """Returns the store of cursors for the capsule whose working list has this owner. One feature at most has it."""
     detached: DetachedRuns | None = None
@@ -205,6 +207,11 @@ class WorkerParts:
     def around(self) -> Sequence[AroundRun]:
         """What all parts do around the runs of jobs."""
         return [one for part in self._parts for one in part.around]
+
+    @property
+    def spans(self) -> Sequence[RunSpans]:
+        """What makes the runs parts of traces."""
+        return [one for part in self._parts for one in part.spans]
 
     @property
     def detached(self) -> DetachedRuns | None:

@@ -1,6 +1,6 @@
 """Push requests: find the plan of the class, let it build the payloads, and write them to the shard."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextvars import copy_context
 from copy import deepcopy
 from functools import partial
@@ -37,6 +37,7 @@ from framework.shard.shards import Shards
 from framework.telemetry.job_events import job_events
 from framework.types import Jid, Json, Payload
 from framework.wire import keys
+from framework.wire.context_fields import TRACE_FIELDS
 from framework.wire.json import dumps, loads
 
 S = TypeVar("S")
@@ -134,11 +135,21 @@ class Client:
         # A reloaded class has a new declaration under its old name.
         if plan is None or options or plan.declaration is not declaration:
             plan = self._plan_for(declaration, options)
+        if plan.spans:
+            return plan.in_spans(partial(self._push_planned, plan, args, due), linked=due is not None)
         locks = None if plan.deduplication is None else plan.locks(scheduled=due is not None)
         if locks is not None and locks.window_s is not None:
             due = DueTime(process_clock.now() + locks.window_s, locks.window_s)
         extra = NO_CONTEXT if plan.extra_fields is None else plan.extra_fields()
         batch = plan.payloads.one(args, due, locks, extra)
+        return None if batch is None else self._write(plan, batch)[0]
+
+    def _push_planned(self, plan: PushPlan, args: list[Any], due: DueTime | None) -> Jid | None:
+        """Do what ``push`` does with a plan without spans."""
+        locks = plan.locks(scheduled=due is not None)
+        if locks is not None and locks.window_s is not None:
+            due = DueTime(process_clock.now() + locks.window_s, locks.window_s)
+        batch = plan.payloads.one(args, due, locks, plan.fields_of_push())
         return None if batch is None else self._write(plan, batch)[0]
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
@@ -156,7 +167,8 @@ class Client:
         locks = plan.locks(scheduled=request.due is not None)
         if locks is not None and locks.window_s is not None:
             request = request._replace(due=DueTime(process_clock.now() + locks.window_s, locks.window_s))
-        return self._push_bulk(plan, request, locks, self._write)
+        push = partial(self._push_bulk, plan, request, locks, self._write)
+        return plan.in_spans(push, jobs=_length(request.args), linked=True) if plan.spans else push()
 
     def collect(self, request: PushRequest, fields: Mapping[str, Json], write: WriteBatch) -> Jid | None:
         """Build a job with these payload fields, and hand it to ``write`` instead of writing it. Raises as ``push``."""
@@ -168,7 +180,9 @@ class Client:
         plan = self._plan_for(request.declaration, request.options)
         extra = plan.fields_of_push
         locks = plan.step_locks(scheduled=request.due is not None)
-        return self._push_bulk(plan._replace(extra_fields=lambda: {**extra(), **fields}), request, locks, write)
+        plan = plan._replace(extra_fields=lambda: {**extra(), **fields})
+        push = partial(self._push_bulk, plan, request, locks, write)
+        return plan.in_spans(push, jobs=_length(request.args), linked=True, written=False)
 
     def build_one(
         self,
@@ -184,7 +198,11 @@ class Client:
         """
         plan = self._plan_for(declaration, options)
         locks = plan.step_locks(scheduled=due is not None)
-        return plan, plan.payloads.one(args, due, locks, {**plan.fields_of_push(), **fields})
+
+        def build() -> JobBatch | None:
+            return plan.payloads.one(args, due, locks, {**plan.fields_of_push(), **fields})
+
+        return plan, plan.in_spans(build, linked=due is not None, written=False)
 
     def signed_again(self, payload: bytes) -> bytes:
         """Return a payload that was built and changed here with another signature; without keys the payload itself."""
@@ -216,7 +234,7 @@ class Client:
         args = self._strict_arguments.checked(declaration, request.args)
         transactions = self._transaction_check.transactions(declaration.wire_name) if sources else ()
         if not transactions:
-            return self._push_missing(plan, args, limit, max_new)
+            return plan.in_spans(partial(self._push_missing, plan, args, limit, max_new))
         # The context and the arguments are those of the push.
         context, args = copy_context(), deepcopy(args)
 
@@ -265,9 +283,12 @@ class Client:
             ArgumentsError, ExceedLimitError: the job is refused.
         """
         plan = self._plan_for(request.declaration, request.options)
-        batch = plan.payloads.one(
-            request.args, None, plan.step_locks(scheduled=False), {**plan.fields_of_push(), **extra}
-        )
+        locks = plan.step_locks(scheduled=False)
+
+        def build() -> JobBatch | None:
+            return plan.payloads.one(request.args, None, locks, {**plan.fields_of_push(), **extra})
+
+        batch = plan.in_spans(build, written=False)
         return None if batch is None else prepared_job(plan, batch)
 
     def _write(self, plan: PushPlan, batch: JobBatch, token: str | None = None) -> Sequence[Jid | None]:
@@ -329,7 +350,10 @@ class Client:
         transactions = self._transaction_check.transactions(declaration.wire_name)
 
         def write() -> None:
-            self._write(plan, batch.at_commit(process_clock.now(), plan.fields_of_push()), token)
+            fields = plan.fields_of_push()
+            # The trace is that of the push.
+            kept = {name: value for name, value in fields.items() if name not in TRACE_FIELDS} if plan.spans else fields
+            self._write(plan, batch.at_commit(process_clock.now(), kept), token)
 
         if transactions:
             after_commits(transactions, partial(self._reporting, declaration, write, batch.jids))
@@ -388,3 +412,8 @@ class Client:
         status_ttl_s = queued_lifetime_s(declaration, options)
         template = JobTemplate(declaration, queue, options, limiter)
         return TemplatePayloads(declaration, template, options, status_ttl_s, strict)
+
+
+def _length(jobs: Any) -> int:
+    """Return the number of jobs; 0 if they are not known before they are read."""
+    return len(jobs) if isinstance(jobs, Sized) else 0

@@ -4,10 +4,11 @@ The result equals the output of ``Normalizer`` and ``SizeLimiter.encode``, which
 that both agree.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import CHUNK_SIZE, NO_OPTIONS, BulkRequest, DueTime, json_chunks
@@ -36,6 +37,24 @@ from framework.wire.json import dumps, dumps_exact, loads
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wire.status_key import QueuedCommands, StatusCommand, TrackedJob, tracked_job
 
+R = TypeVar("R")
+
+
+class PushSpans(ABC):
+    """Makes pushes parts of traces. Shared between threads."""
+
+    @abstractmethod
+    def push(self, plan: "PushPlan", call: Callable[[], R], *, jobs: int, linked: bool, written: bool) -> R:
+        """Make the call within a span; return its result, or raise its error.
+
+        ``linked``: the jobs run later, or are many, so their runs begin traces of their own that link to this one. ``written``: the
+        call writes the jobs, else they are written later with other things.
+        """
+
+    @abstractmethod
+    def fields(self) -> Mapping[str, Json]:
+        """Return the trace fields of a job that is pushed here and now; empty outside of a trace."""
+
 
 class PushPlan(NamedTuple):
     """Hold the shard, the builder of the payloads (it knows queue, limits and context), and the deduplication."""
@@ -51,6 +70,8 @@ class PushPlan(NamedTuple):
     """The queue of the route."""
     options: Mapping[str, Any] = NO_OPTIONS
     """The options of the pushes."""
+    spans: Sequence[PushSpans] = ()
+    """Makes the pushes parts of traces; empty without a library for traces."""
 
     @property
     def destination(self) -> Destination:
@@ -70,6 +91,12 @@ class PushPlan(NamedTuple):
     def fields_of_push(self) -> Mapping[str, Json]:
         """Return the additional payload fields of a push made here and now."""
         return NO_CONTEXT if self.extra_fields is None else self.extra_fields()
+
+    def in_spans(self, call: Callable[[], R], *, jobs: int = 1, linked: bool = False, written: bool = True) -> R:
+        """Make the call within the spans of the push."""
+        for one in self.spans:
+            call = partial(one.push, self, call, jobs=jobs, linked=linked, written=written)
+        return call()
 
 
 PushStep: TypeAlias = Callable[[PushPlan, Any], PushPlan]

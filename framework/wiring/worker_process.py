@@ -69,6 +69,7 @@ from framework.store.embedded import endpoint_of
 from framework.supervised_threads import hold_reports, report_to
 from framework.telemetry import logs
 from framework.telemetry.job_events import job_events
+from framework.telemetry.last_calls import make_last_calls
 from framework.telemetry.library_calls import count_library_calls
 from framework.telemetry.sentry import tracker_of
 from framework.telemetry.shared_counts import SharedCounts
@@ -136,6 +137,7 @@ def run_worker(
         components.events.moved_jobs.flush(_FLUSH_S)
         components.events.summarize_foreign(process_ends=True)
         components.events.tracker.close()
+        make_last_calls()
     finally:
         logs.close_server_log()
     logs.flush_output()
@@ -294,6 +296,7 @@ class CapsuleBuilder:
             together,
             process.events.moved_jobs.recorder,
             around=parts.around,
+            spans=parts.spans,
             cursors=parts.cursors(owner),
             detached=parts.detached,
             capsule=own_name,

@@ -41,6 +41,7 @@ from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.job_events import job_events
+from framework.telemetry.last_calls import make_last_calls
 from framework.telemetry.library_calls import count_library_calls
 from framework.telemetry.usage import usage_records
 from framework.typeguards import has_type
@@ -57,6 +58,8 @@ class JobTools:
     server_middleware: tuple[Call, ...]
     strictness: StrictArgumentsCheck
     log_level: str
+    enter_trace: Callable[[Payload], object] | None = None
+    """Makes the trace of the job the current one; ``None`` without a library for traces."""
     failure: BaseException | None = None
     """Why no job can run: the workers or the configuration could not be loaded."""
 
@@ -221,6 +224,7 @@ def run_job(connection: socket.socket, stacks: socket.socket, load: Callable[[],
     if worker.is_copy:
         exit_forked_child(None)
     logs.flush_output()
+    make_last_calls()
     used = usage_records.take(request["payload"])
     worker.tell(**end, events=recorded.take(), usage=None if used is None else used.to_json())
     os._exit(0)
@@ -240,6 +244,8 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     if request["recorded"]:
         instance._aw_record = _Story(worker)  # pyright: ignore[reportPrivateUsage]
     context.enter_job(payload)
+    if tools.enter_trace is not None:
+        tools.enter_trace(payload)
     _limit_memory(request)
     worker.tell(begun=True)
     # The middlewares and the task of an async job share one context, as in the worker process.
