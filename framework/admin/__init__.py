@@ -23,6 +23,7 @@ from framework.lazy_names import load_name, public_names
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
+    from framework.admin.groups import JobGroup, JobGroups, atop, top
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobCriteria, JobRecord
@@ -86,6 +87,8 @@ __all__ = [
     "HeldSet",
     "JobCriteria",
     "JobEntry",
+    "JobGroup",
+    "JobGroups",
     "JobIteration",
     "JobProfile",
     "JobRecord",
@@ -129,6 +132,7 @@ __all__ = [
     "astacks",
     "astats",
     "astop_job",
+    "atop",
     "awork",
     "batches",
     "cancel_jobs",
@@ -157,6 +161,7 @@ __all__ = [
     "stacks",
     "stats",
     "stop_job",
+    "top",
     "work",
     "workflows",
 ]
@@ -173,6 +178,8 @@ _MODULES = {
     "HeldSet": "held_set",
     "JobCriteria": "job_record",
     "JobEntry": "job_set",
+    "JobGroup": "groups",
+    "JobGroups": "groups",
     "JobIteration": "features.iteration.admin",
     "JobProfile": "features.profiling.admin",
     "JobRecord": "job_record",
@@ -216,6 +223,7 @@ _MODULES = {
     "astacks": "running_jobs",
     "astats": "statistics",
     "astop_job": "running_jobs",
+    "atop": "groups",
     "awork": "process_list",
     "batches": "features.batches.admin",
     "cancel_jobs": "cancel",
@@ -244,6 +252,7 @@ _MODULES = {
     "stacks": "running_jobs",
     "stats": "statistics",
     "stop_job": "running_jobs",
+    "top": "groups",
     "work": "process_list",
     "workflows": "features.workflows.admin",
 }

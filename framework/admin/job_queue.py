@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate, raise_first
-from framework.admin.job_record import JobRecord
+from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
 from framework.admin.port import current
 from framework.admin.queue_actions import OnDropped, check_pause_time, clear_queue, drop_job, pause_queue, unpause_queue
 from framework.admin.queue_reader import (
@@ -18,12 +18,15 @@ from framework.admin.queue_reader import (
     sub_queues,
 )
 from framework.admin.search import search_queue
+from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import UnknownNameError
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
+from framework.store.connect import server_time
 from framework.text import did_you_mean
 from framework.typeguards import is_text, short_repr
+from framework.wire import keys
 
 T = TypeVar("T")
 
@@ -54,6 +57,36 @@ class QueuedJob(JobRecord):
         return answers.by_shard[self.shard]
 
     adelete = async_twin(delete)
+
+
+def matching_jobs(
+    shard: Shard, queue: str, wanted: JobFilter, sizes: SizeLimitSettings, on_progress: OnProgress
+) -> Iterator[QueuedJob]:
+    """Yield the matching jobs of a queue and its sub-queues, the newest first. As ``scan_queue``."""
+    now = server_time(shard.client)
+    for scanned, (place, data) in enumerate(scan_places(shard.client, queue), 1):
+        on_progress(keys.queue(queue), scanned)
+        job = QueuedJob(shard.name, data, sizes, place, from_left=True)
+        if wanted.matches(job, job.enqueued_at, now):
+            yield job
+
+
+def clear_matching(
+    shard: Shard, queue: str, wanted: JobFilter, quota: JobQuota, sizes: SizeLimitSettings, on_dropped: OnDropped
+) -> int:
+    """Drop the matching jobs of a queue, as many as the quota has; return their number. Raises as ``clear_queue``."""
+    if not wanted:
+        return clear_queue(shard.client, queue, on_dropped)
+    # A queue without such a job stays as it is: no job is set aside.
+    if quota.is_used_up or next(matching_jobs(shard, queue, wanted, sizes, ignore_progress), None) is None:
+        return 0
+    now = server_time(shard.client)
+
+    def selects(data: bytes) -> bool:
+        job = JobRecord(shard.name, data, sizes)
+        return wanted.matches(job, job.enqueued_at, now) and quota.take()
+
+    return clear_queue(shard.client, queue, on_dropped, selects)
 
 
 class Queue:
@@ -174,14 +207,33 @@ class Queue:
         """End the pause. ``jobs paused --history`` shows the operator and the reason."""
         self._act("unpause", lambda one: unpause_queue(one.client, self.name, reason.strip()))
 
-    def clear(self, on_progress: OnDropped | None = None) -> int:
-        """Drop the jobs that are in it now; return their number. They never run.
+    def clear(self, on_progress: OnDropped | None = None, **criteria: Unpack[JobCriteria]) -> int:
+        """Drop the jobs that are in it now, or those of them that match every criterion; return their number. They never run.
 
         All leave the queue at once. Then they are dropped in steps of a hundred, each with its lock and slots; the state of a
-        tracked job becomes ``discarded``. ``on_progress`` receives the number of dropped jobs after each step. If this process
-        dies in between, a worker process of the shard puts the rest back into the queue, and a second call goes on.
+        tracked job becomes ``discarded``. Jobs that do not match go back in their order, the oldest first. ``on_progress`` receives
+        the number of dropped jobs after each step. If this process dies in between, a worker process of the shard puts the rest back
+        into the queue, and a second call goes on. ``JobCriteria`` explains the criteria.
+
+        Raises:
+            TypeError, ValueError: a criterion is unknown, empty, or of a wrong type.
+            QueueReplacedError: its key has become one of another type meanwhile.
         """
-        return sum(self._act("clear", lambda one: clear_queue(one.client, self.name, on_progress or _ignore)))
+        wanted, sizes = job_filter(**criteria), current().settings.size_limit
+        quota = JobQuota(wanted)
+        return sum(
+            self._act("clear", lambda one: clear_matching(one, self.name, wanted, quota, sizes, on_progress or _ignore))
+        )
+
+    def count(self, **criteria: Unpack[JobCriteria]) -> int:
+        """Return the number of its jobs that match every criterion, by reading it. Raises TypeError and ValueError as ``clear``."""
+        wanted, sizes = job_filter(**criteria), current().settings.size_limit
+        quota = JobQuota(wanted)
+        found = _on_all(
+            self.shard,
+            lambda one: sum(1 for _ in quota.of(matching_jobs(one, self.name, wanted, sizes, ignore_progress))),
+        )
+        return sum(found.by_shard.values())
 
     astates = async_twin(states)
     apeek = async_twin(peek)
@@ -189,6 +241,7 @@ class Queue:
     apause = async_twin(pause)
     aunpause = async_twin(unpause)
     aclear = async_twin(clear)
+    acount = async_twin(count)
 
     def _act(self, action: str, step: Callable[[Shard], T]) -> list[T]:
         """Run the step on each of its shards that knows the queue."""

@@ -146,6 +146,11 @@ class JobRecord:
             if name.startswith(META_PREFIX)
         }
 
+    def fact(self, name: str) -> str | None:
+        """Return one field of ``context``, or ``correlation_id``, as a text: a number as in JSON; ``None`` if the job has none."""
+        field_name = name if name == CORRELATION_ID else META_PREFIX + name.removeprefix(META_PREFIX)
+        return _as_text(self.payload[field_name]) if field_name in self.payload else None
+
     @property
     def text(self) -> str:
         """The stored bytes as text; bytes that are no UTF-8 as escapes."""
@@ -233,14 +238,13 @@ class JobFilter:
 
     def matches(self, record: JobRecord, since: float | None, now: float) -> bool:
         """Return whether the job matches; ``since`` is when it came to its place."""
-        payload = record.payload
         return (
             (not self.cls or self.cls in (record.worker, record.display_class))
             and (not self.jids or record.jid in self.jids)
             and (not self.queue or record.queue == self.queue)
             and (not self.error or self._matches_error(record))
             and (not self.tag or self.tag in record.tags)
-            and all(_fact(payload, name) == value for name, value in self.context.items())
+            and all(record.fact(name) == value for name, value in self.context.items())
             and (not self.older_than_s or (since is not None and now - since > self.older_than_s))
             and (not self.text or self._matches_text(record.data))
             and not any(one.matches(record, since, now) for one in self.excluded)
@@ -275,6 +279,10 @@ class JobQuota:
     def is_used_up(self) -> bool:
         """Whether the call has taken as many jobs as it may."""
         return self._left == 0
+
+    def take(self) -> bool:
+        """Take one job; return whether the call might."""
+        return next(self.of((True,)), False)
 
     def of(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items that may be taken; it reads no further one."""
@@ -366,11 +374,6 @@ def _name(criterion: str, value: object) -> str:
     if not value:
         raise ValueError(f"{criterion} is empty: leave it out, or give a text")
     return value
-
-
-def _fact(payload: Payload, name: str) -> str | None:
-    field_name = name if name == CORRELATION_ID else META_PREFIX + name.removeprefix(META_PREFIX)
-    return _as_text(payload[field_name]) if field_name in payload else None
 
 
 def _as_text(value: object) -> str:

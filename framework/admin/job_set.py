@@ -20,6 +20,7 @@ from framework.admin.access import (
     sum_of,
 )
 from framework.admin.entries import ACTIONS, EntryAction, EntryOutcome, JobSetKind
+from framework.admin.groups import JobGroups, count_groups
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, job_filter
 from framework.admin.shard_job_set import SetRecord, ShardJobSet, ShardResult
 from framework.admin.statistics import ignore_progress
@@ -210,7 +211,12 @@ class MatchingJobs:
         """Let the jobs be due at a time, or after a delay. Raises ArgumentsError for no time, else as ``retry``."""
         return self._act("reschedule", time_limit, resume, at)
 
+    def top(self, by: str = "class", *, limit: int = 10, exact: bool = False) -> JobGroups:
+        """Return the largest groups of the jobs: ``framework.admin.top`` of this set. Raises as that function."""
+        return count_groups(self._kind, by, self._wanted, limit, exact=exact, shard=self._shard)
+
     acount = async_twin(count)
+    atop = async_twin(top)
     aretry = async_twin(retry)
     aenqueue_now = async_twin(enqueue_now)
     arequeue = async_twin(requeue)
@@ -307,7 +313,12 @@ class JobSet:
         """
         return MatchingJobs(self.kind, self.shard, job_filter(**criteria))
 
+    def top(self, by: str = "class", *, limit: int = 10, exact: bool = False) -> JobGroups:
+        """Return the largest groups of the jobs: ``framework.admin.top`` of this set. Raises as that function."""
+        return self.where().top(by, limit=limit, exact=exact)
+
     afind = async_twin(find)
+    atop = async_twin(top)
 
 
 def scheduled(shard: str | None = None) -> JobSet:

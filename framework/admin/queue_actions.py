@@ -7,17 +7,19 @@ end of the pause; Sidekiq's set holds names only.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from typing import Any, Literal, TypeAlias, cast
 
 import redis
 from redis.client import Pipeline
 
 from framework import timings
-from framework.admin.queue_reader import page_size, sub_queues
+from framework.admin.queue_reader import PAGE, sub_queues
+from framework.errors import QueueReplacedError
 from framework.process.heartbeat import QueueAside
 from framework.process.identity import operator_name
 from framework.store.connect import server_time
-from framework.store.script import DROP_QUEUED, RING
+from framework.store.script import DROP_QUEUED, MIGRATE, RING
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
@@ -133,7 +135,13 @@ def check_pause_time(for_s: float | None) -> None:
 OnDropped: TypeAlias = Callable[[int], None]
 """Receives the number of dropped jobs so far, after each step."""
 
-_AT_RIGHT_END = 0
+_AT_RIGHT_END, _FROM_RIGHT_END = 0, -1
+
+_KEPT_BYTES = 100_000
+"""The bytes of a page; a larger job is a page of its own."""
+
+_LEASE_EXPIRED, _QUEUE_REPLACED = -1, -2
+"""States of ``migrate.lua``."""
 
 
 def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool) -> bool:
@@ -147,44 +155,73 @@ def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool)
     return dropped
 
 
-def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int:
-    """Drop the jobs that are in the queue and in its sub-queues now; return their number. Raises redis errors.
+def clear_queue(
+    client: "redis.Redis", queue: str, on_dropped: OnDropped, selects: Callable[[bytes], bool] = lambda _data: True
+) -> int:
+    """Drop the selected jobs that are in the queue and in its sub-queues now; return their number.
 
-    The jobs of each list leave it in one step. Then they are dropped in pages, each with the resources that it holds. If this
-    process dies in between, the worker processes of the shard put the rest back into the queue.
+    The jobs of each list leave it in one step. Then they are dropped in pages, the oldest first, each with the resources that it
+    holds; those that ``selects`` refuses go back to the queue, in their order, and a job that is pushed meanwhile may overtake them.
+    If this process dies in between, the worker processes of the shard put the rest back into the queue.
+
+    Raises:
+        QueueReplacedError: the key of the queue has become one of another type; the rest is put back when it is a list again.
+        redis errors.
     """
     dropped = 0
     # The sub-queues first: they fill the queue.
     for name in (*sub_queues(client, queue), queue):
-        dropped = _clear_list(client, name, dropped, on_dropped)
+        dropped = _clear_list(client, name, dropped, on_dropped, selects)
     # Jobs that arrived in sub-queues meanwhile.
     RING(client, [], [queue])
     return dropped
 
 
-def _clear_list(client: "redis.Redis", queue: str, dropped: int, on_dropped: OnDropped) -> int:
-    """Drop the jobs of one list; return the number of dropped jobs with the ``dropped`` ones before."""
+def _clear_list(
+    client: "redis.Redis", queue: str, dropped: int, on_dropped: OnDropped, selects: Callable[[bytes], bool]
+) -> int:
+    """Drop the selected jobs of one list; return the number of dropped jobs with the ``dropped`` ones before."""
     # Raises an error for a key of another type, which the next step would rename too.
     client.llen(keys.queue(queue))
-    limits, size = _known_limits(client), 1
-    aside = QueueAside(client, queue, timings.current())
+    limits, times = _known_limits(client), timings.current()
+    aside = QueueAside(client, queue, times)
     whole = False
     while not whole:
         # Jobs that were set aside before come first.
         whole = aside.take()
-        while page := _oldest(client, aside.key, size):
-            dropped += _drop(client, aside.key, queue, page, limits, _AT_RIGHT_END)
+        page = _put_back(client, aside, [], times.lease_ms)
+        while page:
+            chosen = [selects(data) for data in page]
+            leaving, kept = (
+                list(compress(page, chosen)),
+                [data for data, one in zip(page, chosen, strict=True) if not one],
+            )
+            if leaving:
+                dropped += _drop(client, aside.key, queue, leaving, limits, _FROM_RIGHT_END if kept else _AT_RIGHT_END)
             on_dropped(dropped)
-            size = page_size(page)
+            page = _put_back(client, aside, kept, times.lease_ms)
             aside.renew_when_due()
     aside.release()
     _forget_empty(client, queue)
     return dropped
 
 
-def _oldest(client: "redis.Redis", key: str, count: int) -> list[bytes]:
-    page: Any = client.lrange(key, -count, -1)
-    return cast("list[bytes]", page)[::-1]
+def _put_back(client: "redis.Redis", aside: QueueAside, kept: Sequence[bytes], lease_ms: int) -> list[bytes]:
+    """Move the oldest jobs that were set aside to the left end of their queue; return the next ones, the oldest first."""
+    places = [aside.lease_key, aside.key, keys.QUEUES, keys.queue(aside.queue)]
+    reply: Any = MIGRATE(
+        client,
+        places,
+        [lease_ms, PAGE, _KEPT_BYTES, len(kept), 1, aside.queue, *kept, *[b""] * len(kept), *[1] * len(kept)],
+    )
+    state, _, *following = reply
+    if state == _QUEUE_REPLACED:
+        raise QueueReplacedError(aside.queue, places[3], aside.key)
+    if state == _LEASE_EXPIRED:
+        # Worker processes may have put some of them back.
+        aside.renew()
+        return _put_back(client, aside, [], lease_ms)
+    return cast("list[bytes]", following)
 
 
 def _drop(

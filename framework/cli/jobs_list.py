@@ -11,6 +11,7 @@ from typing import Any, cast
 import click
 
 from framework.admin.entries import SET_KEYS, JobSetKind
+from framework.admin.groups import HELD, QUEUE_PLACE
 from framework.admin.held_set import HeldRecord, held_records
 from framework.admin.job_queue import QueuedJob, unknown_queue_message
 from framework.admin.job_record import JobFilter, JobRecord
@@ -23,6 +24,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.jobs import (
     HEADINGS,
+    PlaceOption,
     arguments_text,
     filter_options,
     held_row,
@@ -31,7 +33,7 @@ from framework.terminal.jobs import (
     refuse_absent_class,
     set_row,
 )
-from framework.terminal.options import ChoiceOption, check_jids, json_option, shard_option
+from framework.terminal.options import check_jids, json_option, shard_option
 from framework.terminal.output import echo, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, did_you_mean, format_age, format_time
@@ -114,21 +116,12 @@ def list_queue(on: ShardCommand, queue: str, wanted: JobFilter, most: int, *, as
         sys.exit(EXIT_FAILED)
 
 
-HELD = "held"
 PLACES = (*SET_KEYS, HELD)
-_QUEUE_PREFIX = "queue:"
 _DEFAULT_MOST = 25
 
 
-class _PlaceOption(ChoiceOption):
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if str(value).startswith(_QUEUE_PREFIX) and value != _QUEUE_PREFIX:
-            return str(value)
-        return super().convert(value, param, ctx)
-
-
 @click.command("list")
-@click.argument("place", type=_PlaceOption((f"{_QUEUE_PREFIX}NAME", *PLACES)), metavar="PLACE")
+@click.argument("place", type=PlaceOption(PLACES), metavar="PLACE")
 @filter_options
 @click.option(
     "--most",
@@ -149,8 +142,8 @@ def list_jobs(*, place: str, most: int, names: Sequence[str], as_json: bool, **c
     Status 1: the queue is unknown, no job there has the class of --class, or a shard does not answer.
     """
     wanted, on = read_filter(criteria), ShardCommand(names)
-    if place.startswith(_QUEUE_PREFIX):
-        list_queue(on, place.removeprefix(_QUEUE_PREFIX), wanted, most, as_json=as_json)
+    if place.startswith(QUEUE_PLACE):
+        list_queue(on, place.removeprefix(QUEUE_PLACE), wanted, most, as_json=as_json)
     elif place == HELD:
         _list_held(on, wanted, most, as_json=as_json)
     else:

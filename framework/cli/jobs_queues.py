@@ -10,10 +10,10 @@ import click
 
 from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.admin.held_set import PurgeResult, purge
-from framework.admin.job_queue import unknown_queue_message
+from framework.admin.job_queue import clear_matching, matching_jobs, unknown_queue_message
 from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.process_list import read_running
-from framework.admin.queue_actions import clear_queue, pause_queue, unpause_queue
+from framework.admin.queue_actions import pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
 from framework.admin.search import list_held_stores
 from framework.command_line import EXIT_FAILED, command
@@ -127,33 +127,54 @@ def unpause_queue_(queue: str, *, reason: str, names: Sequence[str]) -> None:
 
 
 @click.command("clear")
-@click.argument("queue", metavar="QUEUE")
+@click.argument("queue_name", metavar="QUEUE")
+@bulk_filter_options
+@dry_run_option
 @yes_option
 @shard_option
 @json_option
 @reports_errors
-def clear(queue: str, *, yes: bool, names: Sequence[str], as_json: bool) -> None:
-    """Drop the jobs that are in QUEUE now, without running them.
+def clear(queue_name: str, *, dry_run: bool, yes: bool, names: Sequence[str], as_json: bool, **criteria: Any) -> None:
+    """Drop the jobs that are in QUEUE now, or those that options select, without running them.
 
-    They leave the queue at once, and are then dropped in steps, each with its lock and its slots; the state of a tracked job becomes
-    discarded. If the command is ended in between, a worker process puts the rest back within a minute; run it again to go on.
+    The jobs leave the queue at once. They are then dropped in steps, each with its lock and its slots; the state of a tracked job
+    becomes discarded. Jobs that are not selected go back, the oldest first; a job that is pushed meanwhile may overtake them. If
+    the command is ended in between, a worker process puts the rest back within a minute; run it again to go on.
 
     Status 1: no shard knows the queue, or a shard does not answer.
     """
-    on = ShardCommand(names)
-    sizes = dict(_act_on(on, queue, lambda one: int(one.client.llen(keys.queue(queue)))))
-    if not yes:
-        where = " and ".join(f"{size:,} on {shard}" for shard, size in sizes.items())
-        confirm(f"Drop the jobs of {queue} ({where})? They never run.", yes=False)
-    cleared = on.each(
-        lambda one: clear_queue(one.client, queue, _reporter(one.name, queue)) if one.name in sizes else None
-    )
-    done = {shard: dropped for shard, dropped in cleared if dropped is not None}
+    wanted, on = read_filter(criteria), ShardCommand(names)
+    sizes, quota = on.settings.size_limit, JobQuota(wanted)
+
+    def count(shard: Shard) -> int:
+        if not wanted:
+            return int(shard.client.llen(keys.queue(queue_name)))
+        found = matching_jobs(shard, queue_name, wanted, sizes, progress_reporter(shard.name))
+        return sum(1 for _ in quota.of(found))
+
+    # The number is for the question: without one, the shards that know the queue are all that is needed.
+    counts = dict(_act_on(on, queue_name, (lambda _: 0) if yes and not dry_run else count))
+    done = counts
+    if not dry_run:
+        if not yes:
+            where = " and ".join(f"{number:,} on {shard}" for shard, number in counts.items())
+            confirm(
+                f"Drop the jobs of {queue_name}{f' with {wanted}' if wanted else ''} ({where})? They never run.",
+                yes=False,
+            )
+        left = JobQuota(wanted)
+
+        def drop(shard: Shard) -> int | None:
+            report = _reporter(shard.name, queue_name)
+            return clear_matching(shard, queue_name, wanted, left, sizes, report) if shard.name in counts else None
+
+        done = {shard: dropped for shard, dropped in on.each(drop) if dropped is not None}
     if as_json:
-        on.print_json({"queue": queue, "dropped": done})
+        on.print_json({"queue": queue_name, "dry_run": dry_run, "dropped": done})
     else:
         for shard, dropped in done.items():
-            echo(f"{shard}: {format_count(dropped, 'job')} of {queue} {'is' if dropped == 1 else 'are'} dropped")
+            are = "would be" if dry_run else "is" if dropped == 1 else "are"
+            echo(f"{shard}: {format_count(dropped, 'job')} of {queue_name} {are} dropped")
     on.exit_if_unanswered()
 
 

@@ -82,7 +82,9 @@ _JOB_COMMANDS = (
     ),
     LateCommand("unpause-queue", "End the pause of QUEUE.", Late("framework.cli.jobs_queues:unpause_queue_")),
     LateCommand(
-        "clear", "Drop the jobs that are in QUEUE now, without running them.", Late("framework.cli.jobs_queues:clear")
+        "clear",
+        "Drop the jobs that are in QUEUE now, or those that options select, without running them.",
+        Late("framework.cli.jobs_queues:clear"),
     ),
     LateCommand(
         "processes",
@@ -116,6 +118,11 @@ _JOB_COMMANDS = (
         "list",
         "List the jobs of PLACE: queue:NAME, scheduled, retry, dead, interrupted or held.",
         Late("framework.cli.jobs_list:list_jobs"),
+    ),
+    LateCommand(
+        "top",
+        "Count the jobs of PLACE by class, queue, error, tag or a field of their context.",
+        Late("framework.cli.jobs_top:top"),
     ),
     LateCommand(
         "show",
@@ -153,7 +160,7 @@ class JobsGroup(SectionedGroup):
 
     sections: Mapping[str, Sequence[str]] = {
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
-        "Jobs": ("list", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
+        "Jobs": ("list", "top", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
         "Queues": ("queues", "stats", "clear", "pause-queue", "unpause-queue"),
         "Processes": ("processes", "stack", "quiet", "stop", "dump", "ping"),
         "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),

@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from framework.admin.entries import JobSetKind
+from framework.admin.groups import QUEUE_PLACE
 from framework.admin.held_set import HeldRecord
 from framework.admin.job_record import JobFilter, JobRecord, job_filter
 from framework.admin.shard_job_set import SetRecord, ShardJobSet
 from framework.command_line import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.terminal.options import DurationOption
+from framework.terminal.options import ChoiceOption, DurationOption
 from framework.terminal.output import echo
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import did_you_mean, format_age, format_duration
@@ -110,6 +111,19 @@ def _context(facts: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"--context {fact!r}: write K=V, such as --context user=ann")
         found[name] = value
     return found
+
+
+class PlaceOption(ChoiceOption):
+    """A place of jobs: one of the given, or ``queue:NAME``."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        super().__init__((f"{QUEUE_PLACE}NAME", *places))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the place; any name of a queue will do."""
+        if str(value).startswith(QUEUE_PLACE) and value != QUEUE_PLACE:
+            return str(value)
+        return super().convert(value, param, ctx)
 
 
 def refuse_absent_class(on: ShardCommand, kind: JobSetKind, wanted: JobFilter) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from framework import admin
 from framework.admin import queue_actions, queue_reader
-from framework.errors import JobRefusedError, ReadOnlyError, ShardUnavailableError, UnknownNameError
+from framework.errors import JobRefusedError, QueueReplacedError, ReadOnlyError, ShardUnavailableError, UnknownNameError
 from framework.store.connect import server_time
 from framework.wire import keys
 from framework.wire.json import loads
@@ -226,6 +226,90 @@ def test_clear_that_died_is_continued_or_put_back(shard, redis, monkeypatch):
     enqueue(redis, "Job", jid="new")
     assert admin.Queue("default").clear() == left + 1
     assert (redis.exists(aside), redis.exists(keys.queue("default"))) == (0, 0)
+
+
+def test_clear_of_a_class_keeps_the_others_in_their_order(shard, redis):
+    for number in range(450):
+        other, lock = number % 3, f"aw:lock:{number}"
+        enqueue(redis, "Other" if other else "Job", jid=f"j{number}", idempotency_key=lock, status_expiration=60)
+        redis.hset(lock, mapping={"v": 1, "jid": f"j{number}", "class": "Job"})
+    queue, seen = admin.Queue("default"), []
+    assert queue.count(cls="Job") == 150
+    assert queue.clear(seen.append, cls="Job") == 150
+    assert [job.jid for job in reversed(list(queue))] == [f"j{number}" for number in range(450) if number % 3]
+    assert len(redis.keys("aw:lock:*")) == 300
+    assert (redis.get(keys.status("j3")), redis.exists(keys.status("j1"))) == (b"discarded", 0)
+    assert (seen[-1], len(seen) >= 5) == (150, True)
+    assert not redis.exists(keys.working(keys.migration_identity("default")))
+
+
+def test_clear_of_a_class_loses_no_job_to_a_process(shard, redis):
+    """A process fetches while the queue is cleared: each other job is fetched once or stays, and none of the class is left."""
+    push(redis, 400)
+    for number in range(0, 400, 4):
+        enqueue(redis, "Other", jid=f"o{number}", args=[number])
+    fetched = []
+
+    def fetch(_dropped):
+        fetched.extend(filter(None, (redis.rpop(keys.queue("default")) for _ in range(7))))
+
+    dropped = admin.Queue("default").clear(fetch, cls="Job")
+    taken = [json.loads(data) for data in fetched]
+    assert dropped + sum(one["class"] == "Job" for one in taken) == 400
+    left = [job.jid for job in admin.Queue("default")]
+    assert sorted([*left, *(one["jid"] for one in taken if one["class"] == "Other")]) == sorted(
+        f"o{number}" for number in range(0, 400, 4)
+    )
+
+
+def test_clear_that_selects_nothing_sets_no_job_aside(shard, redis, monkeypatch):
+    push(redis, 3)
+    monkeypatch.setattr(queue_actions.QueueAside, "take", None)
+    assert admin.Queue("default").clear(cls="Other") == 0
+
+
+def test_clear_takes_a_number_of_jobs_over_all_shards(both_shards, redis, second_redis):
+    push(redis, 30)
+    push(second_redis, 300)
+    assert admin.Queue("default").clear(count=120, not_cls="Other") == 120
+    assert [admin.Queue("default", name).size for name in ("main", "second")] == [0, 210]
+    assert [job.args for job in admin.Queue("default", "second").peek(1)] == [[90]]
+
+
+def test_clear_of_a_class_that_died_is_continued(shard, redis):
+    push(redis, 250)
+    enqueue(redis, "Other", jid="other")
+
+    def die(dropped):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        admin.Queue("default").clear(die, cls="Job")
+    enqueue(redis, "Job", jid="new")
+    assert admin.Queue("default").clear(cls="Job") == 151
+    assert [job.jid for job in admin.Queue("default")] == ["other"]
+
+
+def test_clear_of_a_class_includes_sub_queues(shard, redis):
+    for number, name in enumerate(["default~a", "default~a", "default~b"]):
+        worker = "Job" if number else "Other"
+        redis.lpush(keys.queue(name), encoded(worker, jid=f"j{number}", queue="default", aw_sub_queue=name))
+        redis.sadd(keys.QUEUES, name)
+    redis.zadd(keys.turns("default"), {"a": 1, "b": 2})
+    assert admin.Queue("default").clear(cls="Job") == 2
+    assert [job.jid for job in admin.Queue("default")] == ["j0"]
+
+
+def test_clear_of_a_queue_that_becomes_another_type_stops(shard, redis):
+    push(redis, 150)
+    enqueue(redis, "Other", jid="other")
+
+    def replace(_dropped):
+        redis.set(keys.queue("default"), "text")
+
+    with pytest.raises(QueueReplacedError):
+        admin.Queue("default").clear(replace, cls="Job")
+    assert redis.llen(keys.working(keys.migration_identity("default"))) == 51
 
 
 def test_clear_of_a_key_that_is_no_list_changes_nothing(shard, redis):

@@ -23,7 +23,9 @@ SHARED = (
 )
 OTHERS = {
     "--shard": ("worker", "jobs enqueue"),
-    "--tag": tuple(f"jobs {name}" for name in ("list", "retry", "kill", "delete", "requeue", "cancel", "held drop")),
+    "--tag": tuple(
+        f"jobs {name}" for name in ("list", "top", "retry", "kill", "delete", "requeue", "cancel", "held drop", "clear")
+    ),
 }
 """Commands to which an option is another one of the same name: a worker and a push have one shard, and jobs have tags too."""
 

@@ -418,6 +418,8 @@ READS = [
     *(
         "queues",
         "stats",
+        "top dead",
+        "top queues --exact",
         "list dead",
         "list queue:default",
         "list held",

@@ -135,7 +135,29 @@ def test_clear_asks_and_drops_the_jobs(jobs, redis):
     assert jobs("clear", "mailers", "--yes") == "main: 120 jobs of mailers are dropped\n"
     assert redis.exists(keys.queue("mailers"), keys.QUEUES) == 0
     push(redis, 1)
-    assert jobs("clear", "mailers", "--yes", "--json") == {"queue": "mailers", "dropped": {"main": 1}, "unanswered": []}
+    assert jobs("clear", "mailers", "--yes", "--json") == {
+        "queue": "mailers",
+        "dry_run": False,
+        "dropped": {"main": 1},
+        "unanswered": [],
+    }
+
+
+def test_clear_drops_the_selected_jobs(jobs, redis):
+    push(redis, 5)
+    enqueue(redis, "Other", queue="mailers")
+    assert "Drop the jobs of mailers with class=Other (1 on main)? They never run." in jobs(
+        "clear", "mailers", "--class", "Other", status=2
+    )
+    assert jobs("clear", "mailers", "--not-class", "Other", "--count", "3", "--dry-run") == (
+        "main: 3 jobs of mailers would be dropped\n"
+    )
+    assert redis.llen(keys.queue("mailers")) == 6
+    assert (
+        jobs("clear", "mailers", "--not-class", "Other", "--count", "3", "--yes")
+        == "main: 3 jobs of mailers are dropped\n"
+    )
+    assert redis.llen(keys.queue("mailers")) == 3
 
 
 def test_list_of_a_queue_shows_the_next_jobs_first(jobs, redis):

@@ -122,8 +122,11 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script batches/change": ("features/batches/store.py", "CHANGE,"),
         "script workflows/change": ("features/workflows/store.py", "CHANGE,"),
         "+rename": ("features/workflows/scripts/change.lua", "'RENAME'"),
+        "+zrandmember": ("admin/groups.py", "zrandmember("),
     },
     "read-only": {
+        "+zrandmember": ("admin/groups.py", "zrandmember("),
+        "+lindex": ("admin/groups.py", "lindex("),
         "+hscan": ("features/flags/redis_flags.py", "hscan("),
         "+ttl": ("features/batches/store.py", "ttl("),
         "+scard": ("features/batches/store.py", "scard("),
@@ -228,7 +231,7 @@ SHOWS = (
     "counters",
     "locks show KeyedWorker",
     "held show",
-    *("stats", "stats --days 2", "queues", "list queue:old", "processes --work", "ping"),
+    *("stats", "stats --days 2", "queues", "list queue:old", "processes --work", "ping", "top dead", "top queues"),
 )
 CHANGES = (
     "held drop --class OneWorker --yes",  # first: the limit has a waiting job, which the commands below hand over

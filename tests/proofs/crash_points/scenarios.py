@@ -369,16 +369,25 @@ def _operate(kind: JobSetKind, action: EntryAction, at: float | None = None) -> 
     return act
 
 
-def _clear(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) -> None:
-    """Clear the queue, and go on after each failure, as an operator does."""
-    shard, cleared = environment.shard("main"), False
-    while not cleared:
-        try:
-            clear_queue(shard.client, QUEUE, lambda _dropped: None)
-            cleared = True
-        except (RedisError, OSError):
-            continue
-    shard.close()
+def _clear(selects: Callable[[bytes], bool]) -> Step:
+    """Clear the queue of the selected jobs, and go on after each failure, as an operator does."""
+
+    def act(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) -> None:
+        shard, cleared = environment.shard("main"), False
+        while not cleared:
+            try:
+                clear_queue(shard.client, QUEUE, lambda _dropped: None, selects)
+                cleared = True
+            except (RedisError, OSError):
+                continue
+        shard.close()
+
+    return act
+
+
+def _clear_others(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    _clear(lambda _data: False)(environment, worker, batch)
+    _work(environment, worker, batch)
 
 
 def _cancel(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
@@ -598,11 +607,19 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "cleared",
             "an operator clears a queue",
-            _clear,
+            _clear(lambda _data: True),
             _always("refused", "discarded"),
             _waiting(jobs.TrackedWorker, locked=True),
             batches=(1,),
             repeated=True,
+        ),
+        Scenario(
+            "kept",
+            "an operator clears a queue of other jobs, run these",
+            _clear_others,
+            _always(state="completed"),
+            _waiting(jobs.TrackedWorker),
+            batches=(2,),
         ),
         Scenario(
             "cancelled",
