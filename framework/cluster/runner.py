@@ -180,6 +180,7 @@ class ClusterRunner:
         for exceeded in self._memory.check(self._group.all):
             if self._rollout.replace(exceeded.child, urgent=exceeded.hard):
                 child = exceeded.child
+                self._group.count("memory")
                 self._log.warning(
                     "a child exceeds its memory limit: the supervisor replaces it. Look for a class that leaks, or raise the limit",
                     event_name="child.memory",

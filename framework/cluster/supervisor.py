@@ -40,6 +40,10 @@ _CLEAN = (0, -signal.SIGTERM, -STOP_NOW)
 """The exit statuses of a clean stop; a child that had not yet installed its handlers ends by the signal itself."""
 
 
+CHILD_EVENTS = "application_worker_child_events_total"
+_COUNTED_KINDS = ("started", "died", "failed", "stuck", "killed", "memory")
+
+
 class Supervisor:
     """Keep one process per spec running until ``stop``. ``leases`` receives each death before the successor starts."""
 
@@ -61,11 +65,23 @@ class Supervisor:
         self.unclean = False
         """Whether a child did not end cleanly at the stop."""
         self._leases = leases
-        self._on_event: OnEvent = on_event or _ignore
+        self._tell: OnEvent = on_event or _ignore
+        # The series are there before their first event: a rate needs the zero.
+        for kind in _COUNTED_KINDS:
+            self.count(kind, 0)
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._thread: SupervisedThread | None = None
         self._configuration_refused = False
+
+    def count(self, kind: str, amount: int = 1) -> None:
+        """Count an event of a child for ``/metrics``."""
+        if self.counts is not None:
+            self.counts.add(CHILD_EVENTS, kind, amount)
+
+    def _on_event(self, event: ChildEvent) -> None:
+        self.count(event.kind)
+        self._tell(event)
 
     @property
     def failure(self) -> int | None:

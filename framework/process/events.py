@@ -24,7 +24,7 @@ from framework.recover.reaper import RecoveredJob
 from framework.store.connect import tls_advice
 from framework.supervised_threads import ThreadStartError
 from framework.telemetry import logs
-from framework.telemetry.job_events import JobFenced, JobRecovered, job_events
+from framework.telemetry.job_events import CountedEnd, JobFenced, JobRecovered, job_events
 from framework.telemetry.logs import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
 from framework.text import decode_escaped
@@ -77,6 +77,10 @@ class _Outage:
     failures: int = 0
     logged: bool = False
     reported: bool = False
+
+
+UNKNOWN_CLASS_JOBS = "sidekiq_jobs_unknown_class_total"
+_UNKNOWN = "unknown"
 
 
 class ProcessEvents(ProcessorEvents):
@@ -268,6 +272,8 @@ class ProcessEvents(ProcessorEvents):
 
     def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
         error, name = outcome.error, payload["class"]
+        # Without its name: any text may be the class of a job, and each would be a series.
+        job_events.emit(CountedEnd(_UNKNOWN, counted_as=UNKNOWN_CLASS_JOBS))
         facts = {"class": name, "jid": payload.get("jid"), "queue": unit.queue}
         if outcome.gives_up:
             self._log.error(

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from framework.wire.json import dumps
+
 SHARED_COUNTS_VARIABLE = "FRAMEWORK_SHARED_COUNTS"
 """Set by a supervisor to the descriptor of the memory in which its child counts."""
 
@@ -150,6 +152,11 @@ GAUGE = b"g"
 """The first byte of the key of numbers that end with their process; all others are summed up for ever."""
 
 
+def counter_key(metric: str, labels: Sequence[str]) -> bytes:
+    """Return the key of a counter: its name and the values of its labels."""
+    return b"c" + dumps([metric, *labels])
+
+
 class GroupCounts:
     """The counts of the processes of a group: those that run, and the sums of those that have ended. Safe from any thread."""
 
@@ -172,6 +179,11 @@ class GroupCounts:
                 self._readers.remove(reader)
                 add_rows(self._ended, _lasting(reader.rows()))
                 reader.close()
+
+    def add(self, metric: str, label: str, amount: float) -> None:
+        """Add to a counter of the supervisor itself, which has one label."""
+        with self._lock:
+            add_rows(self._ended, [(counter_key(metric, (label,)), [amount])])
 
     def sums(self) -> Mapping[bytes, Sequence[float]]:
         """Return the sums by key."""

@@ -70,6 +70,10 @@ def test_rolling_deploy_of_new_class_spends_no_job(site, redis, proofs, stop):
     assert first.find(job_status="start") == first.find(job_status="start", **{"class": "OldWorker"})
     (line,) = first.find(event_name="class.unknown")  # one line of that class in a minute for any number of jobs
     assert (line["severity"], line["class"], line["count"]) == ("WARN", "NewWorker", 1)
+    until(
+        lambda: int(redis.hget(keys.COUNTERS, 'sidekiq_jobs_unknown_class_total{worker="unknown"}') or 0) >= 3,
+        "counted",
+    )
     second = site.worker("-q", "default", RELEASE="new").ready()
     first.end(stop)
     assert sorted(proofs("ran", 4)) == ["NewWorker 0", "NewWorker 1", "NewWorker 2", "OldWorker 1"]

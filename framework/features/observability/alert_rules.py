@@ -35,15 +35,23 @@ _SHARD = "{{ $labels.shard }}"
 _ON_SHARD = "on shard {{ $labels.shard }}"
 
 
-def _queue_older(urgency: str) -> str:
-    return (
-        "(\n"
-        '  label_replace(max by (shard, name) (sidekiq_queue_latency_seconds), "queue", "$1", "name", "(.*)")'
-        f" > <oldest_job_{urgency}>\n"
-        "  and on (queue)\n"
-        f'  gitlab_sli_sidekiq_queueing_apdex_total{{urgency="{urgency}"}}\n'
-        ")"
-    )
+def _renamed(query: str, label: str, name: str) -> str:
+    """Return a query whose series have a further label with the value of ``label``."""
+    return f'label_replace({query}, "{name}", "$1", "{label}", "(.*)")'
+
+
+_QUEUE_AGE = _renamed("max by (shard, name) (sidekiq_queue_latency_seconds)", "name", "queue")
+_CLASSES = "gitlab_sli_sidekiq_queueing_apdex_total"
+_OLDEST_JOB = f"""(
+  {_QUEUE_AGE} > <oldest_job_high>
+  and on (queue) {_CLASSES}{{urgency="high"}}
+)
+or
+(
+  {_QUEUE_AGE} > <oldest_job_low>
+  unless on (queue) ({_CLASSES}{{urgency="throttled"}} unless on (queue) {_CLASSES}{{urgency=~"high|low"}})
+)"""
+"""A queue of throttled classes only has no target; one without known classes has that of urgency low."""
 
 
 def _new_events(series: str, by: str, window: str) -> str:
@@ -54,10 +62,12 @@ def _new_events(series: str, by: str, window: str) -> str:
     )
 
 
-_QUEUE_SIZE = 'label_replace(max by (shard, name) (sidekiq_queue_size), "queue", "$1", "name", "(.*)")'
-_RUNS_OF_QUEUE = (
-    'label_replace(sum by (queue, destination_shard_redis) (increase(gitlab_sli_sidekiq_queueing_apdex_total[10m])), "shard", "$1",'
-    ' "destination_shard_redis", "(.*)")'
+_QUEUE_SIZE = _renamed("max by (shard, name) (sidekiq_queue_size)", "name", "queue")
+_RUNNING_OF_QUEUE = _renamed(
+    "sum by (queue, destination_shard_redis) (sidekiq_running_jobs)", "destination_shard_redis", "shard"
+)
+_RUNS_OF_QUEUE = _renamed(
+    f"sum by (queue, destination_shard_redis) (increase({_CLASSES}[10m]))", "destination_shard_redis", "shard"
 )
 _JOBS = '{worker="MailWorker",queue="mail",urgency="high",destination_shard_redis="main"}'
 
@@ -65,34 +75,45 @@ RULES: tuple[Rule, ...] = (
     *burn_rules(),
     Rule(
         "NoProgress",
-        "max by (shard) (sidekiq_jobs_enqueued_size) > 0\n"
-        "and on (shard) max by (shard) (increase(sidekiq_jobs_processed_total[2m])) == 0",
+        "sum by (shard) (max by (shard, name) (sidekiq_queue_size)"
+        " unless on (shard, name) max by (shard, name) (sidekiq_queue_paused) == 1) > 0\n"
+        "and on (shard) max by (shard) (increase(sidekiq_jobs_processed_total[2m])) == 0\n"
+        "unless on (shard) max by (shard) (application_worker_utilisation_ratio) >= 1",
         "1m",
         f"Jobs wait {_ON_SHARD}, and none ends",
-        "{{ $value }} jobs wait in the queues of the shard, and no process has ended a job.",
+        "{{ $value }} jobs wait in the queues of the shard, not every slot is busy, and no process has ended a job.",
         {
-            'sidekiq_jobs_enqueued_size{shard="main"}': "5+0x400",
+            'sidekiq_queue_size{shard="main",name="mail"}': "5+0x400",
             'sidekiq_jobs_processed_total{shard="main"}': "7+0x400",
         },
         {
-            'sidekiq_jobs_enqueued_size{shard="main"}': "5+0x400",
+            'sidekiq_queue_size{shard="main",name="mail"}': "5+0x400",
             'sidekiq_jobs_processed_total{shard="main"}': "7+1x400",
+            'sidekiq_queue_size{shard="paused",name="mail"}': "5+0x400",
+            'sidekiq_queue_paused{shard="paused",name="mail"}': "1+0x400",
+            'sidekiq_jobs_processed_total{shard="paused"}': "7+0x400",
+            'sidekiq_queue_size{shard="full",name="mail"}': "5+0x400",
+            'application_worker_utilisation_ratio{shard="full"}': "1+0x400",
+            'sidekiq_jobs_processed_total{shard="full"}': "7+0x400",
         },
     ),
     Rule(
         "QueueNotProcessed",
         f"{_QUEUE_SIZE} > 0\n"
         "unless on (shard, name) max by (shard, name) (sidekiq_queue_paused) == 1\n"
-        f"unless on (shard, queue) {_RUNS_OF_QUEUE} > 0",
+        f"unless on (shard, queue) {_RUNS_OF_QUEUE} > 0\n"
+        f"unless on (shard, queue) {_RUNNING_OF_QUEUE} > 0",
         "10m",
-        f"No job of the queue {{{{ $labels.queue }}}} {_ON_SHARD} starts",
-        "{{ $value }} jobs wait in the queue, which is not paused, and no process has started one.",
+        f"No job of the queue {{{{ $labels.queue }}}} {_ON_SHARD} runs",
+        "{{ $value }} jobs wait in the queue, which is not paused, and no process has run one.",
         {'sidekiq_queue_size{shard="main",name="mail"}': "5+0x400"},
         {
             'sidekiq_queue_size{shard="main",name="mail"}': "5+0x400",
             f"gitlab_sli_sidekiq_queueing_apdex_total{_JOBS}": "0+1x400",
             'sidekiq_queue_size{shard="main",name="paused"}': "5+0x400",
             'sidekiq_queue_paused{shard="main",name="paused"}': "1+0x400",
+            'sidekiq_queue_size{shard="main",name="long"}': "5+0x400",
+            'sidekiq_running_jobs{queue="long",destination_shard_redis="main",worker="LongWorker"}': "1+0x400",
         },
     ),
     Rule(
@@ -113,8 +134,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ClassNotDequeued",
-        'sum by (worker, destination_shard_redis) (increase(sidekiq_enqueued_jobs_total{scheduling="immediate"}[20m])) > 0\n'
+        'sum by (worker) (increase(sidekiq_enqueued_jobs_total{scheduling="immediate", worker!="unknown"}[20m])) > 0\n'
         "unless on (worker) sum by (worker) (increase(gitlab_sli_sidekiq_queueing_apdex_total[20m])) > 0\n"
+        "unless on (worker) sum by (worker) (sidekiq_running_jobs) > 0\n"
+        "unless on (worker) sum by (worker) (increase(application_worker_held_jobs_total[20m])) > 0\n"
         "unless on (worker) sum by (worker) (increase(sidekiq_jobs_skipped_total[20m])) > 0",
         "20m",
         "Jobs of {{ $labels.worker }} are enqueued, and none starts",
@@ -129,7 +152,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "OldestJobTooOld",
-        "\nor\n".join(map(_queue_older, ("high", "low"))),
+        _OLDEST_JOB,
         "1m",
         f"The oldest job of the queue {{{{ $labels.queue }}}} {_ON_SHARD} waits for {{{{ $value | humanizeDuration }}}}",
         "Three times the queueing target of a class in the queue is exceeded.",
@@ -210,12 +233,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "UnknownClass",
-        "max by (shard, worker) (application_worker_unknown_class_jobs) > 0",
-        "15m",
-        f"Jobs of {{{{ $labels.worker }}}} {_ON_SHARD} wait for a process that has the class",
-        "{{ $value }} jobs. Their class is in no running release.",
-        {'application_worker_unknown_class_jobs{shard="main",worker="MailWorker"}': "2+0x400"},
-        {'application_worker_unknown_class_jobs{shard="main",worker="MailWorker"}': "0+0x400"},
+        _new_events('application_worker_ended_jobs_total{how="unknown_class"}', "instance", "15m"),
+        "10m",
+        "Jobs wait for a process that has their class",
+        "{{ $labels.instance }} has met {{ $value | humanize }} of them in 15 minutes. The log lines class.unknown name the class.",
+        {'application_worker_ended_jobs_total{worker="unknown",how="unknown_class",instance="a"}': "0+2x400"},
+        {'application_worker_ended_jobs_total{worker="unknown",how="unknown_class",instance="a"}': "5+0x400"},
+        tested_after="30m",
     ),
     Rule(
         "SchedulerStalled",
@@ -250,12 +274,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ProcessesFlapping",
-        "sum by (instance) (increase(application_worker_child_deaths_total[10m])) > <restarts>",
+        'sum by (instance) (increase(application_worker_child_events_total{event=~"died|stuck|failed"}[10m])) > <restarts>',
         "",
         "Child processes of {{ $labels.instance }} have ended {{ $value | humanize }} times in 10 minutes",
         "Their supervisor starts them again. Running jobs of each death are recovered, and count as interrupted.",
-        {'application_worker_child_deaths_total{instance="a",reason="died"}': "0+<restarts>x400"},
-        {'application_worker_child_deaths_total{instance="a",reason="died"}': "1+0x400"},
+        {'application_worker_child_events_total{instance="a",event="died"}': "0+<restarts>x400"},
+        {
+            'application_worker_child_events_total{instance="a",event="died"}': "1+0x400",
+            'application_worker_child_events_total{instance="a",event="started"}': "0+<restarts>x400",
+        },
     ),
     Rule(
         "HeartbeatLate",
@@ -268,12 +295,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "MemoryLimitExceeded",
-        "sum by (instance) (increase(gitlab_memwd_violations_handled_total[1h])) > 0",
+        'sum by (instance) (increase(application_worker_child_events_total{event="memory"}[1h])) > 0',
         "",
         "Child processes of {{ $labels.instance }} exceed their memory limit",
         "{{ $value | humanize }} were replaced in an hour.",
-        {'gitlab_memwd_violations_handled_total{instance="a",reason="rss"}': "0+1x400"},
-        {'gitlab_memwd_violations_handled_total{instance="a",reason="rss"}': "0+0x400"},
+        {'application_worker_child_events_total{instance="a",event="memory"}': "0+1x400"},
+        {'application_worker_child_events_total{instance="a",event="memory"}': "1+0x400"},
     ),
     Rule(
         "ForcedShutdowns",
@@ -286,12 +313,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ShardAway",
-        'max by (shard, state) (application_worker_shard_state{state!="closed"}) == 1',
+        "max by (shard) (application_worker_up) == 0\n"
+        'or max by (shard, state) (application_worker_shard_state{state!~"closed|open"}) == 1',
         "1m",
-        f"The shard {_SHARD} takes no jobs: {{{{ $labels.state }}}}",
+        f"The shard {_SHARD} does not answer or takes no writes {{{{ $labels.state }}}}",
         "Pushes to it fail or are kept, and its processes wait.",
-        {'application_worker_shard_state{shard="main",state="open"}': "1+0x400"},
+        {'application_worker_up{shard="main"}': "0+0x400"},
         {
+            'application_worker_up{shard="main"}': "1+0x400",
             'application_worker_shard_state{shard="main",state="open"}': "0+0x400",
             'application_worker_shard_state{shard="main",state="closed"}': "1+0x400",
         },
@@ -367,11 +396,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "FleetMetricsMissing",
-        "absent(application_worker_shard_state)",
+        "absent(application_worker_up)",
         "2m",
         "Nothing reports the figures of the fleet",
         "Neither an exporter nor a worker process that reports for its shard is scraped.",
         {},
-        {'application_worker_shard_state{shard="main",state="closed"}': "1+0x400"},
+        {'application_worker_up{shard="main"}': "1+0x400"},
     ),
 )

@@ -7,8 +7,6 @@ imports nothing heavy.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-_DIAGNOSE = "diagnose"
-
 Severity: TypeAlias = Literal["page", "ticket"]
 """``page``: jobs wait or fail now, a person is called. ``ticket``: somebody looks at it on the next working day."""
 
@@ -76,4 +74,4 @@ ALERT_NAMES: tuple[str, ...] = tuple(alert.name for alert in ALERTS)
 
 def runbook(name: str) -> str:
     """Return the command that finds the cause of an alert."""
-    return f"application-worker {_DIAGNOSE} --alert {name}"
+    return f"application-worker diagnose --alert {name}"

@@ -227,6 +227,12 @@ PROCESS: tuple[Metric, ...] = (
         "Isolated jobs whose process ended before them.",
     ),
     Metric(
+        "application_worker_child_events_total",
+        "counter",
+        ("event",),
+        "Events of the children of a cluster: started, died, failed, stuck, killed, memory (replaced above its limit), ...",
+    ),
+    Metric(
         "application_worker_payload_bytes",
         "histogram",
         ("worker",),
@@ -275,6 +281,7 @@ _SHARD_COUNTERS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "jobs_over_limit": (("worker",), "Jobs that a rate limiter has delayed."),
     "jobs_timed_out": (("worker",), "Runs that took longer than their timeout."),
     "jobs_business_failed": (("worker",), "Runs that ended in a BusinessError."),
+    "jobs_unknown_class": (("worker",), "Times that a process has met a job of a class that it lacks."),
     "jobs_quarantined": (("worker",), "Jobs that were interrupted too often, and malformed ones."),
     "jobs_process_lost": (("worker",), "Isolated jobs whose process ended before them."),
     "jobs_without_key": (("worker",), "Jobs that waited because a key of encryption was missing."),

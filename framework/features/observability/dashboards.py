@@ -177,6 +177,10 @@ _FLEET_DASHBOARD = Dashboard(
                     },
                 ),
                 Panel("Resident memory", {"{{shard}}": _fleet("application_worker_fleet_resident_bytes")}, "bytes"),
+                Panel(
+                    "Events of children of clusters",
+                    {"{{event}}": f"sum by (event) (increase(application_worker_child_events_total[{_RATE}]))"},
+                ),
             ),
         ),
         PanelRow(

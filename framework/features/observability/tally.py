@@ -34,8 +34,7 @@ from framework.telemetry.job_events import (
     StreamEvent,
 )
 from framework.telemetry.logs import LogRateLimit
-from framework.telemetry.shared_counts import GAUGE, Row, Rows, SharedCounts, add_rows
-from framework.wire.json import dumps
+from framework.telemetry.shared_counts import GAUGE, Row, Rows, SharedCounts, add_rows, counter_key
 
 UNKNOWN = "unknown"
 """The class of jobs whose class this process lacks, and of those above the most series."""
@@ -258,4 +257,5 @@ def labels_of(worker: str, queue: str, shard: str) -> tuple[str, ...]:
 
 def key_of(kind: str, labels: Sequence[str], *, gauge: bool = False) -> bytes:
     """Return the key of a row: its kind and the values of its labels."""
-    return (GAUGE if gauge else b"c") + dumps([kind, *labels])
+    key = counter_key(kind, labels)
+    return GAUGE + key[1:] if gauge else key

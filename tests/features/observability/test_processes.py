@@ -15,6 +15,7 @@ from tests.process.test_worker_health import request
 __all__ = ["cluster", "cold_site", "proofs", "release"]
 
 RUNS = "gitlab_sli_sidekiq_execution_total"
+CHILDREN = "application_worker_child_events_total"
 JOBS = 2_000
 
 
@@ -70,6 +71,7 @@ def test_cluster_sums_its_children_and_keeps_those_of_the_dead(cluster, redis, p
     process = cluster("default", "--processes", "2", "--health-port", "0")
     until(lambda: process.find(event_name="process.ready")[1:])
     assert total(process, RUNS, worker="NoopWorker") == 0
+    assert (total(process, CHILDREN, event="started"), total(process, CHILDREN, event="died")) == (2, 0)
     for _ in range(50):
         enqueue(redis, "NoopWorker")
     until(lambda: total(process, RUNS, worker="NoopWorker") == 50)
@@ -78,6 +80,7 @@ def test_cluster_sums_its_children_and_keeps_those_of_the_dead(cluster, redis, p
     for pid in children(process):
         os.kill(pid, signal.SIGKILL)
     until(lambda: children(process, "died")[1:])
+    assert total(process, CHILDREN, event="died") == 2
     assert total(process, RUNS, worker="NoopWorker") == 50
     enqueue(redis, "NoopWorker")
     until(lambda: total(process, RUNS, worker="NoopWorker") == 51)
