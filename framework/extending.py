@@ -9,6 +9,7 @@ from framework.feature import Feature, Late, LateCommand
 from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
+    from framework.admin.diagnosis.cause import Cause, CauseReader
     from framework.admin.explain_reader import Blocker, ExplainReader
     from framework.declare.declaration import Declaration
     from framework.execute.admission import AdmissionPolicy, AdmissionRequest, StagedPolicy
@@ -20,6 +21,8 @@ __all__ = [
     "AdmissionPolicy",
     "AdmissionRequest",
     "Blocker",
+    "Cause",
+    "CauseReader",
     "Declaration",
     "Deferred",
     "Discarded",
@@ -37,6 +40,8 @@ _MODULES = {
     "AdmissionPolicy": "framework.execute.admission",
     "AdmissionRequest": "framework.execute.admission",
     "Blocker": "framework.admin.explain_reader",
+    "Cause": "framework.admin.diagnosis.cause",
+    "CauseReader": "framework.admin.diagnosis.cause",
     "Declaration": "framework.declare.declaration",
     "Deferred": "framework.finish.outcome",
     "Discarded": "framework.finish.outcome",

@@ -9,10 +9,13 @@ from framework.admin.diagnosis.cause import Cause
 from framework.admin.diagnosis.diagnose import alerts, diagnose
 from framework.admin.diagnosis.facts import DiagnosisScope, Installation
 from framework.admin.diagnosis.of_server import ROLE
+from framework.admin.job_queue import unknown_queue_message
+from framework.admin.queue_reader import known_queues
 from framework.cli.jobs_explain import load_classes
 from framework.command_line import EXIT_FAILED
 from framework.terminal.options import json_option, modules_option, shard_option
 from framework.terminal.output import echo, echo_json, echo_lines, refuse_unknown, reports_errors
+from framework.terminal.project import refuse_unknown_class
 from framework.terminal.shards import ShardCommand
 from framework.text import join_names
 
@@ -42,7 +45,7 @@ def diagnose_(
     The command only reads, and for a few seconds at most: of long queues and sets it reads the ends and a sample. The
     rights of the role read-only suffice; with that to ACL LOG it sees refused rights too.
 
-    Status 1: there is a cause, or not everything could be looked at. Status 2: the alert is unknown.
+    Status 1: there is a cause, not everything could be looked at, or the class or queue is unknown. Status 2: the alert is unknown.
     """
     if alert is not None:
         refuse_unknown([alert], alerts(), lambda name, hint: f"no alert is named {name!r}{hint}")
@@ -52,6 +55,8 @@ def diagnose_(
     found = diagnose(list(on.shards.values()), installation, DiagnosisScope(cls, queue, alert))
     for note in found.notes:
         echo(note, err=True)
+    if not found.causes and not found.notes:
+        _refuse_unknown(on, cls, queue, modules)
     if as_json:
         echo_json([one.as_json() for one in found.causes])
     elif found.causes:
@@ -60,6 +65,15 @@ def diagnose_(
         echo(f"No cause of trouble was found{_asked(cls, queue)} on {join_names(on.shards)}.")
     if found.causes or found.notes:
         sys.exit(EXIT_FAILED)
+
+
+def _refuse_unknown(on: ShardCommand, cls: str | None, queue: str | None, modules: Sequence[str]) -> None:
+    """End with status 1 if nothing has the name of the class or of the queue: a misspelt name has no causes."""
+    if cls is not None:
+        refuse_unknown_class(cls, modules)
+    if queue is not None:
+        known = {name for _, names in on.each(known_queues) for name in names}
+        refuse_unknown([queue], known, lambda name, _: unknown_queue_message(name, known), status=EXIT_FAILED)
 
 
 def _text(causes: Sequence[Cause]) -> Iterator[str]:

@@ -84,3 +84,14 @@ def test_diagnose_remedy_quotes_names_of_other_programs(diagnose, redis):
     enqueue(redis, "x; rm -rf /", queue="a; rm -rf /", enqueued_at=LATE)
     (found,) = diagnose("--json")
     assert found["remedy"] == "application-worker worker -q 'a; rm -rf /'"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [(["--class", "NoopWorkr"], "did you mean 'NoopWorker'?"), (["--queue", "mial"], "did you mean 'mail'?")],
+)
+def test_diagnose_unknown_name_is_no_absence_of_causes(diagnose, redis, words, error):
+    redis.sadd(keys.QUEUES, "mail")
+    diagnose(*words, error=error)
+    diagnose("--class", "NoopWorker", status=0)
+    diagnose("--queue", "mail", status=0)

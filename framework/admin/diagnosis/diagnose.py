@@ -21,7 +21,7 @@ from framework.shard.shard import Shard
 from framework.shard.shards import ANSWER_WITHIN_S, answering
 from framework.supervised_threads import SupervisedThread
 
-_READ_WITHIN_S = 15.0
+_READ_WITHIN_S = 10.0
 """The longest time for one shard: a slow one is read in some seconds."""
 
 

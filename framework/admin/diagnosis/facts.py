@@ -287,21 +287,21 @@ class ShardEvidence(ShardSnapshot):
         waiting = sorted((one for one in self.queue_states if one.size), key=lambda one: -one.latency)
         chosen = waiting[:_MOST_QUEUES]
         chosen += [one for one in waiting[_MOST_QUEUES:] if one.name == self.scope.queue]
-        return [self._queue(one) for one in chosen]
-
-    def _queue(self, state: QueueState) -> QueueFacts:
-        key = keys.queue(state.name)
         # The jobs of sub-queues count as those of their queue, which may be empty itself.
-        (first,) = self._pages([(key, -1, -1)])
-        count = _END if not first or len(first[0]) < _LARGE_BYTES else _FEW
-        oldest, newest = self._pages([(key, -count, -1), (key, 0, count - 1)])
-        serving = [one for one in self.running_processes if state.name in one.queues and not one.is_quiet]
-        return QueueFacts(
-            state,
-            JobSample([SampledJob.read(data) for data in reversed(oldest)], state.size),
-            JobSample([SampledJob.read(data) for data in newest], state.size),
-            serving,
-        )
+        firsts = self._pages([(keys.queue(one.name), -1, -1) for one in chosen])
+        counts = [_END if not first or len(first[0]) < _LARGE_BYTES else _FEW for first in firsts]
+        ends = [(keys.queue(one.name), count) for one, count in zip(chosen, counts, strict=True)]
+        oldest = self._pages([(key, -count, -1) for key, count in ends])
+        newest = self._pages([(key, 0, count - 1) for key, count in ends])
+        return [
+            QueueFacts(
+                state,
+                JobSample([SampledJob.read(data) for data in reversed(last)], state.size),
+                JobSample([SampledJob.read(data) for data in first], state.size),
+                self.serving(state.name),
+            )
+            for state, last, first in zip(chosen, oldest, newest, strict=True)
+        ]
 
     def _pages(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
         """Return these parts of lists; nothing of a key of another type."""

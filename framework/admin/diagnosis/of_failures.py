@@ -6,12 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
-from framework.admin.diagnosis.facts import SampledJob, caller_of, error_of, failed_at
+from framework.admin.diagnosis.facts import SampledJob, caller_of, error_of, failed_at, format_seconds
 from framework.command_line import remedy_command
 from framework.errors import ArgumentsError, ArgumentsMismatchError
 from framework.text import format_count, format_duration, format_times, join_names
 from framework.wire import keys
-from framework.wire.job import DEATH_COUNT, UNKNOWN_COUNT, UNKNOWN_SINCE, count_of, timestamp, version_of
+from framework.wire.job import (
+    DEATH_COUNT,
+    DEFERRED,
+    DEFERRED_BY,
+    INTERRUPTED_COUNT,
+    MALFORMED,
+    UNKNOWN_COUNT,
+    UNKNOWN_SINCE,
+    count_of,
+    timestamp,
+    version_of,
+)
 from framework.wire.sub_queues import parent_of
 
 _FAILING = 0.5
@@ -36,11 +47,14 @@ class FailureReader(CauseReader):
     alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
         "failing": ("ExecutionErrorBurn", "DeadSetGrowing", "NoProgress"),
         "arguments": ("ExecutionErrorBurn", "DeadSetGrowing"),
-        "unknown_class": ("UnknownClass", "ClassNotDequeued", "NoProgress"),
+        "unknown_class": ("UnknownClass", "JobsQuarantined", "ClassNotDequeued", "NoProgress"),
         "newer_version": ("UnknownClass", "ClassNotDequeued", "NoProgress"),
         "poison": ("JobsQuarantined", "RecoveredSpike", "ProcessesFlapping", "MemoryLimitExceeded"),
         "deep_retry_set": ("ExecutionErrorBurn", "DeadSetGrowing", "RedisMemoryHigh", "RedisMemoryFull"),
         "scheduler_stalled": ("SchedulerStalled", "NoProgress"),
+        "malformed": ("JobsQuarantined", "DeadSetGrowing"),
+        "cut_off": ("ForcedShutdowns", "JobsQuarantined"),
+        "deferred": ("JobsSkippedTooLong", "ClassNotDequeued"),
     }
 
     def causes(self) -> Iterator[Cause]:
@@ -49,6 +63,9 @@ class FailureReader(CauseReader):
         yield from self._failing()
         yield from self._deep()
         yield from self._late()
+        yield from self._malformed()
+        yield from self._cut_off()
+        yield from self._deferred()
 
     # --- failing classes
 
@@ -141,6 +158,12 @@ class FailureReader(CauseReader):
         waiting = [job for job in self.facts.scheduled.jobs if count_of(job.payload, UNKNOWN_COUNT)]
         waiting += [
             job for queue in self.facts.queues for job in queue.oldest.jobs if count_of(job.payload, UNKNOWN_COUNT)
+        ]
+        # A job that was given up after a day.
+        waiting += [
+            job
+            for job in self.facts.interrupted.jobs
+            if count_of(job.payload, UNKNOWN_COUNT) and self.facts.now - job.score <= _POISON_S
         ]
         for cls in sorted({job.cls for job in waiting}):
             yield self._unknown_class(cls, [job for job in waiting if job.cls == cls])
@@ -298,6 +321,83 @@ class FailureReader(CauseReader):
                 effect=f"a process moves about {late:,} jobs to their queues within seconds of its start",
                 certainty=6.0,
                 jobs=late,
+            )
+
+    # --- jobs that were set aside
+
+    def _malformed(self) -> Iterator[Cause]:
+        facts = self.facts
+        found = [job for job in facts.dead.jobs if job.cls == MALFORMED and facts.now - job.score <= _POISON_S]
+        if not found:
+            return
+        queues = sorted({str(job.payload.get("queue")) for job in found})
+        yield Cause(
+            code="malformed",
+            shard=facts.shard,
+            cause="a program writes payloads that are no jobs",
+            evidence=[
+                f"{format_count(len(found), 'payload')} in the dead set within the hour, the last since {facts.ago(found[0].score)}",
+                f"from the queues {join_names(queues, max_names=_MOST_NAMES)}; {_message(found[0])}",
+            ],
+            remedy=remedy_command("jobs", "list", "dead", "--class", MALFORMED),
+            effect="shows what was written; it stays there, byte for byte, until the program is found",
+            certainty=6.0,
+            jobs=len(found),
+            queues=frozenset(queues),
+        )
+
+    def _cut_off(self) -> Iterator[Cause]:
+        facts = self.facts
+        ended = [job for job in facts.interrupted.jobs if facts.now - job.score <= _POISON_S]
+        again = [job for queue in facts.queues for job in queue.oldest.jobs]
+        # A deploy interrupts jobs: once is no cause, unless it is asked for.
+        least = 1 if facts.scope.alert in self.alerts["cut_off"] else 2
+        jobs = [job for job in (*ended, *again) if not count_of(job.payload, DEATH_COUNT)]
+        by_class = Counter(job.cls for job in jobs if count_of(job.payload, INTERRUPTED_COUNT) >= least)
+        for cls, count in sorted(by_class.items()):
+            gone = sum(job.cls == cls for job in ended)
+            yield Cause(
+                code="cut_off",
+                shard=facts.shard,
+                cause=f"jobs of {cls} run longer than the time that a process has to stop",
+                evidence=[
+                    f"{format_count(count, 'job')} of it interrupted by stops; {gone:,} in the interrupted set within the hour",
+                    f"a run takes {format_seconds(facts.history(cls).mean_s or 0.0)} in the mean of the hour",
+                ],
+                remedy=remedy_command("jobs", "requeue", "--class", cls)
+                if gone
+                else facts.worker_for(facts.queue_of(cls)),
+                effect=(
+                    f"{format_count(gone, 'job')} run once more from the beginning; give processes a longer `--timeout`, or make "
+                    "the job iterable"
+                ),
+                certainty=6.0,
+                jobs=count,
+                classes=frozenset({cls}),
+            )
+
+    def _deferred(self) -> Iterator[Cause]:
+        facts, sample = self.facts, self.facts.scheduled
+        found: dict[tuple[str, str], list[SampledJob]] = {}
+        for job in sample.jobs:
+            by = job.payload.get(DEFERRED_BY)
+            if job.payload.get(DEFERRED) and isinstance(by, str) and not count_of(job.payload, UNKNOWN_COUNT):
+                found.setdefault((job.cls, by), []).append(job)
+        for (cls, by), jobs in sorted(found.items()):
+            about = sample.about(len(jobs))
+            next_s = max(0.0, min(job.score for job in jobs) - facts.now)
+            yield Cause(
+                code="deferred",
+                shard=facts.shard,
+                cause=f"jobs of {cls} are deferred by {by}",
+                evidence=[
+                    f"{format_count(about, 'job', 'is')} deferred{sample.note}, the next one is due in {format_duration(next_s)}",
+                ],
+                remedy=remedy_command("jobs", "explain", str(jobs[0].payload.get("jid"))),
+                effect="explains one of them: what defers it, and what lets it run",
+                certainty=4.0,
+                jobs=about,
+                classes=frozenset({cls}),
             )
 
 

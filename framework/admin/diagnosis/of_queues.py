@@ -201,7 +201,6 @@ class QueueReader(CauseReader):
 
     def _flood(self, queue: QueueFacts, cls: str, slow: _SlowClass | None) -> Cause:
         facts, history = self.facts, self.facts.history(cls)
-        arriving = self._arriving(queue)
         share = sum(one.cls == cls for one in queue.newest.jobs) / len(queue.newest.jobs)
         flooding = [one for one in queue.newest.jobs if one.cls == cls]
         usual = (
@@ -209,10 +208,9 @@ class QueueReader(CauseReader):
             if history.base.processed
             else "no run of it ended in the hour before"
         )
-        times = [
-            at for one in (*queue.oldest.jobs, *flooding) if (at := enqueued_at(one)) is not None and one.cls == cls
-        ]
-        came = f"{arriving * share * 60:,.0f} a minute came, from {facts.ago(min(times))} on" if times else ""
+        times = [at for one in (*queue.oldest.jobs, *flooding) if (at := enqueued_at(one)) is not None]
+        span = format_duration(max(1.0, max(times) - min(times))) if times else "an unknown time"
+        since = f", from {facts.ago(min(times))} on" if times else ""
         extra = self._slots_wanted(queue.size, history.mean_s, queue.slots, 0.0)
         caller = caller_of(flooding)
         return Cause(
@@ -220,7 +218,7 @@ class QueueReader(CauseReader):
             shard=facts.shard,
             cause=f"a flood of {cls}: far more jobs than usual came to the queue {queue.name}",
             evidence=[
-                f"{came}; {usual}",
+                f"those that wait came within {span}{since}; {usual}",
                 f"{self._waits(queue)}; about {share:.0%} of them are of {cls}",
                 *([caller] if caller else []),
             ],
@@ -243,7 +241,9 @@ class QueueReader(CauseReader):
         ending = sum(
             facts.history(name).recent.processed / facts.history(name).recent.minutes for name in queue.classes
         )
-        extra = self._slots_wanted(queue.size, mean, queue.slots, 0.0)
+        # The jobs that wait have come since the oldest of them: the queue is in order.
+        arriving = queue.size / max(1.0, queue.waits_s)
+        extra = self._slots_wanted(queue.size, mean, queue.slots, arriving)
         others = sorted({name for one in queue.serving for name in one.queues} - {queue.name})
         return Cause(
             code="few_slots",
@@ -253,12 +253,12 @@ class QueueReader(CauseReader):
                 self._waits(queue),
                 (
                     f"{queue.busy} of {queue.slots} slots are busy in {format_count(len(queue.serving), 'process')}; about "
-                    f"{ending:,.0f} runs a minute end"
+                    f"{arriving * 60:,.0f} jobs a minute come, {ending:,.0f} end"
                 ),
                 *([f"they serve {join_names(others, max_names=3)} too"] if others else []),
             ],
             remedy=facts.worker_for(queue.name, extra),
-            effect=f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, mean)}",
+            effect=f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, mean, arriving)}",
             certainty=4.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),
@@ -276,8 +276,8 @@ class QueueReader(CauseReader):
                 self._waits(queue),
                 f"{queue.busy} of {queue.slots} slots are busy in {join_names(named, max_names=3)}",
             ],
-            remedy=remedy_command("jobs", "dump", named[0]),
-            effect="the process logs the stacks of its threads, which show what it waits for; `jobs stop` with its name replaces it",
+            remedy=remedy_command("jobs", "stack", named[0]),
+            effect="shows the stacks of the process, and so what it waits for; `jobs stop` lets its supervisor replace it",
             certainty=4.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),

@@ -21,7 +21,9 @@ from framework.wire.json import stored_count
 ROLE = "diagnose"
 """The role in the name of this command's connections: its own refusals are no cause."""
 
-_FULL, _ALMOST_FULL = 0.95, 0.85
+_FULL, _ALMOST_FULL, _ASKED_FULL = 0.95, 0.85, 0.5
+"""The shares of the memory that are a cause: the last one if its alert fires, whose threshold the installation may set."""
+
 _SLOW_S = 0.05
 _REFUSED_WITHIN_S = 300.0
 _MOST_NAMES = 3
@@ -109,7 +111,8 @@ class ServerReader(CauseReader):
         used, most = _number(info, "used_memory"), _number(info, "maxmemory")
         policy = str(info.get("maxmemory_policy", "noeviction"))
         share = used / most if most else 0.0
-        if share >= _ALMOST_FULL:
+        asked = self.facts.scope.alert in self.alerts["memory_full"][:2]
+        if share >= (_ASKED_FULL if asked else _ALMOST_FULL):
             yield self._full(used, most, policy, share)
         evicted = _number(info, "evicted_keys")
         if most and policy != "noeviction" and (evicted or self.facts.scope.alert in _CONFIGURATION_ALERTS):
@@ -162,7 +165,7 @@ class ServerReader(CauseReader):
             f"{place}: {jobs:,} jobs, about {_bytes(size)}" for place, jobs, size in places[:_MOST_NAMES] if jobs
         ]
         wanted = round(max(used, most) * 1.5)
-        text = "Redis has no memory left" if share >= _FULL else "Redis has almost no memory left"
+        text = "Redis has no memory left" if share >= _FULL else f"Redis has used {share:.0%} of its memory"
         largest, jobs, size = places[0]
         if largest == "dead" and size > used * 0.3:
             cls = self.facts.dead.jobs[0].cls
@@ -174,7 +177,7 @@ class ServerReader(CauseReader):
         return Cause(
             code="memory_full",
             shard=self.facts.shard,
-            cause=f"{text}: it refuses pushes, and what moves jobs" if policy == "noeviction" else text,
+            cause=f"{text}: it refuses pushes" if policy == "noeviction" and share >= _FULL else text,
             evidence=evidence,
             remedy=remedy,
             effect=effect,

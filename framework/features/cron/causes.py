@@ -93,9 +93,9 @@ class CronCauses(CauseReader):
             shard=facts.shard,
             cause=text,
             evidence=evidence,
-            remedy=remedy_command("jobs", "dump", leader) if leader else facts.worker_for(queue),
+            remedy=remedy_command("jobs", "stack", leader) if leader else facts.worker_for(queue),
             effect=(
-                "the process logs the stacks of its threads; after its stop another one leads within 10 s"
+                "shows the stacks of the process; after its stop another one leads within 10 s"
                 if leader
                 else "a process leads within 10 s, and makes up for missed ticks as `missed` of each entry says"
             ),

