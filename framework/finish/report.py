@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -18,23 +18,32 @@ from framework.types import Payload
 from framework.wire.job import Job
 
 EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError, JobStoppedError)
-"""Errors that a job raises on purpose: neither error handlers nor the error tracker get them."""
+"""Errors that a job raises on purpose: error handlers do not get them, the error tracker only a ``RetryError`` that is the last."""
 
 # Sentry keeps so many characters of a tag.
 _MAX_TAG = 200
 
 
 class JobReporter:
-    """Error handler that reports to ``tracker``."""
+    """Error handler that reports to ``tracker``: the failure of every run, or with ``exhausted`` that of the last one only."""
 
-    def __init__(self, tracker: Tracker, shard: str) -> None:
+    def __init__(self, tracker: Tracker, shard: str, report: Literal["every", "exhausted"] = "every") -> None:
         self._tracker = tracker
         self._shard = shard
+        self._every = report == "every"
 
     def __call__(self, error: BaseException, facts: Mapping[str, Any]) -> None:
-        """Report a failed job, unless its error is an expected one."""
-        if has_type(error, *EXPECTED_ERRORS):
-            return
+        """Report a failed run, unless its error is an expected one, or only the last is reported."""
+        # A payload that cannot be read has no further run.
+        if (self._every or "class" not in (facts.get("job") or {})) and not has_type(error, *EXPECTED_ERRORS):
+            self._report(error, facts)
+
+    def died(self, job: Job, error: BaseException) -> None:
+        """Report a job that does not run again, unless the failure of its last run was reported. A death handler."""
+        if has_type(error, RetryError) or not (self._every or has_type(error, *EXPECTED_ERRORS)):
+            self._report(error, {"job": job, "queue": job.get("queue"), "retry_count": job.get("retry_count")})
+
+    def _report(self, error: BaseException, facts: Mapping[str, Any]) -> None:
         job: Mapping[str, Any] = facts.get("job") or {}
         tags = self._tags(job, facts)
         self._tracker.capture(error, tags, tags.get("class", "job"))

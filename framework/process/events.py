@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import redis
 from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, ResponseError
@@ -86,14 +86,22 @@ _UNKNOWN = "unknown"
 class ProcessEvents(ProcessorEvents):
     """Report the events of all components: each method is one event with one log line. Safe to call from any thread."""
 
-    def __init__(self, shard: str, tracker: Tracker | None = None, user: str = "default") -> None:
+    def __init__(
+        self,
+        shard: str,
+        tracker: Tracker | None = None,
+        user: str = "default",
+        report: Literal["every", "exhausted"] = "every",
+    ) -> None:
         super().__init__()
         self._log = logs.logger(shard=shard)
         self.tracker = tracker or NoTracker()
         self._shard = shard
         self._user = user
         self.moved_jobs = MovedJobs(self.handlers)
-        self.handlers.error.append(JobReporter(self.tracker, shard))
+        reporter = JobReporter(self.tracker, shard, report)
+        self.handlers.error.append(reporter)
+        self.handlers.death.append(reporter.died)
         self.died = threading.Event()
         self.death_limit_s: float | None = None
         """The seconds from the death of a thread to the forced end of the process; ``None``: it goes on, or ends in its own time."""

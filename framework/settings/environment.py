@@ -89,8 +89,9 @@ def apply_external_variables(
         shards = {**shards, "main": {"url": url}}
         origins["shards", "main"] = "REDIS_URL"
     if dsn:
-        values = {**values, "sentry": {"dsn": dsn}}
-        origins[("sentry",)] = "SENTRY_DSN"
+        section = values.get("sentry")
+        values = {**values, "sentry": {**section, "dsn": dsn} if is_mapping(section) else {"dsn": dsn}}
+        origins["sentry", "dsn"] = "SENTRY_DSN"
     return {**values, "shards": shards}, origins
 
 

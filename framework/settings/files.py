@@ -139,7 +139,7 @@ def _has_known_key(path: Path, keys: Collection[str]) -> bool:
         content = read_yaml(path)
     except YamlError:
         return False
-    return is_mapping(content) and any(nearest(key, keys) for key in content)
+    return is_mapping(content) and any(nearest(key, keys, cutoff=0.75) for key in content)
 
 
 MAX_BYTES = 1024 * 1024

@@ -156,6 +156,12 @@ class SentrySettings(Section):
     """The error tracker: failures of jobs are sent to ``dsn``. Without a DSN its library is not even loaded."""
 
     dsn: SecretStr | None = None
+    report: Literal["every", "exhausted"] = "every"
+    """The reported failures: of every run, or of the last one only."""
+    traces_sample_rate: Annotated[float, validators.bounded_number(0, 1)] | None = None
+    """The share of runs with a transaction in Sentry, for a process that ``dsn`` connects; null: none."""
+    cron_monitors: bool = False
+    """Whether the runs of scheduled jobs check in with Sentry's monitors."""
 
     @field_validator("dsn")
     @classmethod

@@ -56,7 +56,9 @@ class LazyTracker:
 class SentryTracker:
     """Report through the application's Sentry client if there is one, else through a client for ``dsn``."""
 
-    def __init__(self, dsn: str, environment: str, release: str | None = None) -> None:
+    def __init__(
+        self, dsn: str, environment: str, release: str | None = None, traces_sample_rate: float | None = None
+    ) -> None:
         self._sdk: Any = importlib.import_module("sentry_sdk")
         if not self._sdk.get_client().is_active():
             self._sdk.init(
@@ -68,6 +70,7 @@ class SentryTracker:
                 auto_enabling_integrations=False,
                 include_local_variables=False,
                 send_default_pii=False,
+                traces_sample_rate=traces_sample_rate,
                 shutdown_timeout=FLUSH_S,
             )
 
@@ -77,7 +80,7 @@ class SentryTracker:
             scope.set_transaction_name(transaction, source="task")
             for name, value in tags.items():
                 scope.set_tag(name, value)
-            scope.add_event_processor(_without_variables)
+            scope.add_event_processor(without_variables)
             scope.capture_exception(error)
 
     def close(self) -> None:
@@ -85,12 +88,28 @@ class SentryTracker:
         self._sdk.flush(timeout=FLUSH_S)
 
 
-def open_tracker(dsn: str | None, environment: str) -> Tracker:
-    """Return the tracker for ``dsn``, or one that does nothing without a DSN."""
-    return SentryTracker(dsn, environment) if dsn else NoTracker()
+_of_application = False
 
 
-def _without_variables(event: dict[str, Any], _hint: dict[str, Any]) -> dict[str, Any]:
+def use_application_client() -> None:
+    """Report through the client that the application has made, also without a DSN in the settings."""
+    global _of_application  # noqa: PLW0603 - a fact of the process, as the client is
+    _of_application = True
+
+
+def reports_to_application() -> bool:
+    """Return whether the application has a client of its own that knows the framework."""
+    return _of_application
+
+
+def open_tracker(dsn: str | None, environment: str, traces_sample_rate: float | None = None) -> Tracker:
+    """Return the tracker for ``dsn`` or the application's client, or one that does nothing without both."""
+    if not dsn and not _of_application:
+        return NoTracker()
+    return SentryTracker(dsn or "", environment, traces_sample_rate=traces_sample_rate)
+
+
+def without_variables(event: dict[str, Any], _hint: dict[str, Any]) -> dict[str, Any]:
     """Remove local variables, which may hold a job's arguments, breadcrumbs and extras from an event."""
     raised: list[Any] = [event.get("exception"), event.get("threads")]
     values: list[Any] = [value for part in raised if part for value in part.get("values", ())]
@@ -106,4 +125,5 @@ def _without_variables(event: dict[str, Any], _hint: dict[str, Any]) -> dict[str
 def tracker_of(settings: CoreSettings) -> Tracker:
     """Return the error tracker of this process, which does nothing without a DSN."""
     dsn = settings.sentry.dsn
-    return open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
+    text = dsn.get_secret_value() if dsn is not None else None
+    return open_tracker(text, settings.env_name, settings.sentry.traces_sample_rate)

@@ -19,7 +19,6 @@ from framework.errors import JobProcessError
 from framework.features.isolation.channel import SERVER_MODULE
 from framework.features.isolation.job_process import JobTools, run_job
 from framework.features.isolation.server import JobServer
-from framework.features.tracing.push import entry_of_traces
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.wiring.client import connect
 
@@ -49,7 +48,7 @@ def load_tools(modules: list[str]) -> JobTools:
         registry.load(modules)
         connect(settings)
         # Here, so that the processes of jobs share it.
-        return JobTools(middleware.server.compile(), strictness, level, entry_of_traces(settings))
+        return JobTools(middleware.server.compile(), strictness, level, settings)
     except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the worker process must know it
         found = ", ".join(modules) or "the configuration"
         failure = JobProcessError(found, f"a process for isolated jobs cannot load them: {error}")

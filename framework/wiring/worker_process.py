@@ -157,12 +157,14 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     waits, plans = timings.current(), options.plan(router)
+    # First: the observers of errors and traces read whether the process has a client of Sentry.
+    tracker = tracker_of(settings)
     job_events.shared_counts = SharedCounts.from_environment() or job_events.shared_counts
     job_events.is_scraped = job_events.is_scraped or (options.health is not None and supervisor is None)
     job_events.open(settings)
     if log.has_job_lines or job_events.needs_usage:
         count_library_calls()
-    events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
+    events = ProcessEvents(shard.name, tracker, shard.endpoint.user, settings.sentry.report)
     process = ProcessContext(
         settings,
         router,

@@ -485,8 +485,18 @@ ENTRIES = [
             ("s3://b?region=a&region=b", "must name endpoint and region once"),
         )
     ),
-    (APP, f"sentry: {SECRET}", "sentry", f"{SECTION}dsn{HIDDEN}"),
-    (APP, f"sentry: {{dsm: {SECRET}}}", "sentry.dsm", "unknown key (did you mean 'dsn'?); allowed: dsn"),
+    (APP, f"sentry: {SECRET}", "sentry", f"{SECTION}dsn, report, traces_sample_rate, cron_monitors{HIDDEN}"),
+    (
+        APP,
+        f"sentry: {{dsm: {SECRET}}}",
+        "sentry.dsm",
+        "unknown key (did you mean 'dsn'?); allowed: dsn, report, traces_sample_rate, cron_monitors",
+    ),
+    (APP, "sentry: {report: all}", "sentry.report", "must be one of every, exhausted, not 'all'"),
+    (APP, "sentry: {traces_sample_rate: 2}", "sentry.traces_sample_rate", "must be a number from 0 to 1, not 2"),
+    (APP, "sentry: {cron_monitors: 5}", "sentry.cron_monitors", "must be true or false, not 5"),
+    (APP, "tracing: [opentelemetry]", "tracing", f'{SECTION}opentelemetry, not ["opentelemetry"]'),
+    (APP, "tracing: {opentelemetry: 5}", "tracing.opentelemetry", "must be true or false, not 5"),
     (
         APP,
         f"sentry: {{dsn: 'http://u:{SECRET}@h/x'}}",

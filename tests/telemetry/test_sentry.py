@@ -1,13 +1,9 @@
 """Check the events that the error tracker sends, with a receiver on the loopback, and the values that it never sends."""
 
-import gzip
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,9 @@ from framework.errors import BusinessError, PayloadError, RetryError
 from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents
 from framework.telemetry.sentry import NoTracker, open_tracker
+from framework.wire.job import Job
 from tests.harness import ROOT, RecordingTracker, Site, payload, until
+from tests.servers.envelopes import EnvelopeReceiver, envelope_receiver
 from tests.tables import each_row
 
 JOBS = """
@@ -91,52 +89,10 @@ def died(job, error):
 """
 
 
-class Receiver(ThreadingHTTPServer):
-    """Receives envelopes of Sentry; ``events`` has the error events."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: list[bytes] = []
-
-    @property
-    def dsn(self) -> str:
-        return f"http://key@127.0.0.1:{self.server_address[1]}/42"
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return [event for body in self.bodies for event in _events(body)]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies.append(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-def _events(body: bytes) -> Iterator[dict[str, Any]]:
-    lines = body.split(b"\n")
-    for head, item in zip(lines[1::2], lines[2::2], strict=False):
-        if head and json.loads(head)["type"] == "event":
-            yield json.loads(item)
-
-
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def receiver() -> Iterator[EnvelopeReceiver]:
+    with envelope_receiver() as server:
+        yield server
 
 
 @pytest.fixture
@@ -164,8 +120,9 @@ def test_sentry_job_failure_has_tags_and_no_arguments(site, redis, receiver):
         until(lambda name=name: [line for line in process.find(jid=name.lower()) if line["job_status"] != "start"])
     assert process.end() == 0
     by_type = {event["exception"]["values"][-1]["type"]: event for event in receiver.events}
-    assert by_type.keys() == {"ValueError", "LookupError"}
-    assert len(receiver.events) == 2
+    # A RetryError is reported when no retry is left.
+    assert by_type.keys() == {"ValueError", "LookupError", "Later"}
+    assert len(receiver.events) == 3
     event = by_type["ValueError"]
     assert event["tags"] == {
         "class": "FailWorker",
@@ -273,6 +230,26 @@ def test_sentry_expected_errors_unreported_malformed_reported():
         (error, {"queue": "q", "shard": "main", "retry_count": "3"}, "job"),
         (error, {"queue": "q", "shard": "main"}, "job"),
     ]
+
+
+@each_row(
+    ("report", "error", "of_run", "of_death"),
+    [
+        ("every", ValueError("x"), 1, 0),
+        ("exhausted", ValueError("x"), 0, 1),
+        ("every", RetryError("x"), 0, 1),
+        ("exhausted", Quiet("x"), 0, 1),
+        ("every", BusinessError("x"), 0, 0),
+        ("exhausted", BusinessError("x"), 0, 0),
+    ],
+)
+def test_report_of_a_job_comes_once_by_the_setting(report, error, of_run, of_death):
+    tracker = RecordingTracker()
+    reporter = JobReporter(tracker, "main", report)
+    reporter(error, {"job": payload(), "queue": "q", "retry_count": 3})
+    assert len(tracker.captured) == of_run
+    reporter.died(Job({**payload(), "queue": "q", "retry_count": 3}), error)
+    assert len(tracker.captured) == of_run + of_death
 
 
 @each_row(

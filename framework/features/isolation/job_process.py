@@ -36,9 +36,11 @@ from framework.features.isolation.server import (
 from framework.features.isolation.stacks import send_stacks_on_signal, send_task_stacks_on_signal
 from framework.features.profiling.profiler import Profiles
 from framework.features.profiling.store import JobProfile
+from framework.features.tracing.push import entry_of_traces
 from framework.finish.answers import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
+from framework.settings.base import SettingsBase
 from framework.telemetry import context, logs
 from framework.telemetry.job_events import job_events
 from framework.telemetry.last_calls import make_last_calls
@@ -58,8 +60,8 @@ class JobTools:
     server_middleware: tuple[Call, ...]
     strictness: StrictArgumentsCheck
     log_level: str
-    enter_trace: Callable[[Payload], object] | None = None
-    """Makes the trace of the job the current one; ``None`` without a library for traces."""
+    settings: SettingsBase | None = None
+    """``None`` if they could not be loaded."""
     failure: BaseException | None = None
     """Why no job can run: the workers or the configuration could not be loaded."""
 
@@ -244,8 +246,9 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     if request["recorded"]:
         instance._aw_record = _Story(worker)  # pyright: ignore[reportPrivateUsage]
     context.enter_job(payload)
-    if tools.enter_trace is not None:
-        tools.enter_trace(payload)
+    enter_trace = None if tools.settings is None else entry_of_traces(tools.settings)
+    if enter_trace is not None:
+        enter_trace(payload)
     _limit_memory(request)
     worker.tell(begun=True)
     # The middlewares and the task of an async job share one context, as in the worker process.

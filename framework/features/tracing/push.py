@@ -1,5 +1,6 @@
 """Make the pushes of a class parts of traces, and check what the settings of tracing need."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 
@@ -11,6 +12,8 @@ from framework.push.normalize import NO_CONTEXT, ExtraFields
 from framework.push.push_plan import PushPlan, PushSpans
 from framework.route.router import LoadedWorkers
 from framework.settings.base import SettingsBase
+from framework.settings.model import CoreSettings
+from framework.telemetry.sentry import reports_to_application
 from framework.types import Json, Payload
 from framework.version import install_extra
 
@@ -18,8 +21,12 @@ from framework.version import install_extra
 _OTEL: "Late[type[PushSpans]]" = Late("framework.features.tracing.otel:OtelPushes")
 
 
+_SENTRY: "Late[type[PushSpans]]" = Late("framework.features.tracing.sentry:SentryPushes")
+
+
 def open_pushes(client: Client) -> Sequence[PushSpans]:
-    return [_OTEL.load()()] if traces_with_otel(client.settings) else []
+    kinds = ((_OTEL, traces_with_otel(client.settings)), (_SENTRY, traces_with_sentry(client.settings)))
+    return [kind.load()() for kind, is_on in kinds if is_on]
 
 
 PUSHES: "Late[Callable[[Client], Sequence[PushSpans]]]" = Late("framework.features.tracing.push:open_pushes")
@@ -58,6 +65,13 @@ class _TracedFields:
 def traces_with_otel(settings: SettingsBase) -> bool:
     """Return whether OpenTelemetry is turned on, and installed."""
     return TracingSettings.of(settings).tracing.opentelemetry and find_spec("opentelemetry") is not None
+
+
+def traces_with_sentry(settings: CoreSettings) -> bool:
+    """Return whether this process has a client of Sentry that knows the framework. It never makes one."""
+    sdk = sys.modules.get("sentry_sdk")
+    known = settings.sentry.dsn is not None or reports_to_application()
+    return known and sdk is not None and bool(sdk.get_client().is_active())
 
 
 def tracing_problems(workers: LoadedWorkers) -> Iterable[ConfigurationProblem]:
