@@ -54,11 +54,11 @@ or
 """A queue of throttled classes only has no target; one without known classes has that of urgency low."""
 
 
-def _new_events(series: str, by: str, window: str) -> str:
-    """Return the events of a counter in a window, also where its series begins with its first event."""
+def _new_events(series: str, by: str, window: str, most: str = "0") -> str:
+    """Return the events of a counter in a window, also where its series begins with its first event: more than ``most``."""
     return (
-        f"sum by ({by}) (increase({series}[{window}])) > 0\n"
-        f"or sum by ({by}) ({series} unless {series} offset {window}) > 0"
+        f"sum by ({by}) (increase({series}[{window}])) > {most}\n"
+        f"or sum by ({by}) ({series} unless {series} offset {window}) > {most}"
     )
 
 
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "RecoveredSpike",
-        "sum by (cause) (increase(application_worker_recovered_jobs_total[5m])) > <recovered_jobs>",
+        _new_events("application_worker_recovered_jobs_total", "cause", "5m", "<recovered_jobs>"),
         "",
         "{{ $value | humanize }} jobs were recovered in 5 minutes: {{ $labels.cause }}",
         "Their processes died while they ran or waited in them, so they may run twice.",
@@ -304,7 +304,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ForcedShutdowns",
-        "sum(increase(application_worker_cut_off_jobs_total[1h])) > <cut_off_jobs>",
+        _new_events("application_worker_cut_off_jobs_total", "job", "1h", "<cut_off_jobs>"),
         "",
         "Stops of processes have cut off {{ $value | humanize }} running jobs in an hour",
         "They run again from the start. Their runs are longer than the stop timeout.",

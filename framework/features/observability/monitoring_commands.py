@@ -1,8 +1,10 @@
 """``application-worker monitoring write``: write dashboards for Grafana, and alerts for Prometheus."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from framework.features.observability.rules import RuleOptions, RuleWriter
 from framework.terminal.groups import CommandGroup
 from framework.terminal.output import columns, display_path, echo, echo_lines, reports_errors, write_all
 from framework.text import did_you_mean
+from framework.typeguards import short_repr
 
 _MARK = "# Written by application-worker monitoring write. It overwrites this file: change its options instead.\n"
+
+_CLASS = re.compile(r"\w+(?:::\w+)*", re.ASCII)
 
 _INHIBIT_RULES = [
     # A shard that is away explains the waits and failures of its jobs.
@@ -74,6 +79,13 @@ def monitoring() -> None:
     help='Add matchers to every series of the framework, such as environment="production".',
 )
 @click.option("--owner", default="platform", show_default=True, help="The label owner of the alerts.")
+@click.option(
+    "--exclude",
+    "excluded",
+    multiple=True,
+    metavar="CLASS=DATE",
+    help="Leave a slow or failing class out of the service levels until a date, such as 2026-12-31; repeatable.",
+)
 @click.option("--datasource", default="", metavar="UID", help="The data source of the dashboards, at first.")
 @click.option(
     "--window-scale",
@@ -85,7 +97,14 @@ def monitoring() -> None:
 )
 @reports_errors
 def write(
-    folder: Path, *, thresholds: Sequence[str], selector: str, owner: str, datasource: str, window_scale: float
+    folder: Path,
+    *,
+    thresholds: Sequence[str],
+    selector: str,
+    owner: str,
+    excluded: Sequence[str],
+    datasource: str,
+    window_scale: float,
 ) -> None:
     """Write dashboards for Grafana, and rules for Prometheus, into the folder DIR.
 
@@ -94,7 +113,7 @@ def write(
 
     Status 1: a file of the same name was not written by this command.
     """
-    options = RuleOptions(_thresholds(thresholds), window_scale, selector.strip(), owner)
+    options = RuleOptions(_thresholds(thresholds), window_scale, selector.strip(), owner, _excluded(excluded))
     texts = {folder / name: text for name, text in _texts(options, datasource).items()}
     _refuse_foreign(texts)
     changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
@@ -136,6 +155,25 @@ def _thresholds(words: Sequence[str]) -> dict[str, float]:
             found[name] = float(value)
         except ValueError:
             raise click.UsageError(f"the threshold {name} needs a number, not {value!r}.") from None
+    return found
+
+
+def _excluded(words: Sequence[str]) -> list[str]:
+    """Return the classes of exclusions, none of which has ended: an exclusion without an end is forgotten."""
+    found: list[str] = []
+    for word in words:
+        name, _, end = word.partition("=")
+        if not _CLASS.fullmatch(name):
+            raise click.UsageError(f"{short_repr(name)} is no name of a class.")
+        try:
+            ends_on = date.fromisoformat(end)
+        except ValueError:
+            raise click.UsageError(
+                f"the exclusion of {name} needs its last day: --exclude {name}=2026-12-31."
+            ) from None
+        if ends_on < datetime.now(UTC).date():
+            raise click.UsageError(f"the exclusion of {name} has ended on {end}: remove it, or give it a new last day.")
+        found.append(name)
     return found
 
 

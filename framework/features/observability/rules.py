@@ -75,6 +75,8 @@ class RuleOptions:
     selector: str = ""
     """Matchers that are added to every series, such as ``environment="production"``."""
     owner: str = "platform"
+    excluded: Sequence[str] = ()
+    """The classes whose runs count for no service level."""
 
 
 def metric_names(expression: str) -> set[str]:
@@ -129,7 +131,7 @@ class RuleWriter:
         """Return the content of ``alerts.yml``."""
         labels = dict(_EQUALITY.findall(self._options.selector))
         recorded = [
-            {"record": name, "expr": self._expression(text), **({"labels": labels} if labels else {})}
+            {"record": name, "expr": self._expression(self._without(text)), **({"labels": labels} if labels else {})}
             for name, text in self._recorded.items()
         ]
         interval = {"interval": duration(self._interval_s())}
@@ -200,6 +202,10 @@ class RuleWriter:
     def _expression(self, text: str) -> str:
         scaled = _WINDOW.sub(lambda match: f"{match[1]}{self._scaled(match[2])}{match[3]}", text)
         return with_selector(self._filled(scaled), self._options.selector)
+
+    def _without(self, text: str) -> str:
+        excluded = "|".join(self._options.excluded)
+        return with_selector(text, f'worker!~"{excluded}"') if excluded else text
 
     def _scaled(self, text: str) -> str:
         scaled = seconds(text) * self._options.scale

@@ -154,6 +154,32 @@ def test_wrong_threshold_is_wrong_usage(word, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_excluded_class_counts_for_no_service_level(tmp_path):
+    written(tmp_path, "--exclude", "Chaos::SlowWorker=2999-12-31", "--exclude", "MailWorker=2999-12-31")
+    recorded, alerts = yaml.safe_load((tmp_path / "alerts.yml").read_text())["groups"]
+    for one in recorded["rules"]:
+        assert one["expr"].count('{worker!~"Chaos::SlowWorker|MailWorker"}') == len(metric_names(one["expr"])), one[
+            "expr"
+        ]
+    assert "MailWorker" not in json.dumps(alerts)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("MailWorker", "needs its last day"),
+        ("MailWorker=soon", "needs its last day"),
+        ("MailWorker=2026-01-01", "has ended on 2026-01-01"),
+        ("Mail|.*=2999-12-31", "is no name of a class"),
+    ],
+)
+def test_wrong_exclusion_is_wrong_usage(word, message, tmp_path):
+    done = written(tmp_path, "--exclude", word)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_thresholds_lists_all_names():
     shown = CliRunner().invoke(monitoring, ["thresholds"]).output
     assert [line.split()[0] for line in shown.splitlines()[1:]] == list(THRESHOLDS)
