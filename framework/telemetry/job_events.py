@@ -229,10 +229,13 @@ class JobEvents:
         """Those of features and of the application."""
         self.is_scraped = False
         """Whether somebody may ask this process for its metrics. Set before ``open``."""
+        self.is_worker = False
+        """Whether this process is there to run jobs, and answers for itself."""
         self.shared_counts: SharedCounts | None = None
         """Where the process counts for its supervisor, if it has one that asks."""
         self._first: tuple[JobObserver, ...] = ()
         self._recorded = False
+        self._settings: SettingsBase | None = None
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     @property
@@ -243,10 +246,17 @@ class JobEvents:
         """Add an observer of the core, which is told of everything but runs."""
         self._first = (*self._first, observer)
 
+    def ask(self) -> None:
+        """Let the process count from now on: somebody may ask for its metrics."""
+        self.is_scraped = True
+        if self._settings is not None:
+            self.open(self._settings)
+
     def open(self, settings: "SettingsBase") -> None:
         """Let the features observe that their settings turn on, in place of those before."""
         if self._recorded:
             return
+        self._settings = settings
         made = (one.observer.load()(settings) for one in all_features() if one.observer is not None)
         self.observers = tuple(one for one in made if one is not None)
 

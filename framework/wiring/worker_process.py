@@ -93,6 +93,7 @@ def run_worker(
     The log goes to ``log_descriptor``, or to stdout. ``supervisor`` is the supervisor's process id.
     """
     check_options(options, settings)
+    job_events.is_worker = True
     signals = SignalQueue()
     signals.install()
     identity = own_identity()

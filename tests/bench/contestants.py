@@ -147,6 +147,16 @@ CONTESTANTS: tuple[Contestant, ...] = (
         env={"FRAMEWORK_LOGGING__JOBS": "true"},
     ),
     Contestant(
+        "framework-metrics", "the first one, and it counts for /metrics", _client("framework_jobs"), _framework,
+        pace=90_000, kinds=frozenset({"noop"}), is_framework=True, safe=True,
+        env={"FRAMEWORK_LOGGING__JOBS": "false", "FRAMEWORK_HEALTH__PORT": "0"},
+    ),
+    Contestant(
+        "framework-all", "both lines of each job in a file, and it counts for /metrics", _client("framework_jobs"), _framework,
+        pace=40_000, kinds=frozenset({"noop"}), is_framework=True, lines=True, safe=True,
+        env={"FRAMEWORK_LOGGING__JOBS": "true", "FRAMEWORK_HEALTH__PORT": "0"},
+    ),
+    Contestant(
         "sidekiq", "Debian's Ruby Sidekiq (BRPOP: loses what a killed process had fetched)",
         _SIDEKIQ_CLIENT, _sidekiq, pace=15_000, kinds=_PLAIN | {GUIDELINE}, ruby=True, bulk=True, many_queues=True,
     ),

@@ -25,6 +25,7 @@ FRONT_DOORS = {
     "health": ("health",),
     "leases": ("lease",),
     "limiters": ("limiter",),
+    "observability": ("metrics",),
     "pause": ("pause",),
     "results": ("results",),
     "status": ("status",),

@@ -11,9 +11,11 @@ from framework.telemetry.job_events import job_events
 from framework.telemetry.shared_counts import FolderCounts, SharedCounts
 
 if TYPE_CHECKING:
+    from framework.features.observability.statsd import StatsdSender
     from framework.features.observability.tally import Tally
 
 _TALLY: "Late[type[Tally]]" = Late("framework.features.observability.tally:Tally")
+_STATSD: "Late[type[StatsdSender]]" = Late("framework.features.observability.statsd:StatsdSender")
 
 _tally: "Tally | None" = None
 _settings: MetricsSettings | None = None
@@ -23,7 +25,7 @@ def observer(settings: ObservabilitySettings) -> "Tally | None":
     """Return the tally of this process; ``None`` if nobody may read it."""
     global _tally, _settings  # noqa: PLW0603 - the counts of a process are one thing
     metrics = settings.metrics
-    is_read = job_events.is_scraped or job_events.shared_counts or metrics.directory or metrics.statsd
+    is_read = job_events.is_scraped or job_events.shared_counts or metrics.statsd or folder_of(settings)
     if metrics.mode == "off" or not is_read:
         return None
     if _tally is None or _settings != metrics:
@@ -33,6 +35,9 @@ def observer(settings: ObservabilitySettings) -> "Tally | None":
 
 
 def _open_counts(settings: ObservabilitySettings) -> SharedCounts:
+    """Open the memory, and what reads it, at the first use in a process: a fork has neither."""
+    if settings.metrics.statsd is not None and _tally is not None:
+        _STATSD.load()(_tally, settings.metrics).start()
     if job_events.shared_counts is not None:
         return job_events.shared_counts
     folder = folder_of(settings)
@@ -40,9 +45,9 @@ def _open_counts(settings: ObservabilitySettings) -> SharedCounts:
 
 
 def folder_of(settings: ObservabilitySettings) -> Path | None:
-    """Return the folder in which the processes of a producer count; ``None`` without one."""
+    """Return the folder in which the processes of a producer count; ``None`` without one, and in a worker process."""
     directory = settings.metrics.directory
-    return None if directory is None else settings.root / directory
+    return None if directory is None or job_events.is_worker else settings.root / directory
 
 
 def sums_of(settings: ObservabilitySettings) -> Mapping[bytes, Sequence[float]]:

@@ -124,6 +124,10 @@ class Tally(JobObserver):
         for scheduling in ("immediate", "delayed"):
             self.add("sidekiq_enqueued_jobs_total", 0, *base, scheduling)
 
+    def has(self, declaration: Declaration) -> bool:
+        """Return whether the series of a class have been made."""
+        return declaration.wire_name in self._queues
+
     def declare_runs(self, declaration: Declaration, queue: str) -> None:
         """Make the series of the runs of a class from a queue, with zero."""
         self._queues.setdefault(declaration.wire_name, queue)
@@ -157,7 +161,7 @@ class Tally(JobObserver):
     def reset_in_child(self) -> None:
         """Begin again after a fork: the counts belong to the parent, and a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
-        self._counts, self._rows, self._series, self.sample = None, {}, 0, []
+        self._counts, self._rows, self._queues, self._series, self.sample = None, {}, {}, 0, []
 
     @property
     def _memory(self) -> SharedCounts:

@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from framework.features.observability import catalogue, layout
 from framework.features.observability.catalogue import METRICS, PROCESS, of_mode
-from framework.features.observability.exposition import Families, process_text
+from framework.features.observability.exposition import process_text
 from framework.features.observability.tally import key_of
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"
@@ -82,10 +82,3 @@ def test_gitlabs_labels_and_buckets_are_exact():
         *(name for name in histograms if "queue" not in name),
         *("sidekiq_redis_requests_total", "sidekiq_mem_total_bytes", "sidekiq_load_balancing_count"),
     }
-
-
-def test_unknown_metric_is_left_out():
-    families = Families([])
-    families.add("sidekiq_jobs_dead_total", ["", "", "", "", "", "", ""], 1)
-    families.add_histogram("sidekiq_jobs_cpu_seconds", [], [], 1)
-    assert families.text()[0] == b""
