@@ -8,13 +8,13 @@ from prometheus_client.exposition import choose_encoder
 
 from framework.features.observability import catalogue
 from framework.features.observability.catalogue import METRICS, Mode
-from framework.features.observability.samples import Sample, process_samples
+from framework.features.observability.samples import MetricSample, process_samples
 
 
 class _Families:
     """A collector of the library: metrics with their samples, in the order of the catalogue."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
+    def __init__(self, samples: Iterable[MetricSample]) -> None:
         self._made: dict[str, Metric] = {}
         for one in samples:
             family = self._made.get(one.metric)
@@ -30,7 +30,7 @@ class _Families:
         return iter(())
 
 
-def text_of(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, str]:
+def text_of(samples: Iterable[MetricSample], accept: str = "") -> tuple[bytes, str]:
     """Return the text and its content type, in the format that the header ``Accept`` asks for."""
     registry = CollectorRegistry()
     registry.register(_Families(samples))

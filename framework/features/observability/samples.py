@@ -10,7 +10,7 @@ from framework.telemetry.shared_counts import GAUGE
 from framework.wire.json import loads
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One value. Its name is that of its metric, or for a histogram that with ``_bucket``, ``_count`` or ``_sum``."""
 
     metric: str
@@ -19,7 +19,7 @@ class Sample(NamedTuple):
     value: float
 
 
-def process_samples(sums: Mapping[bytes, Sequence[float]], mode: Mode) -> Iterator[Sample]:
+def process_samples(sums: Mapping[bytes, Sequence[float]], mode: Mode) -> Iterator[MetricSample]:
     """Yield the samples of processes that a mode has."""
     for kind, labels, values in sorted(_decoded(sums), key=lambda one: one[:2]):
         if kind == layout.RUN:
@@ -34,27 +34,27 @@ def _decoded(sums: Mapping[bytes, Sequence[float]]) -> Iterator[tuple[str, list[
         yield kind, labels, values
 
 
-def _of_row(name: str, labels: Sequence[str], values: Sequence[float]) -> Iterator[Sample]:
+def _of_row(name: str, labels: Sequence[str], values: Sequence[float]) -> Iterator[MetricSample]:
     if METRICS[name].kind == "histogram":
         return _histogram(name, labels, values[:-1], values[-1])
     return iter((_one(name, labels, values[0]),))
 
 
-def _one(name: str, labels: Sequence[str], value: float) -> Sample:
-    return Sample(name, name, dict(zip(METRICS[name].labels, labels, strict=True)), value)
+def _one(name: str, labels: Sequence[str], value: float) -> MetricSample:
+    return MetricSample(name, name, dict(zip(METRICS[name].labels, labels, strict=True)), value)
 
 
-def _histogram(name: str, labels: Sequence[str], counts: Sequence[float], total: float) -> Iterator[Sample]:
+def _histogram(name: str, labels: Sequence[str], counts: Sequence[float], total: float) -> Iterator[MetricSample]:
     """Yield the samples of a histogram. ``counts`` are those of each bucket alone, the last one without a bound."""
     shown = dict(zip(METRICS[name].labels, labels, strict=True))
     bounds = [*map(str, METRICS[name].buckets), "+Inf"]
     for bound, count in zip(bounds, accumulate(counts), strict=True):
-        yield Sample(name, f"{name}_bucket", {**shown, "le": bound}, count)
-    yield Sample(name, f"{name}_count", shown, sum(counts))
-    yield Sample(name, f"{name}_sum", shown, total)
+        yield MetricSample(name, f"{name}_bucket", {**shown, "le": bound}, count)
+    yield MetricSample(name, f"{name}_count", shown, sum(counts))
+    yield MetricSample(name, f"{name}_sum", shown, total)
 
 
-def _runs(labels: list[str], row: Sequence[float], mode: Mode) -> Iterator[Sample]:
+def _runs(labels: list[str], row: Sequence[float], mode: Mode) -> Iterator[MetricSample]:
     done, failed = row[layout.COUNT], row[layout.FAILED]
     yield from _histograms(labels, row) if mode == "histogram" else _sums(labels, row)
     for at, status in enumerate(("done", "fail")):
@@ -75,7 +75,7 @@ def _runs(labels: list[str], row: Sequence[float], mode: Mode) -> Iterator[Sampl
         yield _one(f"gitlab_sli_sidekiq_{name}", [values[label] for label in catalogue.SLI], value)
 
 
-def _sums(labels: list[str], row: Sequence[float]) -> Iterator[Sample]:
+def _sums(labels: list[str], row: Sequence[float]) -> Iterator[MetricSample]:
     """Yield the sums and counts of all runs, failed ones included (GitLab's without histograms)."""
     redis = "sidekiq_redis_requests_duration_seconds_sum"
     yield _one("sidekiq_jobs_completion_count", labels, row[layout.COUNT] + row[layout.FAILED])
@@ -88,7 +88,7 @@ def _sums(labels: list[str], row: Sequence[float]) -> Iterator[Sample]:
         yield _one(name, labels, row[of_done] + row[of_failed])
 
 
-def _histograms(labels: list[str], row: Sequence[float]) -> Iterator[Sample]:
+def _histograms(labels: list[str], row: Sequence[float]) -> Iterator[MetricSample]:
     yield _one("sidekiq_jobs_failed_total", labels, row[layout.FAILED])
     for failed, status in enumerate(("done", "fail")):
         at = failed * layout.FAILED
