@@ -2,12 +2,12 @@
 
     from framework.metrics import asgi_app, wsgi_app
 
-    app.mount("/metrics", asgi_app)                                  # FastAPI, Starlette
+    app.mount("/metrics", asgi_app())                                # FastAPI, Starlette
 
-    application = DispatcherMiddleware(application, {"/metrics": wsgi_app})      # Flask
+    application = DispatcherMiddleware(application, {"/metrics": wsgi_app()})    # Flask
 
-``metrics_text(accept)`` returns the text and its content type, for a view of your own. The process counts from the import of this
-module on. With the setting ``metrics.directory`` each process of the server answers for all of them.
+``metrics_text(accept)`` returns the text and its content type, for a view of your own. The process counts from the first call of one
+of them on. With the setting ``metrics.directory`` each process of the server answers for all of them.
 
 Worker processes and clusters answer ``/metrics`` themselves.
 """

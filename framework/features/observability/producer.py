@@ -1,7 +1,7 @@
 """Answer ``/metrics`` in a process that pushes jobs: the apps that a web server mounts."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -13,16 +13,11 @@ from framework.process.health_server import HealthAnswer
 from framework.push.client import Client
 from framework.telemetry.job_events import job_events
 
-# From now on the process counts, also what it pushes before the first scrape.
-job_events.ask()
 
-
-def metrics_of_here(accept: str = "") -> HealthAnswer:
-    """Return the metrics of this process, or of all processes that count in ``metrics.directory``.
-
-    Raises:
-        ConfigurationError: the configuration of the application is invalid.
-    """
+def _answer(accept: str) -> HealthAnswer:
+    """Return the metrics of this process, or of all processes that count in ``metrics.directory``. Raises ConfigurationError."""
+    if not job_events.is_scraped:
+        job_events.ask()
     client: Client = port.current()  # type: ignore[assignment]  # the port of a process is its client
     settings = ObservabilitySettings.of(client.settings)
     tally = observer(settings)
@@ -38,27 +33,39 @@ def metrics_of_here(accept: str = "") -> HealthAnswer:
 def metrics_text(accept: str = "") -> tuple[str, str]:
     """Return the metrics as text, and its content type: for a view of an application's own. ``accept`` is the header ``Accept``.
 
+    The process counts from the first call on: make it at the start of the server.
+
     Raises:
         ConfigurationError: the configuration of the application is invalid.
         RuntimeError: there are none; the message says why.
     """
-    answer = metrics_of_here(accept)
+    answer = _answer(accept)
     if not answer.well:
         raise RuntimeError(answer.body.decode().strip())
     return answer.body.decode(), answer.content_type
 
 
-def wsgi_app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Answer each request with the metrics: an application of WSGI."""
-    answer = metrics_of_here(environ.get("HTTP_ACCEPT", ""))
+def wsgi_app() -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+    """Return an application of WSGI that answers each request with the metrics; the process counts from now on."""
+    job_events.ask()
+    return _answer_wsgi
+
+
+def asgi_app() -> Callable[[Any, Callable[..., Any], Callable[..., Any]], Awaitable[None]]:
+    """Return an application of ASGI that answers each request with the metrics; the process counts from now on."""
+    job_events.ask()
+    return _answer_asgi
+
+
+def _answer_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    answer = _answer(environ.get("HTTP_ACCEPT", ""))
     status = "200 OK" if answer.well else "503 Service Unavailable"
     headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
     start_response(status, [*headers, ("Cache-Control", "no-store")])
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [answer.body]
 
 
-async def asgi_app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-    """Answer each request with the metrics: an application of ASGI."""
+async def _answer_asgi(scope: Any, receive: Callable[..., Any], send: Callable[..., Any]) -> None:
     if scope["type"] == "lifespan":
         while True:
             kind = (await receive())["type"]
@@ -69,7 +76,7 @@ async def asgi_app(scope: dict[str, Any], receive: Callable[..., Any], send: Cal
         return
     accept = next((value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"accept"), "")
     # The text of many classes takes milliseconds, and the folder has a lock.
-    answer = await asyncio.to_thread(partial(metrics_of_here, accept))
+    answer = await asyncio.to_thread(partial(_answer, accept))
     headers = [(b"content-type", answer.content_type.encode()), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": 200 if answer.well else 503, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})

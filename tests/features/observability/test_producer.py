@@ -12,7 +12,8 @@ import asyncio, json, sys
 sys.path.insert(0, "")
 import jobs
 from datetime import timedelta
-from framework.metrics import asgi_app, wsgi_app
+from framework import metrics
+wsgi_app, asgi_app = metrics.wsgi_app(), metrics.asgi_app()
 for _ in range(3):
     jobs.NoopWorker.perform_async()
 jobs.NoopWorker.perform_in(timedelta(hours=1))
@@ -74,7 +75,7 @@ def test_each_process_of_a_folder_answers_for_all(site, redis):
 def test_asgi_app_takes_part_in_the_lifespan(monkeypatch):
     monkeypatch.setattr(job_events, "is_scraped", False)
     monkeypatch.setattr(job_events, "observers", ())
-    from framework.features.observability.producer import asgi_app
+    from framework.metrics import asgi_app
 
     sent, messages = [], iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
 
@@ -84,5 +85,5 @@ def test_asgi_app_takes_part_in_the_lifespan(monkeypatch):
     async def send(message):
         sent.append(message["type"])
 
-    asyncio.run(asgi_app({"type": "lifespan"}, receive, send))
+    asyncio.run(asgi_app()({"type": "lifespan"}, receive, send))
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
