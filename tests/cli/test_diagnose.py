@@ -77,7 +77,7 @@ def test_diagnose_survives_what_other_programs_wrote(diagnose, redis):
     redis.hset("aw:lock:x", mapping={"jid": "j", "duplicates": "many", "since": "x"})
     enqueue(redis, "NoopWorker", queue="mail", enqueued_at=LATE)
     found = diagnose("--json", error="PauseCauses could not look at everything: WRONGTYPE")
-    assert codes(found) == ["unserved"]
+    assert set(codes(found)) == {"unserved"}
 
 
 def test_diagnose_remedy_quotes_names_of_other_programs(diagnose, redis):

@@ -324,10 +324,12 @@ class ShardEvidence(ShardSnapshot):
 
     @cached_property
     def in_flight(self) -> list[SampledJob]:
-        """Jobs that the processes have fetched and not acknowledged: at most 20 of each process."""
+        """Jobs that processes, also dead ones, have fetched and not acknowledged: at most 20 of each process."""
+        registered: Any = self.client.zrange(keys.REGISTRY, 0, _MOST_PROCESSES - 1)
         pipeline: Any = self.client.pipeline(transaction=False)
-        for one in self.running_processes[:_MOST_PROCESSES]:
-            pipeline.lrange(keys.working(one.identity), 0, 19)
+        for identity in map(decode_escaped, registered):
+            if _IDENTITY.fullmatch(identity):
+                pipeline.lrange(keys.working(identity), 0, 19)
         pages = cast("list[Any]", pipeline.execute(raise_on_error=False))
         return [SampledJob.read(data) for page in pages if isinstance(page, list) for data in cast("list[bytes]", page)]
 

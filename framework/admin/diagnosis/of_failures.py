@@ -242,7 +242,7 @@ class FailureReader(CauseReader):
                 evidence=[
                     f"{format_count(deaths, 'process death')} by {format_count(len(named), 'job')}: {shown}",
                     (
-                        f"{len(ours):,} in the interrupted set{'' if last is None else f', the last since {facts.ago(last)}'}; "
+                        f"{len(ours):,} quarantined (interrupted set){'' if last is None else f', last at {facts.ago(last)}'}; "
                         f"{len(again):,} will be tried again"
                     ),
                 ],

@@ -50,10 +50,11 @@ class ProcessReader(CauseReader):
             yield self._silent(one)
         served = {name for one in silent for name in one.queues}
         for queue in self.facts.queues:
-            if not queue.serving and queue.name not in served and not queue.state.paused:
-                asked = self.facts.scope.is_about(frozenset(queue.classes), frozenset({queue.name}))
-                if asked or queue.waits_s >= _NEW_S:
-                    yield self._unserved(queue)
+            is_served = queue.serving or queue.name in served or queue.state.paused
+            # A quiet process has a successor in a moment.
+            is_new = queue.waits_s < _NEW_S and any(queue.name in one.queues for one in self.facts.running_processes)
+            if not is_served and not is_new:
+                yield self._unserved(queue)
         yield from self._clocks()
 
     def _silent(self, one: LateProcess) -> Cause:
@@ -69,7 +70,7 @@ class ProcessReader(CauseReader):
         return Cause(
             code="process_silent",
             shard=facts.shard,
-            cause=f"the process {one.identity} sends no heartbeat: it is dead, frozen or cut off from Redis",
+            cause=f"the process {one.identity} sends no heartbeat: it is dead, frozen, or cut off from Redis by the network",
             evidence=[
                 f"last heartbeat at {facts.ago(one.beat)} (one each 3 s); {lease}",
                 f"{format_count(one.in_flight, 'job')} in flight; on the host {host} it is the process {rest.partition(':')[0]}",

@@ -21,6 +21,8 @@ _DRAINED_WITHIN_S = 300.0
 _MOST_SLOTS = 500
 _EXECUTION_TARGETS_S = {"high": 10.0}
 _EXECUTION_TARGET_S = 300.0
+_LONG_S = 10.0
+"""From this duration on, runs of one class hold up the jobs of others."""
 _WAITING = ("QueueingApdexBurn", "OldestJobTooOld", "SlotsSaturated")
 
 
@@ -59,8 +61,13 @@ class QueueReader(CauseReader):
                 yield from self._waiting(queue)
 
     def _waits_long(self, queue: QueueFacts) -> bool:
+        """Return whether the jobs are late: the next one is, or the last one will be with these slots."""
         asked = self.facts.scope.is_about(frozenset(queue.classes), frozenset({queue.name}))
-        return queue.waits_s > (1.0 if asked else self.facts.target_s(list(queue.classes)))
+        target_s = self.facts.target_s(list(queue.classes))
+        if queue.waits_s > (1.0 if asked else target_s):
+            return True
+        mean_s = _mean(self.facts.history(name).mean_s for name in queue.classes)
+        return mean_s is not None and queue.size * mean_s > queue.slots * target_s
 
     def _paused(self, queue: QueueFacts) -> Cause:
         facts = self.facts
@@ -122,18 +129,21 @@ class QueueReader(CauseReader):
         mean, usual = max(history.recent.mean_s or 0.0, lasting), history.base.mean_s
         if usual is not None and mean >= usual * _SEVERAL and mean >= 1.0:
             return _SlowClass(cls, slots, mean, usual)
+        if usual is not None:
+            return None
         declaration = self.facts.installation.declaration(cls)
         urgency = "low" if declaration is None else str(declaration.urgency)
-        if usual is None and mean > _EXECUTION_TARGETS_S.get(urgency, _EXECUTION_TARGET_S):
-            return _SlowClass(cls, slots, mean, None)
-        return None
+        classes = queue.classes
+        blocks_others = mean >= _LONG_S and classes[cls] < classes.total() * _MOST_OF
+        is_long = mean > _EXECUTION_TARGETS_S.get(urgency, _EXECUTION_TARGET_S)
+        return _SlowClass(cls, slots, mean, None) if is_long or blocks_others else None
 
     def _slow(self, queue: QueueFacts, slow: _SlowClass) -> Cause:
         facts, cls = self.facts, slow.cls
         classes = queue.classes
         others = round(queue.size * (1 - classes[cls] / max(1, classes.total())))
         usual = (
-            "its target is shorter"
+            "what is usual is not known"
             if slow.usual_s is None
             else f"usually {format_seconds(slow.usual_s)} (mean of an hour)"
         )
@@ -244,6 +254,9 @@ class QueueReader(CauseReader):
         # The jobs that wait have come since the oldest of them: the queue is in order.
         arriving = queue.size / max(1.0, queue.waits_s)
         extra = self._slots_wanted(queue.size, mean, queue.slots, arriving)
+        serving = {one.identity for one in queue.serving}
+        running = Counter(run.cls for run in facts.runs_now if run.process in serving)
+        shown = ", ".join(f"{name} {count}" for name, count in running.most_common(3))
         others = sorted({name for one in queue.serving for name in one.queues} - {queue.name})
         return Cause(
             code="few_slots",
@@ -255,6 +268,7 @@ class QueueReader(CauseReader):
                     f"{queue.busy} of {queue.slots} slots are busy in {format_count(len(queue.serving), 'process')}; about "
                     f"{arriving * 60:,.0f} jobs a minute come, {ending:,.0f} end"
                 ),
+                *([f"running jobs by class: {shown}"] if shown else []),
                 *([f"they serve {join_names(others, max_names=3)} too"] if others else []),
             ],
             remedy=facts.worker_for(queue.name, extra),

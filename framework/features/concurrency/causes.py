@@ -35,12 +35,19 @@ class LimitCauses(CauseReader):
             waits_s = self.facts.now - one.since
             if limit.limit is not None and limit.limit < 0:
                 yield self._of(one, limit, "limit_paused", f"the limit {one.name} is {limit.limit}: no job of it runs")
-            elif limit.is_full and (asked or waits_s > self.facts.target_s([one.name])):
+            elif limit.is_full and (asked or self._is_late(one, limit, waits_s)):
                 yield self._of(
                     one, limit, "limit_reached", f"the limit {one.name} is too low for its jobs ({limit.usage})"
                 )
             elif not limit.is_full and waits_s > _STUCK_S and not self.facts.running_processes:
                 yield self._free(one, limit)
+
+    def _is_late(self, held: HeldJobs, limit: LimitState, waits_s: float) -> bool:
+        """Return whether the first job has waited too long, or the last one will have by this limit."""
+        target_s = self.facts.target_s([held.name])
+        mean_s = self.facts.history(held.name).mean_s
+        will_wait_s = 0.0 if mean_s is None else held.jobs * mean_s / max(1, limit.limit or 1)
+        return max(waits_s, will_wait_s) > target_s
 
     def _of(self, held: HeldJobs, limit: LimitState, code: CauseCode, text: str) -> Cause:
         facts, base = self.facts, held.name

@@ -40,7 +40,7 @@ class ReplicaCauses(CauseReader):
         return Cause(
             code="replica_lag",
             shard=facts.shard,
-            cause=f"the replicas of {named} are behind, so jobs of {cls} wait once more for what their push has written",
+            cause=f"the replicas of {named} lag behind, so jobs of {cls} wait once more for what their push has written",
             evidence=[
                 (
                     f"{format_count(about, 'job', 'waits')} in the retry set with JobReplicaNotUpToDate{facts.retries.note}, "

@@ -28,17 +28,18 @@ class LockCauses(CauseReader):
 
     def causes(self) -> Iterator[Cause]:
         asked = self.facts.scope.cls
-        for lock in self._dropping_locks():
+        for lock in self._suspects(asked):
             if (asked is None or lock.worker == asked) and self._is_left(lock):
                 yield self._left(lock)
 
-    def _dropping_locks(self) -> list[HeldLock]:
-        """Return the locks that have dropped most pushes."""
+    def _suspects(self, asked: str | None) -> list[HeldLock]:
+        """Return the locks that have dropped most pushes, and those of the class that is asked for."""
         cursor, found = 0, list[HeldLock]()
         for _ in range(_MOST_PAGES):
             reply: Any = self.facts.client.scan(cursor, match=f"{keys.LOCKS}*", count=_PAGE, _type="hash")
             cursor, page = reply
-            found += [one for one in read_locks(self.facts.client, page) if one.duplicates and self._is_old(one)]
+            locks = (one for one in read_locks(self.facts.client, page) if self._is_old(one))
+            found += [one for one in locks if one.duplicates or one.worker == asked]
             if not cursor:
                 break
         return sorted(found, key=lambda one: -one.duplicates)[:_MOST_LOCKS]

@@ -88,6 +88,29 @@ def test_queue_of_many_more_jobs_than_usual_is_flooded(found, redis):
     assert one.evidence[-1] == "100 % of them pushed by POST /orders"
 
 
+def test_queue_is_flooded_before_its_jobs_are_late(found, redis):
+    run_process(redis, runs=[("Mail", 0), ("Mail", 0)])
+    for minute in range(5, 30):
+        note_runs(redis, "Mail", minute, 60, 0.5)
+    push(redis, "Mail", 200, waits_s=3)
+    assert found() == []
+    push(redis, "Mail", 200, waits_s=2)
+    assert codes(found()) == ["flood"]
+
+
+def test_queue_behind_long_runs_of_another_class_is_slow(found, redis):
+    run_process(redis, runs=[("Report", 80), ("Report", 70)])
+    push(redis, "Mail", 50)
+    assert codes(found()) == ["slow_class"]
+
+
+def test_queue_without_any_process_needs_no_time(found, redis):
+    push(redis, "Mail", 3, waits_s=0)
+    assert codes(found()) == ["unserved"]
+    run_process(redis, quiet="true")
+    assert found() == []
+
+
 def test_queue_with_usual_arrivals_has_too_few_slots(found, redis):
     run_process(redis, runs=[("Mail", 0), ("Mail", 0)])
     for minute in range(5, 30):
