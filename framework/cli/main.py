@@ -130,6 +130,11 @@ _JOB_COMMANDS = (
         Late("framework.cli.jobs_list:show"),
     ),
     LateCommand(
+        "story",
+        "Show what became of the job ID, or of all jobs with the correlation id ID.",
+        Late("framework.cli.story.command:story"),
+    ),
+    LateCommand(
         "retry", "Retry dead or failed jobs: move them to their queues now.", Late("framework.cli.jobs_actions:retry")
     ),
     LateCommand("kill", "Kill jobs that wait: move them to the dead set.", Late("framework.cli.jobs_actions:kill")),

@@ -19,11 +19,4 @@ TASKS = Feature(
             Late("framework.features.tasks.commands:ledger"),
         ),
     ),
-    job_commands=(
-        LateCommand(
-            "story",
-            "Show the event of the recorded job JID, and its messages with their times.",
-            Late("framework.features.tasks.commands:story"),
-        ),
-    ),
 )

@@ -1,4 +1,4 @@
-"""``tasks``: show, cancel and retry tasks, make their tables; ``jobs story``: the life of a job; ``ledger``: find lost jobs."""
+"""``tasks``: show, cancel and retry tasks, make their tables; ``ledger``: find lost jobs."""
 
 import sys
 import time
@@ -185,25 +185,8 @@ def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool)
         echo(f"Removed: {', '.join(format_count(count, noun) for count, noun in counts)}.")
 
 
-@click.command("story")
-@click.argument("jid")
-@click.option(
-    "--after", type=click.IntRange(0), default=0, help="Begin after this message, the last of the page before."
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1_000),
-    default=1_000,
-    show_default=True,
-    help="Show at most this number of messages.",
-)
-@json_option
-@reports_errors
-def story(*, jid: str, after: int, limit: int, as_json: bool) -> None:
-    """Show the event of the recorded job JID, and its messages with their times.
-
-    Status 1: the job is not recorded.
-    """
+def show_recorded(jid: str, after: int, limit: int, *, as_json: bool) -> None:
+    """Print the event of a recorded job and its messages, for ``jobs story``. Raises as ``framework.tasks.story``."""
     event, messages = load_part("task").story(jid, after=after, limit=limit)
     if as_json:
         echo_json({**event.as_json(), "messages": [one.as_json() for one in messages]})
