@@ -15,7 +15,7 @@ from framework.admin.search import payload_of_member
 from framework.admin.statistics import IN_FLIGHT, QUEUE_PREFIX, OnProgress, jobs_of_classes, reply_number
 from framework.command_line import remedy_command
 from framework.process.record import ProcessInfo
-from framework.text import format_duration
+from framework.text import decode_escaped, format_duration
 from framework.types import Payload, Priority
 from framework.wire import keys
 from framework.wire.job import timestamp
@@ -131,6 +131,31 @@ def read_runs(client: "redis.Redis", name: str, now: float, began: Iterable[floa
     if first < WINDOW_MIN and since < started < since + _SECONDS:
         since = started
     return _total(rows)._replace(minutes=max(now - since, _SHORTEST_S) / _SECONDS)
+
+
+def read_runs_by_class(client: "redis.Redis", now: float) -> dict[str, RunCounts]:
+    """Return the runs of the window of every class, as ``read_runs``. Raises redis errors."""
+    minutes = [time.gmtime(now - _SECONDS * back) for back in range(WINDOW_MIN + 1)]
+    versions = (_read_all_minutes(client, version, minutes) for version in (7, 8))
+    found = max(versions, key=lambda counts: sum(counts.values()))
+    window = WINDOW_MIN + now % _SECONDS / _SECONDS
+    return {
+        name: RunCounts(found[f"{name}|p"], found[f"{name}|f"], found[f"{name}|ms"] / 1_000, window)
+        for name in sorted({one.rpartition("|")[0] for one in found})
+        if name
+    }
+
+
+def _read_all_minutes(client: "redis.Redis", version: int, minutes: Sequence[time.struct_time]) -> Counter[str]:
+    pipeline: Any = client.pipeline(transaction=False)
+    for at in minutes:
+        pipeline.hgetall(keys.metrics(version, at)[0][0])
+    total = Counter[str]()
+    for reply in pipeline.execute(raise_on_error=False):
+        counts = cast("dict[bytes, bytes]", reply) if isinstance(reply, dict) else {}
+        for name, count in counts.items():
+            total[decode_escaped(name)] += reply_number(count)
+    return total
 
 
 def measure(backlog: Backlog, runs: RunCounts, now: float) -> ClassRates:

@@ -77,7 +77,7 @@ class LiveView:
     def run(self) -> None:
         """Show the view until the key q or Ctrl-C. The terminal is then as it was."""
         for reader in self._readers:
-            reader.shown_set = self._state.view
+            reader.view = self._state.view
             reader.start()
         with self._session:
             try:
@@ -105,7 +105,7 @@ class LiveView:
             self._start(step.intent)
         if changed:
             for reader in self._readers:
-                reader.shown_set = self._state.view
+                reader.view = self._state.view
                 reader.read_soon()
 
     def _start(self, intent: Intent) -> None:
@@ -133,7 +133,7 @@ def show_once(shards: Sequence[str], period_s: float, state: ViewState) -> bool:
     failures = {shard.name: str(late) for shard, late in answering([opened[name] for name in shards]) if late}
     readers = [ShardReader(name, period_s, lambda: None) for name in shards if name not in failures]
     for reader in readers:
-        reader.shown_set = state.view
+        reader.view = state.view
         reader.read()
         if reader.reading.failure:
             failures[reader.shard] = reader.reading.failure
@@ -156,7 +156,14 @@ _LEAST_PERIOD_S = 0.2
 
 
 @click.command("top", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--view", type=ChoiceOption(VIEWS), default=VIEWS[0], show_default=True, help="Begin with this view.")
+@click.option(
+    "--view",
+    type=ChoiceOption(VIEWS),
+    default=VIEWS[0],
+    show_default=True,
+    metavar="VIEW",
+    help=f"Begin with this view: {', '.join(VIEWS)}.",
+)
 @click.option("--filter", "pattern", default="", metavar="TEXT", help="Show only rows that contain this text.")
 @click.option(
     "--every",
@@ -171,10 +178,10 @@ _LEAST_PERIOD_S = 0.2
 @shard_option
 @reports_errors
 def top(*, view: str, pattern: str, period_s: float, once: bool, read_only: bool, names: Sequence[str]) -> None:
-    """Show queues, processes, running jobs, sets and held jobs, live.
+    """Show queues, processes, running jobs, sets, held jobs and classes, live.
 
-    The last line shows the keys. p pauses or unpauses a queue, r retries and d deletes a job of a set, u makes a process quiet: each
-    asks first. q or Ctrl-C ends the view.
+    Enter shows the details of the selected row, and Esc leads back. The last line shows the keys. p pauses or unpauses a queue, r
+    retries and d deletes a job of a set, u makes a process quiet: each asks first. q or Ctrl-C ends the view.
 
     IN/S is the number of jobs that arrived per second, OUT/S that of runs that ended, in the last 15 seconds.
 

@@ -12,6 +12,8 @@ from redis.exceptions import RedisError
 
 from framework import admin
 from framework.admin import HeldPlace, JobEntry, JobSet, Queue, RunningJob, Stats, WorkerProcess
+from framework.admin.access import ask
+from framework.admin.explain_class import RunCounts, read_runs_by_class
 from framework.errors import FrameworkError
 from framework.supervised_threads import SupervisedThread
 from framework.text import format_clock_time
@@ -21,6 +23,26 @@ MOST_ENTRIES = 100
 
 SETS = ("scheduled", "retry", "dead", "interrupted")
 """The views that show a sorted set of jobs."""
+
+
+CLASSES = "classes"
+"""The view of the classes, which costs a sample of the queues."""
+
+MOST_CLASSES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures:
+    """What a class does on a shard."""
+
+    name: str
+    runs: RunCounts
+    waiting: int
+    """Its jobs in queues."""
+    is_estimate: bool
+    held: int
+    usage: str
+    """The used slots of its limit, and the limit; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +59,18 @@ class ShardFacts:
     held: Sequence[HeldPlace] = ()
     entries: Sequence[JobEntry] = field(default=())
     """The first jobs of the shown set; empty while no set is shown."""
+    classes: Sequence[ClassFigures] = field(default=())
+    """The figures of the classes; empty while another view is shown."""
 
 
-def read_facts(shard: str, shown_set: str) -> ShardFacts:
-    """Read one shard, and the first jobs of the set ``shown_set`` if it is one.
+def read_facts(shard: str, view: str) -> ShardFacts:
+    """Read one shard, with what the view shows in addition: the first jobs of a set, or the figures of the classes.
 
     Raises:
         ShardUnavailableError: the shard does not answer.
     """
     now = admin.server_times(shard).by_shard[shard]
+    held = admin.held(shard).indexed_places()
     return ShardFacts(
         shard,
         now,
@@ -54,9 +79,35 @@ def read_facts(shard: str, shown_set: str) -> ShardFacts:
         admin.queues(shard),
         admin.processes(shard),
         admin.work(shard),
-        admin.held(shard).indexed_places(),
-        list(islice(_job_set(shard, shown_set), MOST_ENTRIES)) if shown_set in SETS else (),
+        held,
+        list(islice(_job_set(shard, view), MOST_ENTRIES)) if view in SETS else (),
+        read_classes(shard, now, held) if view == CLASSES else (),
     )
+
+
+def read_classes(shard: str, now: float, held: Sequence[HeldPlace]) -> list[ClassFigures]:
+    """Read the figures of each class that has run in the last minutes, has waiting or held jobs, or has a limit."""
+    runs = ask(shard, lambda one: read_runs_by_class(one.client, now)).by_shard[shard]
+    waiting = admin.top("queues", limit=MOST_CLASSES, shard=shard)
+    in_queues = {one.name: one.jobs for one in waiting.groups}
+    limits = {one.name: one for one in admin.limits(shard).by_shard[shard]}
+    # A limit of a queue is named `queue/NAME`: its jobs are of several classes.
+    jobs_held: dict[str, int] = {}
+    for place in held:
+        if "/" not in place.name:
+            jobs_held[place.name] = jobs_held.get(place.name, 0) + place.jobs
+    names = {*runs, *in_queues, *jobs_held, *(name for name in limits if "/" not in name)}
+    return [
+        ClassFigures(
+            name,
+            runs.get(name, RunCounts()),
+            in_queues.get(name, 0),
+            waiting.is_estimate,
+            jobs_held.get(name, 0),
+            limits[name].usage if name in limits else "",
+        )
+        for name in sorted(names)
+    ]
 
 
 def _job_set(shard: str, name: str) -> JobSet:
@@ -177,8 +228,8 @@ class ShardReader:
     def __init__(self, shard: str, period_s: float, on_news: Callable[[], None]) -> None:
         self.shard = shard
         self.reading = ShardReading()
-        self.shown_set = ""
-        """The set whose jobs are read too."""
+        self.view = ""
+        """The view, which may need more facts."""
         self._period_s = period_s
         self._on_news = on_news
         self._due = threading.Event()
@@ -194,7 +245,7 @@ class ShardReader:
 
     def read(self) -> None:
         try:
-            facts = read_facts(self.shard, self.shown_set)
+            facts = read_facts(self.shard, self.view)
         except (FrameworkError, RedisError, OSError) as error:
             before = self.reading
             at = format_clock_time(time.time())

@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-from framework.admin import JobRecord, ShardStats
+from framework.admin import ShardStats
 from framework.cli.jobs_list import record_lines
+from framework.cli.top.details import detail_lines
 from framework.cli.top.facts import ShardFacts, ShardRates
-from framework.cli.top.state import VIEWS, Table, TableRow, ViewState, job_of, possible_verbs, selected_row
+from framework.cli.top.state import VIEW_KEYS, VIEWS, Table, TableRow, ViewState, job_of, possible_verbs, selected_row
 from framework.terminal.output import fit, text_width
 from framework.text import format_clock_time, visible
 
@@ -95,8 +96,11 @@ def draw(frame: Frame, state: ViewState, size: Size) -> list[ScreenLine]:
     """Return the lines that fill the terminal."""
     head, foot = [*_head(frame, state)], [*_foot(frame, state)]
     room = max(0, size.lines - len(head) - len(foot))
-    job = job_of(state.shown)
-    body = _draw_tables(frame.tables, state, room) if job is None else _draw_job(job, size.columns)
+    body = (
+        _draw_tables(frame.tables, state, room)
+        if state.shown is None
+        else _draw_details(frame, state.shown, size.columns)
+    )
     lines = [*head, *body][: max(0, size.lines - len(foot))]
     lines += [ScreenLine("")] * (size.lines - len(foot) - len(lines))
     return [ScreenLine(fit(one.text, size.columns), one.style) for one in [*lines, *foot][: size.lines]]
@@ -136,10 +140,10 @@ def _rate_text(rates: Sequence[float | None]) -> str:
 
 
 def _foot(frame: Frame, state: ViewState) -> Iterator[ScreenLine]:
-    names = [f"{number} {name}" for number, name in enumerate(VIEWS, 1)]
+    names = [f"{key} {name}" for key, name in zip(VIEW_KEYS, VIEWS, strict=True)]
     yield ScreenLine("  ".join(f"[{one}]" if one.endswith(f" {state.view}") else one for one in names), "heading")
     if state.shown is not None:
-        yield ScreenLine("any key: back to the tables  q quit", "help")
+        yield ScreenLine("Esc, or any other key: back to the tables  q quit", "help")
         return
     if state.asked is not None:
         shown = visible(state.asked.row.cells[1].text, _MAX_CELL_WIDTH)
@@ -155,13 +159,16 @@ def _foot(frame: Frame, state: ViewState) -> Iterator[ScreenLine]:
         return
     row = selected_row(state, [row for table in frame.tables for row in table.rows])
     verbs = "".join(f"{key} {verb}  " for key, verb in possible_verbs(row).items()) if not state.read_only else ""
-    verbs = f"Enter show  {verbs}" if job_of(row) is not None else verbs
+    verbs = f"Enter show  {verbs}" if row is not None else verbs
     yield ScreenLine(f"{filtered}{verbs}q quit  / filter  s S sort  ↑↓ select  Tab view", "help")
 
 
-def _draw_job(job: JobRecord, columns: int) -> Iterator[ScreenLine]:
-    """Yield what `jobs show` prints of the job; a long value goes on in the next lines."""
-    first, *others = record_lines(job)
+def _draw_details(frame: Frame, row: TableRow, columns: int) -> Iterator[ScreenLine]:
+    """Yield what `jobs show` prints of a job, or the details of another thing; a long value goes on in the next lines."""
+    job = job_of(row)
+    # The row may have left the tables since; else it has newer figures there.
+    newest = next((one for table in frame.tables for one in table.rows if one.key == row.key), row)
+    first, *others = record_lines(job) if job is not None else detail_lines(newest, frame.readings)
     yield ScreenLine(visible(first), "title")
     for line in map(visible, others):
         for start in range(0, max(1, len(line)), max(20, columns)):

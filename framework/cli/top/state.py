@@ -5,16 +5,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.admin import HeldPlace, JobEntry, JobRecord, Queue, RunningJob, WorkerProcess
-from framework.cli.top.facts import SETS, QueueRates, ShardFacts, ShardRates
+from framework.cli.top.facts import CLASSES, SETS, ClassFigures, QueueRates, ShardFacts, ShardRates
 from framework.terminal.jobs import error_text, format_due
 from framework.text import format_age, format_duration
 
-TableName: TypeAlias = Literal["queues", "processes", "jobs", "held", "scheduled", "retry", "dead", "interrupted"]
+TableName: TypeAlias = Literal[
+    "queues", "processes", "jobs", "held", "scheduled", "retry", "dead", "interrupted", "classes"
+]
 
 OVERVIEW: Sequence[TableName] = ("queues", "processes", "jobs", "held")
 """The tables of the view ``overview``; each other view has one table, of its name."""
 
-VIEWS: Sequence[str] = ("overview", *OVERVIEW, *SETS)
+VIEWS: Sequence[str] = ("overview", *OVERVIEW, *SETS, CLASSES)
+VIEW_KEYS = "1234567890"
 
 HEADINGS: Mapping[TableName, Sequence[str]] = {
     "queues": ("SHARD", "QUEUE", "JOBS", "LATENCY", "IN/S", "OUT/S", "STATE"),
@@ -25,9 +28,10 @@ HEADINGS: Mapping[TableName, Sequence[str]] = {
     "retry": ("SHARD", "JID", "CLASS", "QUEUE", "RUNS IN", "ERROR"),
     "dead": ("SHARD", "JID", "CLASS", "QUEUE", "DEAD FOR", "ERROR"),
     "interrupted": ("SHARD", "JID", "CLASS", "QUEUE", "THERE FOR", "ERROR"),
+    "classes": ("SHARD", "CLASS", "RUNS/MIN", "MEAN", "FAILED", "WAITING", "HELD", "LIMIT"),
 }
 
-Subject: TypeAlias = Queue | WorkerProcess | RunningJob | HeldPlace | JobEntry
+Subject: TypeAlias = Queue | WorkerProcess | RunningJob | HeldPlace | JobEntry | ClassFigures
 
 
 class Cell(NamedTuple):
@@ -64,7 +68,12 @@ class RowOrder:
     reverse: bool = False
 
 
-_FIRST_ORDER: Mapping[TableName, RowOrder] = {"queues": RowOrder(2), "jobs": RowOrder(4), "held": RowOrder(3)}
+_FIRST_ORDER: Mapping[TableName, RowOrder] = {
+    "queues": RowOrder(2),
+    "jobs": RowOrder(4),
+    "held": RowOrder(3),
+    "classes": RowOrder(5),
+}
 """The order of a table until the operator chooses another: first the queues with most jobs, and the longest runs and waits."""
 
 
@@ -96,10 +105,7 @@ def make_table(
 def _rows(name: TableName, facts: ShardFacts, rates: ShardRates) -> Iterator[TableRow]:
     match name:
         case "queues":
-            served = {queue for process in facts.processes if not process.is_quiet for queue in process.queues}
-            for queue in facts.queues:
-                cells = _queue_cells(queue, rates.queues.get(queue.name), is_served=queue.name in served)
-                yield _row(name, facts, queue.name, queue, cells)
+            yield from _queue_rows(facts, rates)
         case "processes":
             for process in facts.processes:
                 yield _row(name, facts, process.identity, process, _process_cells(process, facts.now))
@@ -109,10 +115,20 @@ def _rows(name: TableName, facts: ShardFacts, rates: ShardRates) -> Iterator[Tab
         case "held":
             for place in facts.held:
                 yield _row(name, facts, f"{place.kind} {place.name}", place, _held_cells(place, facts.now))
+        case "classes":
+            for figures in facts.classes:
+                yield _row(name, facts, figures.name, figures, _class_cells(figures))
         case _:
             # After a change of the view the facts have the jobs of the last one until the next reading.
             shown = [entry for entry in facts.entries if entry.kind == name]
             yield from (_row(name, facts, one.text, one, _entry_cells(one, facts.now)) for one in shown)
+
+
+def _queue_rows(facts: ShardFacts, rates: ShardRates) -> Iterator[TableRow]:
+    served = {queue for process in facts.processes if not process.is_quiet for queue in process.queues}
+    for queue in facts.queues:
+        cells = _queue_cells(queue, rates.queues.get(queue.name), is_served=queue.name in served)
+        yield _row("queues", facts, queue.name, queue, cells)
 
 
 def _row(name: TableName, facts: ShardFacts, key: str, subject: Subject, cells: Sequence[Cell]) -> TableRow:
@@ -153,6 +169,21 @@ def _job_cells(job: RunningJob, now: float) -> Sequence[Cell]:
 def _held_cells(place: HeldPlace, now: float) -> Sequence[Cell]:
     by = f"{'limit' if place.kind == 'waiting' else 'pause of'} {place.name}"
     return _text(by), Cell(f"{place.jobs:,}", place.jobs), _age(now, place.since)
+
+
+def _class_cells(one: ClassFigures) -> Sequence[Cell]:
+    runs = one.runs
+    per_minute = runs.processed / runs.minutes if runs.minutes else 0.0
+    about = "~" if one.is_estimate and one.waiting else ""
+    return (
+        _text(one.name),
+        Cell(f"{per_minute:,.1f}", per_minute),
+        Cell("-" if runs.mean_s is None else f"{runs.mean_s:,.3g} s", runs.mean_s or 0.0),
+        Cell(f"{runs.failed:,}", runs.failed),
+        Cell(f"{about}{one.waiting:,}", one.waiting),
+        Cell(f"{one.held:,}", one.held),
+        _text(one.usage or "-"),
+    )
 
 
 def _entry_cells(entry: JobEntry, now: float) -> Sequence[Cell]:
@@ -198,7 +229,7 @@ class ViewState:
     asked: Intent | None = None
     """The action that waits for a yes."""
     shown: TableRow | None = None
-    """The job whose payload is on the screen instead of the tables."""
+    """The row whose details are on the screen instead of the tables."""
     message: str = ""
     read_only: bool = False
     ended: bool = False
@@ -237,7 +268,7 @@ def press(state: ViewState, key: str, tables: Sequence[Table]) -> Step:
     if key in tuple(_VERBS):
         return Step(_ask(state, key, selected_row(state, rows)))
     if key == "enter":
-        return Step(_show_job(state, selected_row(state, rows)))
+        return Step(_show_details(state, selected_row(state, rows)))
     return Step(_go(state, key))
 
 
@@ -270,9 +301,9 @@ def job_of(row: TableRow | None) -> JobRecord | None:
             return None
 
 
-def _show_job(state: ViewState, row: TableRow | None) -> ViewState:
-    if job_of(row) is None:
-        return replace(state, message="Enter shows a job: select one in the view jobs, or in that of a set.")
+def _show_details(state: ViewState, row: TableRow | None) -> ViewState:
+    if row is None:
+        return replace(state, message="Enter shows the details of a row: there is none here.")
     return replace(state, shown=row)
 
 
@@ -333,8 +364,8 @@ def _go(state: ViewState, key: str) -> ViewState:
     """Change the view, begin a filter, or end."""
     if key in _TURNS:
         return _show(state, VIEWS[(VIEWS.index(state.view) + _TURNS[key]) % len(VIEWS)])
-    if len(key) == 1 and key in "123456789"[: len(VIEWS)]:
-        return _show(state, VIEWS[int(key) - 1])
+    if len(key) == 1 and key in VIEW_KEYS:
+        return _show(state, VIEWS[VIEW_KEYS.index(key)])
     match key:
         case "/":
             return replace(state, typing=True)

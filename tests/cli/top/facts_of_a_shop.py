@@ -36,9 +36,9 @@ def process(identity="host:7:aabbccddeeff", *, runs=None, beat=NOW, queues=("mai
     )
 
 
-def facts(*queues, processes=(), read_at=0.0, processed=0, held=(), entries=(), shard="main"):
+def facts(*queues, processes=(), read_at=0.0, processed=0, held=(), entries=(), jobs=(), classes=(), shard="main"):
     stats = Stats(processed=processed, failed=processed // 10, busy=1, shards={shard: ShardStats()})
-    return ShardFacts(shard, NOW, read_at, stats, queues, processes, (), held, entries)
+    return ShardFacts(shard, NOW, read_at, stats, queues, processes, jobs, held, entries, classes)
 
 
 def held(name="Report", jobs=3, age=90.0):

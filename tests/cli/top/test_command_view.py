@@ -132,6 +132,27 @@ def test_view_shows_a_real_process_and_acts_on_what_is_selected(site, redis, ter
     assert view.end() == 0
 
 
+def test_view_shows_classes_and_their_details(site, redis, terminal):
+    """A real process runs and fails jobs; others wait and are held. Read-only rights suffice."""
+    for number in range(3):
+        enqueue(redis, "Absent", jid=f"a{number}", queue="idle")
+    redis.zadd(keys.paused_jobs("Held"), {b'["mail"]\n' + encoded("Held", jid="h1"): time.time() - 90})
+    redis.sadd(keys.PAUSED_CLASSES, "Held")
+    minute = keys.metrics(8, time.gmtime())[0][0]
+    redis.hset(minute, mapping={"Mail|p": 6, "Mail|f": 2, "Mail|ms": 1_000, "odd": 1})
+    view = terminal("--view", "classes", role="read-only")
+    view.until(r"^main +Absent +0\.0 +- +0 +3 +0 +-$")
+    view.until(r"^main +Held +0\.0 +- +0 +0 +1 +-$")
+    view.until(r"^main +Mail +\d\.\d +0\.25 s +2 +0 +0 +-$")
+    view.press("/held\r\r")
+    view.until(r"^Held on main$")
+    view.until(r"^  held by +its pause: 1 job, the oldest for 1 min")
+    view.press("\x1b")
+    view.until(r"^classes \(1 of 3\)")
+    view.press("q")
+    assert view.end() == 0
+
+
 def test_view_goes_on_without_a_shard_and_ctrl_c_ends_it(site, redis, terminal):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": SILENT_URL}}})
     enqueue(redis, "Mail", jid="m1", queue="mailers")
