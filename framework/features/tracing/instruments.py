@@ -6,7 +6,7 @@ Conventions: https://opentelemetry.io/docs/specs/semconv/messaging/messaging-met
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
 
-from framework.features.tracing.otel import GETTER, SCOPE, SYSTEM, Attributes
+from framework.features.tracing.otel import GETTER, SCOPE, SYSTEM, Attributes, publishing
 from framework.telemetry.job_events import JobObserver, JobsEnqueued, RunOfJob, StreamEvent
 from framework.text import error_class
 from framework.version import VERSION
@@ -31,9 +31,12 @@ class OtelObserver(JobObserver):
         self._tracer = trace.get_tracer(SCOPE, VERSION)
 
     def happened(self, event: StreamEvent) -> None:
-        """Count pushed jobs."""
+        """Count pushed jobs, and note the size of one on the span of its push."""
         if isinstance(event, JobsEnqueued) and event.count:
             self._sent.add(event.count, _attributes("send", event.queue))
+            span = publishing.get()
+            if span is not None and len(event.sizes) == 1:
+                span.set_attribute("messaging.message.body.size", event.sizes[0])
 
     def ended(self, run: RunOfJob) -> None:
         """Count a run, or make a span of the job that has not run."""

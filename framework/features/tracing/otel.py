@@ -22,12 +22,13 @@ from framework.execute.perform import RunSpan, RunSpans
 from framework.features.tracing.payload import LAST_RUN, LINKED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, RunOutcome
+from framework.push.job_batch import JobBatch
 from framework.push.push_plan import PushPlan, PushSpans
 from framework.telemetry import context
 from framework.telemetry.last_calls import call_last
 from framework.telemetry.traceback_lines import traceback_lines
 from framework.text import error_class, error_message
-from framework.typeguards import has_type
+from framework.typeguards import has_type, is_list
 from framework.types import Json, Payload
 from framework.version import VERSION
 from framework.wire.context_fields import CORRELATION_ID, TRACEPARENT
@@ -45,6 +46,9 @@ _SWITCH = "OTEL_SEMCONV_STABILITY_OPT_IN"
 
 _linked: ContextVar[bool] = ContextVar("framework_trace_linked", default=False)
 """Whether the jobs of the push in progress link to its trace instead of belonging to it."""
+
+publishing: ContextVar[Span | None] = ContextVar("framework_trace_publish", default=None)
+"""The span of the push in progress."""
 
 
 class _TextGetter(Getter[Mapping[str, Any]]):
@@ -121,7 +125,7 @@ class OtelPushes(PushSpans):
             attributes,
         )
         token = attach(trace.set_span_in_context(span, parent))
-        marked = _linked.set(linked)
+        marked, published = _linked.set(linked), publishing.set(span)
         try:
             result = call()
         except BaseException as error:
@@ -132,6 +136,7 @@ class OtelPushes(PushSpans):
                 span.set_attributes(_facts_of_push(plan, result, jobs))
             return result
         finally:
+            publishing.reset(published)
             _linked.reset(marked)
             detach(token)
             span.end()
@@ -149,13 +154,16 @@ def _facts_of_push(plan: PushPlan, result: object, jobs: int) -> Attributes:
         "messaging.sidekiq.job_class": plan.declaration.wire_name,
         "application_worker.shard": plan.shard.name,
     }
-    if isinstance(result, str):
+    if isinstance(result, JobBatch):
+        # Made here, and written later.
+        facts["messaging.message.id"] = result.jids[0]
+    elif isinstance(result, str):
         facts["messaging.message.id"] = result
     elif result is None:
         # Dropped by a client middleware, or as a duplicate.
         facts["application_worker.dropped"] = True
     elif jobs != 1:
-        facts["messaging.batch.message_count"] = jobs or (len(result) if isinstance(result, list) else 0)
+        facts["messaging.batch.message_count"] = jobs or (len(result) if is_list(result) else 0)
     return facts
 
 
@@ -179,11 +187,11 @@ class OtelRuns(RunSpans):
         if payload.get(LINKED) is True and pushed.is_valid:
             links.append(Link(pushed))
             extracted = trace.set_span_in_context(trace.INVALID_SPAN, extracted)
-        last = trace.get_current_span(
-            propagate.extract({TRACEPARENT: payload.get(LAST_RUN)}, Context(), GETTER)
-        ).get_span_context()
-        if last.is_valid:
-            links.append(Link(last))
+        if LAST_RUN in payload:
+            before = propagate.extract({TRACEPARENT: payload[LAST_RUN]}, Context(), GETTER)
+            last = trace.get_current_span(before).get_span_context()
+            if last.is_valid:
+                links.append(Link(last))
         jid = payload.get("jid")
         attributes: Attributes = {**shared.attributes["process"], "messaging.destination.name": queue}
         if isinstance(jid, str):

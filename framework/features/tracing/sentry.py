@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 import sentry_sdk
+from sentry_sdk.crons import capture_checkin
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.scope import Scope
@@ -203,7 +204,7 @@ class SentryObserver(JobObserver):
         if not self._monitors or (tick := tick_of(run.payload)) is None:
             return
         jid = str((run.payload or {}).get("jid"))
-        sentry_sdk.crons.capture_checkin(
+        capture_checkin(
             monitor_slug=_NO_SLUG.sub("-", tick.entry.lower()).strip("-")[:50],
             # The same for all runs of the job.
             check_in_id=hashlib.sha256(jid.encode()).hexdigest()[:32],

@@ -158,6 +158,8 @@ def test_collector_gets_one_trace_from_request_to_callback(shop):
     assert {line["trace_id"] for line in [*starts, *process.find(message="in the job")]} == {"a" * 32}
     assert {line["span_id"] for line in starts} == ids
     assert process.line(message="in the job")["span_id"] in ids
+    made = {one.attributes["messaging.message.id"] for one in received.spans if one.name == "create default"}
+    assert made < {line["jid"] for line in starts}
     (failed,) = process.find(job_status="fail")
     assert [one.span_id for one in received.spans if one.is_error and one.kind == "consumer"] == [failed["span_id"]]
     runs = [

@@ -65,6 +65,16 @@ def test_pushes_and_runs_are_counted_by_the_conventions(otel):
     assert durations[0].explicit_bounds[-1] == 3600
 
 
+def test_span_of_a_push_has_the_size_of_its_job(otel):
+    observer, _, spans = otel
+    with instruments.trace.get_tracer("app").start_as_current_span("send low") as span:
+        token = instruments.publishing.set(span)
+        observer.happened(JobsEnqueued("Job", 1, queue="low", sizes=(250,)))
+        observer.happened(JobsEnqueued("Job", 2, queue="low", sizes=(1, 2)))
+        instruments.publishing.reset(token)
+    assert spans()[0].attributes == {"messaging.message.body.size": 250}
+
+
 def test_held_job_is_a_span_of_its_trace(otel):
     observer, _, spans = otel
     observer.ended(run_of(admitted=False, ending=SimpleNamespace(log_status="concurrency_limit")))

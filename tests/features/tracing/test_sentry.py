@@ -172,7 +172,7 @@ def test_sentry_monitors_check_in_by_schedule(site, redis, receiver):
 
 
 def test_sentry_reports_exhausted_failures_only(site, redis, receiver):
-    site.write("application.yml", {"sentry": {"report": "exhausted"}})
+    site.write("application.yml", {"sentry": {"report": "exhausted", "traces_sample_rate": 1}})
     process = site.worker("-q", "default", SENTRY_DSN=receiver.dsn).ready()
     redis.lpush("queue:default", json.dumps(payload("NightWorker", args=["retry"], jid="r")))
     redis.lpush("queue:default", json.dumps(payload("NightWorker", args=["error"], jid="e", retry=1)))
@@ -180,3 +180,6 @@ def test_sentry_reports_exhausted_failures_only(site, redis, receiver):
     settled(process, "NightWorker", "done")
     assert process.end() == 0
     assert [(event["tags"]["jid"], event["tags"]["retry_count"]) for event in receiver.events] == [("e", "1")]
+    # The client of the settings has transactions too.
+    runs = [(one["transaction"], one["contexts"]["trace"]["op"]) for one in receiver.items("transaction")]
+    assert runs == [("NightWorker", "queue.process")] * 4
