@@ -203,6 +203,10 @@ class ShardConnection:
         self._tokens_refused = False
         """Whether an ACL refuses token keys or transactions. A bulk push then cannot be resumed after a lost reply."""
 
+    @property
+    def circuit_open(self) -> bool:
+        return self._circuit.open
+
     def close(self) -> None:
         """Close the idle connections; the next command opens another."""
         self._channel_pool.close()

@@ -61,6 +61,11 @@ class Shard:
         self.pool: redis.Redis = validated_client(opened, name, validator or RoutingValidator())
         self._connection = ShardConnection(name, endpoint, ChannelPool(self.client, read_timeout_s=read_timeout_s))
 
+    @property
+    def circuit_open(self) -> bool:
+        """Whether pushes fail at once, because the shard does not answer this process."""
+        return self._connection.circuit_open
+
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
         """Return another client of this shard with its own connections (a lease must not wait behind a bulk push)."""
         return open_client(self.endpoint, name=f"framework:{self.role}:{role}", read_timeout_s=read_timeout_s)

@@ -4,11 +4,14 @@ from typing import Any
 
 from framework.feature import Feature, Late, LateCommand, Rights
 
-_READ_FLEET: "Late[Any]" = Late("framework.features.observability.fleet:READ_FLEET")
+_READ_FLEET: "Late[Any]" = Late("framework.features.observability.store:READ_FLEET")
 
 OBSERVABILITY = Feature(
     name="observability",
-    rights={"read-only": Rights(scripts=(_READ_FLEET,), commands=("info",))},
+    rights={
+        "worker": Rights(scripts=(Late("framework.features.observability.store:REPORT"),)),
+        "read-only": Rights(scripts=(_READ_FLEET,), commands=("info",)),
+    },
     observer=Late("framework.features.observability.observer:observer"),
     worker=Late("framework.features.observability.worker:worker_part"),
     answers=Late("framework.features.observability.answers:answers"),

@@ -257,6 +257,12 @@ PROCESS: tuple[Metric, ...] = (
         ("destination_shard_redis", "pid"),
         "Time since the lease of the process was last renewed.",
     ),
+    Metric(
+        "application_worker_circuit_open",
+        "gauge",
+        ("destination_shard_redis", "pid"),
+        "1 while pushes to a shard fail at once, because it does not answer this process.",
+    ),
     Metric("application_worker_resident_bytes", "gauge", ("pid",), "Resident memory of the process."),
     Metric("application_worker_processes", "gauge", (), "Processes that this scrape has summed up."),
     Metric("application_worker_series_refused_total", "counter", (), "Events of series above metrics.most_series."),

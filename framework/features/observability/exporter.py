@@ -8,7 +8,7 @@ from framework.declare.declaration import Declaration
 from framework.features.observability.figure_text import TEXT_TYPE, exposition
 from framework.features.observability.fleet import FleetReader
 from framework.features.observability.settings import ObservabilitySettings
-from framework.features.observability.shard_watch import Fleet, classes_by_shard
+from framework.features.observability.shard_watch import Fleet, ShardWatch, classes_by_shard
 from framework.process.health_server import HealthAnswer, HealthServer, json_answer
 from framework.process.worker_options import HealthAddress
 from framework.route.router import Router
@@ -22,11 +22,12 @@ def open_fleet(
     declarations: Sequence[Declaration],
     *,
     of_host: bool = True,
+    watch: type[ShardWatch] = ShardWatch,
 ) -> Fleet:
     """Return the figures of these shards. The classes decide about the targets of their queues. Opens no socket."""
     routes = ((route.shard, route.queue, one) for one in declarations for route in [router.route(one)])
     fleet = ObservabilitySettings.of(settings).fleet
-    return Fleet(fleet, shards, FleetReader(settings), classes_by_shard(routes), of_host=of_host)
+    return Fleet(fleet, shards, FleetReader(settings), classes_by_shard(routes), of_host=of_host, watch=watch)
 
 
 class ExporterServer(HealthServer):

@@ -1,11 +1,13 @@
 """Write metrics in the formats of Prometheus. Needs the extra ``prometheus``."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
+from framework.admin.figures import Figure
 from framework.features.observability import catalogue
 from framework.features.observability.catalogue import METRICS, Mode
 from framework.features.observability.samples import MetricSample, process_samples
@@ -38,9 +40,12 @@ def text_of(samples: Iterable[MetricSample], accept: str = "") -> tuple[bytes, s
     return encode(registry), content_type
 
 
-def process_text(sums: Mapping[bytes, Sequence[float]], mode: Mode, accept: str = "") -> tuple[bytes, str]:
-    """Return the metrics of processes as text, and its content type."""
-    return text_of(process_samples(sums, mode), accept)
+def process_text(
+    sums: Mapping[bytes, Sequence[float]], mode: Mode, accept: str = "", figures: Sequence[Figure] = ()
+) -> tuple[bytes, str]:
+    """Return the metrics of processes, and figures of shards, as text, and its content type."""
+    of_shards = (MetricSample(one.name, *one) for one in figures if one.name in METRICS)
+    return text_of(chain(process_samples(sums, mode), of_shards), accept)
 
 
 def _family(metric: catalogue.Metric) -> Metric:

@@ -14,17 +14,15 @@ from framework.feature import features
 from framework.features.observability.catalogue import SHARD_PREFIX
 from framework.features.observability.figure_text import read_series
 from framework.features.observability.redis_figures import read_server_figures
+from framework.features.observability.store import READ_FLEET
 from framework.settings.base import SettingsBase
 from framework.store.connect import server_time
-from framework.store.script import FIGURES, Script
 from framework.text import decode_escaped
 from framework.types import Priority
 from framework.wire import keys
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.sub_queues import NORMAL, level_of, parent_of
-
-READ_FLEET = Script("observability/read_fleet", "time", "some_members", FIGURES)
 
 _QUEUES_AT_ONCE, _MOST_CALLS, _MOST_PROCESSES = 2_000, 3, 1_000
 """No call stops Redis for more than 20 ms. Further queues and processes are left out, which a figure says."""

@@ -157,21 +157,28 @@ class ShardWatch(Watch):
 
     def read(self) -> ShardAnswer:
         try:
-            return self._answer_of(self._reader.read(self.name, self._client))
+            return self.answer()
         except (RedisError, OSError, FrameworkError) as error:
-            self._log_limit.warning(
-                self.name,
-                "the shard does not answer: its figures are missing and application_worker_up is 0. Check its Redis and the network.",
-                "exporter.shard_away",
-                shard=self.name,
-                error=error,
-            )
-            return self._away(error)
+            found = self.away(error)
+            if found.error is not None:
+                self._log_limit.warning(
+                    self.name,
+                    "the shard does not answer: it has no figures and application_worker_up is 0. Check its Redis and the network.",
+                    "exporter.shard_away",
+                    shard=self.name,
+                    error=error,
+                )
+            return found
+
+    def answer(self) -> ShardAnswer:
+        """Return what the shard says. Raises redis errors."""
+        return self._answer_of(self._reader.read(self.name, self._client))
 
     def late(self) -> ShardAnswer:
-        return self._away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))
+        return self.away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))
 
-    def _away(self, error: RedisError | OSError | FrameworkError) -> ShardAnswer:
+    def away(self, error: Exception) -> ShardAnswer:
+        """Return the answer about a shard that has not answered."""
         found = error if isinstance(error, RedisError | OSError | ShardUnavailableError) else RedisError(str(error))
         return ShardAnswer(list(_away_figures(self.name)), {}, self._shard.unavailable(found))
 
@@ -216,11 +223,10 @@ class Fleet:
         classes: Mapping[str, RoutedClasses],
         *,
         of_host: bool = True,
+        watch: type[ShardWatch] = ShardWatch,
     ) -> None:
         self._host = HostWatch(reader) if of_host else None
-        self._watches = [
-            ShardWatch(shard, reader, classes.get(shard.name, RoutedClasses(())), settings) for shard in shards
-        ]
+        self._watches = [watch(shard, reader, classes.get(shard.name, RoutedClasses(())), settings) for shard in shards]
         self._lock = threading.Lock()
         self._read_at = -_FRESH_S
         self._answers: Mapping[str, ShardAnswer] = {}

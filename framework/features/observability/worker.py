@@ -4,23 +4,38 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from framework.declare import registry
+from framework.declare import port, registry
 from framework.execute.stats import RunningJobs
+from framework.feature import Late
 from framework.features.observability.observer import observer
 from framework.features.observability.settings import ObservabilitySettings
 from framework.features.observability.tally import UNKNOWN, Tally, labels_of
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process.record import resident_bytes
 from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.push.client import Client
+from framework.shard.shard import Shard
 from framework.wire.footprint import LARGE_PAYLOAD
 from framework.wire.json import loads_object
 
+# Only a process with `fleet.reporter` loads it.
+if TYPE_CHECKING:
+    from framework.features.observability.reporter import ReporterLease
+
+_SHARDS: "Late[Callable[[Client], Sequence[Shard]]]" = Late("framework.features.observability.worker:shards_of")
+_LEASE: "Late[type[ReporterLease]]" = Late("framework.features.observability.reporter:ReporterLease")
+
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    tally = observer(ObservabilitySettings.of(process.settings))
+    settings = ObservabilitySettings.of(process.settings)
+    tally = observer(settings)
+    # A process without /metrics counts nothing, and reports nothing.
     if tally is None:
         return WorkerPart()
+    lease = [_LEASE.load()(process).renew] if settings.fleet.reporter else []
     tally.shard = process.shard.name
     served = {name for plan in process.plans for name in plan.order.names}
     for worker in registry.workers():
@@ -32,7 +47,12 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     gauges = ProcessGauges(tally, process)
     tally.sample.append(gauges.set)
     # A supervisor reads what the process wrote last.
-    return WorkerPart(refresh=gauges.set, periodic=(gauges.set,))
+    return WorkerPart(refresh=gauges.set, periodic=(gauges.set, *lease))
+
+
+def shards_of(client: Client) -> Sequence[Shard]:
+    """Return the shards to which this process pushes."""
+    return list(client.shards.values())
 
 
 class ProcessGauges:
@@ -60,6 +80,8 @@ class ProcessGauges:
         tally.set_gauge("sidekiq_concurrency", self._slots, pid)
         tally.set_gauge("application_worker_processes", 1)
         tally.set_gauge("application_worker_resident_bytes", resident_bytes(os.getpid()), pid)
+        for shard in port.current().service(_SHARDS):
+            tally.set_gauge("application_worker_circuit_open", int(shard.circuit_open), shard.name, pid)
         own, now = (tally.shard, pid), time.monotonic()
         tally.set_gauge("application_worker_redis_round_trip_seconds", self._process.absent.round_trip_s, *own)
         for name, at in (("fetch", state.fetched_at), ("heartbeat", state.heartbeat_at)):
