@@ -107,6 +107,11 @@ class ClassThrottled(StreamEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkRemains(StreamEvent):
+    """A job of a limited-capacity worker has ended its portion; ``count`` is the work that is left, 0 too."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResultRefused(StreamEvent):
     """The return value of a job is no JSON, or too large: its caller gets none."""
 

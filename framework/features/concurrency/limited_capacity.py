@@ -15,6 +15,7 @@ from framework.declare.setter import run_in_thread
 from framework.declare.signature import check_self_parameter
 from framework.declare.validators import ErrorCollector
 from framework.errors import DeclarationError
+from framework.telemetry.job_events import WorkRemains, job_events
 from framework.typeguards import qualified_name, short_repr
 from framework.types import Jid
 
@@ -101,6 +102,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
             self.logger.error(message, event_name="limited_capacity.invalid_result")
             return
         self.log_extra(remaining_work_count=remaining)
+        job_events.emit(WorkRemains(type(self).declaration().wire_name, remaining))
         if remaining > 0:
             # Not inside `perform`: an idle process would take the next job at once and find no free slot.
             self._aw_on_success = partial(copy_context().run, self._aw_push_next, args)

@@ -180,6 +180,12 @@ PROCESS: tuple[Metric, ...] = (
         SLI,
         "Runs that began within the target of their urgency: 10 s for high, 60 s for low, any time for throttled.",
     ),
+    _gitlab(
+        "limited_capacity_worker_remaining_work_count",
+        "gauge",
+        ("worker", "pid"),
+        "Work that the last job of a limited-capacity worker in this process has left.",
+    ),
     Metric("application_worker_held_jobs_total", "counter", ("worker", "by"), "Jobs held by a limit or a pause."),
     Metric("application_worker_resumed_jobs_total", "counter", ("worker", "by"), "Held jobs that continued."),
     Metric(

@@ -32,6 +32,7 @@ from framework.telemetry.job_events import (
     JobsEnqueued,
     JobSkipped,
     StreamEvent,
+    WorkRemains,
 )
 from framework.telemetry.logs import LogRateLimit
 from framework.telemetry.shared_counts import GAUGE, Row, Rows, SharedCounts, add_rows, counter_key
@@ -103,6 +104,8 @@ class Tally(JobObserver):
                 self.add("application_worker_quarantined_jobs_total", event.count, _worker(event), "stop")
         elif isinstance(event, JobFenced):
             self.add("application_worker_fenced_jobs_total", event.count, _worker(event))
+        elif isinstance(event, WorkRemains):
+            self.set_gauge("limited_capacity_worker_remaining_work_count", event.count, _worker(event), self.pid)
         elif (metric := _BY_SERIES.get(event.series)) is not None:
             labels = event.labels
             self.add(metric, event.count, *(_worker(event), *(labels[one] for one in METRICS[metric].labels[1:])))

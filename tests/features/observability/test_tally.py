@@ -17,6 +17,7 @@ from framework.telemetry.job_events import (
     JobRecovered,
     JobsEnqueued,
     JobSkipped,
+    WorkRemains,
 )
 from framework.telemetry.shared_counts import SharedCounts
 from framework.telemetry.usage import Usage
@@ -143,6 +144,8 @@ def test_events_have_counters_of_their_own(bench):
         JobRecovered("Job", cause="death", quarantined=True),
         CountedEnd("Job", counted_as="sidekiq_jobs_expired_total"),
         JobDied("Strange", queue="q"),
+        WorkRemains("Job", 7),
+        WorkRemains("Job", 0),
     ):
         bench.tally.happened(event)
     assert bench.value("sidekiq_enqueued_jobs_total", **BASE, scheduling="immediate") == 2
@@ -156,6 +159,7 @@ def test_events_have_counters_of_their_own(bench):
     assert bench.value("application_worker_quarantined_jobs_total", cause="death") == 1
     assert bench.value("application_worker_ended_jobs_total", how="expired") == 1
     assert bench.value("sidekiq_jobs_dead_total", worker="unknown", urgency="") == 1
+    assert bench.value("limited_capacity_worker_remaining_work_count", worker="Job") == 0
 
 
 def test_classes_beyond_the_most_series_count_as_unknown(job, caplog):
