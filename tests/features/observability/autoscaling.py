@@ -6,10 +6,12 @@ job has ended.
 """
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from framework.features.observability.slots_needed import (
     TARGETS,
@@ -145,3 +147,57 @@ def step(at: float, low: float, high: float) -> Callable[[float], float]:
 
 def ramp(begin: float, end: float, low: float, high: float) -> Callable[[float], float]:
     return lambda now: low + (high - low) * min(1.0, max(0.0, (now - begin) / (end - begin)))
+
+
+# --- the picture of docs/operate/autoscaling.md ---------------------------------------------------------------------
+
+PICTURE = Path(__file__).resolve().parents[3] / "docs" / "pictures" / "autoscaling.svg"
+_WIDTH, _HEIGHT, _MARGIN = 300, 150, 34
+
+
+def drawn() -> str:
+    """Return the picture: slots, and the slots that were needed, of a step, a ramp and a day."""
+    day = Load("a day", lambda at: 4 - 3.5 * math.cos(2 * math.pi * at / 86_400), 8, 5, 86_400)
+    panels = [
+        Load("step, 10 to 25 jobs/s", step(900, 10, 25), 25, 1.0, 1_800),
+        Load("ramp, 5 to 40 jobs/s", ramp(300, 1_500, 5, 40), 40, 1.0, 1_800),
+        day,
+    ]
+    parts = [_panel(load, number) for number, load in enumerate(panels)]
+    size = f'viewBox="0 0 {len(panels) * (_WIDTH + _MARGIN) + _MARGIN} {_HEIGHT + 3 * _MARGIN}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" role="img">'
+    title = "<title>Slots that follow application_worker_slots_needed, and slots that the load needs</title>"
+    key = (
+        f'<text x="{_MARGIN}" y="{_HEIGHT + 2.7 * _MARGIN:.0f}" fill="#0b6e4f">slots</text>'
+        f'<text x="{2 * _MARGIN + 10}" y="{_HEIGHT + 2.7 * _MARGIN:.0f}" fill="#888">needed</text>'
+    )
+    return "\n".join([head, title, *parts, key, "</svg>", ""])
+
+
+def _panel(load: Load, number: int) -> str:
+    curve = simulate(load).curve
+    curve = curve[:: max(1, len(curve) // 150)]
+    most, left = max(max(slots, needed) for _, slots, needed in curve), _MARGIN + number * (_WIDTH + _MARGIN)
+
+    def line(column: int, color: str) -> str:
+        points = " ".join(
+            f"{left + one[0] / load.length_s * _WIDTH:.1f},{_MARGIN + _HEIGHT * (1 - one[column] / most):.1f}"
+            for one in curve
+        )
+        return f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{points}"/>'
+
+    hours = load.length_s / 3_600
+    return "\n".join(
+        (
+            f'<text x="{left}" y="{_MARGIN - 12}" fill="#444">{load.name}, runs of {load.seconds:g} s</text>',
+            f'<text x="{left - 6}" y="{_MARGIN + 4}" text-anchor="end" fill="#444">{most}</text>',
+            f'<path d="M{left},{_MARGIN} V{_MARGIN + _HEIGHT} H{left + _WIDTH}" stroke="#444" fill="none"/>',
+            f'<text x="{left + _WIDTH}" y="{_MARGIN + _HEIGHT + 14}" text-anchor="end" fill="#444">{hours:g} h</text>',
+            line(2, "#888"),
+            line(1, "#0b6e4f"),
+        )
+    )
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawn())
