@@ -1,10 +1,12 @@
 """Serve the figures of all shards over HTTP: to Prometheus as text, to an autoscaler as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import parse_qs
 
 from framework.all_settings import Settings
 from framework.declare.declaration import Declaration
+from framework.feature import Late
 from framework.features.observability.figure_text import TEXT_TYPE, exposition
 from framework.features.observability.fleet import FleetReader
 from framework.features.observability.settings import ObservabilitySettings
@@ -13,6 +15,10 @@ from framework.process.health_server import HealthAnswer, HealthServer, json_ans
 from framework.process.worker_options import HealthAddress
 from framework.route.router import Router
 from framework.shard.shard import Shard
+
+_OPEN_METRICS: "Late[Callable[..., tuple[bytes, str]]]" = Late(
+    "framework.features.observability.exposition:process_text"
+)
 
 
 def open_fleet(
@@ -47,8 +53,14 @@ class ExporterServer(HealthServer):
             return self._slots(words.get("shard", "main"), words.get("group"))
         return super().answer(target, accept)
 
-    def _metrics(self, _accept: str) -> HealthAnswer:
-        return HealthAnswer(True, exposition(self._fleet.figures()).encode(), TEXT_TYPE)
+    def _metrics(self, accept: str) -> HealthAnswer:
+        figures = self._fleet.figures()
+        if "openmetrics" in accept:
+            # Without the extra `prometheus` there is only the older format, which every Prometheus reads too.
+            with suppress(ImportError):
+                body, content_type = _OPEN_METRICS.load()({}, "histogram", accept, figures)
+                return HealthAnswer(True, body, content_type)
+        return HealthAnswer(True, exposition(figures).encode(), TEXT_TYPE)
 
     def _health(self, _accept: str) -> HealthAnswer:
         """Say that the exporter runs. The shards have figures of their own: a restart of the exporter mends none of them."""

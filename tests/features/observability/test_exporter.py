@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from framework.all_settings import Settings
 from framework.features.observability import shard_watch
@@ -77,6 +78,14 @@ def test_slots_needed_is_json_for_an_autoscaler(asked, redis):
     assert json.loads(asked.answer("/slots_needed").body) == {"shards": {"main": {"all": 8, "other": 1}}}
     series = 'application_worker_slots_needed{queue_group="all",shard="main"} 8'
     assert series in asked.answer("/metrics").body.decode().splitlines()
+
+
+def test_openmetrics_are_served_to_who_asks_for_them(asked, redis):
+    populate(redis)
+    answer = asked.answer("/metrics", "application/openmetrics-text; version=1.0.0")
+    assert answer.content_type.startswith("application/openmetrics-text")
+    found = {one.name: one.type for one in text_string_to_metric_families(answer.body.decode())}
+    assert (found["sidekiq_queue_size"], found["sidekiq_jobs_processed"]) == ("gauge", "counter")
 
 
 def test_scaled_object_of_the_page_reads_this_answer(asked, redis):
