@@ -187,3 +187,11 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a parenthesis to append to a message; "" when nothing is close, or ``word`` is known itself."""
     match = nearest(word, known)
     return f" (did you mean {match!r}?)" if match not in (None, word) else ""
+
+
+_BOUNDARY = re.compile(r"(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z0-9])(?=[A-Z])")
+
+
+def underscored(name: str) -> str:
+    """Return a class name as Rails underscores it, without colons: ``Orders::HTTPSyncWorker`` gives ``orders_http_sync_worker``."""
+    return "_".join(_BOUNDARY.sub("_", segment).lower() for segment in name.split("::"))

@@ -1,8 +1,7 @@
 """Derive names from where a class stands, never from settings, so that every process agrees on them."""
 
-import re
+from framework.text import underscored
 
-_BOUNDARY = re.compile(r"(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z0-9])(?=[A-Z])")
 _SUFFIX = "Worker"
 
 
@@ -39,7 +38,7 @@ def queue_name(wire_name: str, namespace: str | None) -> str:
     stem = wire_name.removesuffix(_SUFFIX)
     if not stem or stem.endswith("::"):
         stem = wire_name
-    base = "_".join(_BOUNDARY.sub("_", segment).lower() for segment in stem.split("::"))
+    base = underscored(stem)
     return f"{namespace}:{base}" if namespace else base
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.declare.job_context import ExtraFields
-from framework.declare.names import queue_name
 from framework.errors import BusinessError, JobMemoryError, JobProcessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
 from framework.finish.outcome import (
@@ -23,6 +22,7 @@ from framework.finish.outcome import (
 )
 from framework.finish.report import ProcessorEvents
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
+from framework.text import underscored
 from framework.typeguards import has_type
 from framework.wire.job import LOAD_BALANCING_STRATEGY, deferral_count
 
@@ -54,8 +54,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
     if run.usage is not None:
         more.update(run.usage.fields())
     if extra and run.declaration is not None:
-        prefix = queue_name(run.declaration.wire_name, None)
-        more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})
+        prefix = f"extra.{underscored(run.declaration.wire_name)}"
+        more.update({f"{prefix}.{name}": value for name, value in dict(extra).items()})
     return more
 
 

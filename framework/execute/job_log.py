@@ -2,7 +2,7 @@
 
 They take time in every job, so a line is built from pieces of JSON: the part of a class is encoded once per class, the part of
 a payload once per run, for both lines. Arguments are filtered, because they may hold personal data: numbers are shown, other
-values only if the class lists them.
+values only if the class lists them. Each argument is a text, as GitLab writes it: a log index has one type for the field.
 """
 
 import threading
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from framework.command_line import command
 from framework.declare.declaration import Declaration
@@ -27,13 +27,17 @@ from framework.telemetry.logs import (
     object_text,
     shorten,
 )
+from framework.typeguards import is_list, is_mapping
 from framework.types import Payload
 from framework.wire.context_fields import TRACEPARENT, trace_ids
 from framework.wire.job import (
     BUFFERED_AT,
     DEATH_COUNT,
+    DEFERRED_BY,
+    DEFERRED_COUNT,
     INTERRUPTED_COUNT,
     LOAD_BALANCING_STRATEGY,
+    SCHEDULED_AT,
     base36,
     decode,
     timestamp,
@@ -41,7 +45,13 @@ from framework.wire.job import (
     whole_number,
 )
 from framework.wire.protected import hidden_arguments, is_protected
-from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE
+from framework.wire.resources import (
+    DUPLICATE_OF,
+    DUPLICATE_WAL_POSITIONS,
+    IDEMPOTENCY_KEY,
+    RESCHEDULED_ONCE,
+    WAL_POSITIONS,
+)
 
 FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
@@ -49,19 +59,16 @@ _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240
 # Characters of one field that came with the payload.
 _MAX_EXTRA = 4_096
+_MAX_TAGS, _MAX_TAG = 64, 64
+# A log index has no larger integers.
+_MAX_NUMBER = (1 << 63) - 1
 # Combinations of field names that are cached: they come from the wire, so their number has no bound.
 _MAX_SHAPES = 512
 _LOG_INTERVAL_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
-_SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
-_COPIED = (
-    *("tags", "bid", "priority", INTERRUPTED_COUNT, DEATH_COUNT, "retry_count", "job_deferred_by"),
-    *(LOAD_BALANCING_STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
-    # ActiveJob and others wrap a class: its name.
-    *("wrapped", "display_class"),
-    *_SIZES,
-)
-_RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
+_RARE_TIMES = (SCHEDULED_AT, "failed_at", "retried_at")
+_FIXED = ("time", "message", "class", "jid", "job_status")
+"""The fields that no policy, job or payload replaces."""
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency -> target seconds of waiting and running (GitLab's SLO table)."""
 
@@ -90,6 +97,16 @@ class _OptionalField(NamedTuple):
     show: Callable[[object], str | None]
 
 
+class _PayloadFields(NamedTuple):
+    """The fields of payloads with the same names."""
+
+    optional: list[_OptionalField]
+    constant: str
+    """As JSON after a comma: the version of a payload that says none."""
+    has_waited: bool
+    """Whether a limit or the schedule set has held the job."""
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.tid = f'"{base36(threading.get_ident())}"'
@@ -104,7 +121,7 @@ class JobLog:
         self.has_job_lines = jobs
         """Whether each job gets a start line and an end line."""
         self._class_fields: dict[tuple[str, str], _ClassFields] = {}
-        self._optional_fields: dict[tuple[str, ...], list[_OptionalField]] = {}
+        self._payload_fields: dict[tuple[str, ...], _PayloadFields] = {}
         self._thread = _Thread()
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
@@ -152,10 +169,8 @@ class JobLog:
             return
         # Rare, so the text is parsed again: a later field may have the name of an earlier one.
         line = from_json(text)
-        line.update(more or {})
-        if error is not None:
-            line.update({"severity": "WARN", **error_fields(error)})
-        self.log.write(line)
+        level = {} if error is None else {"severity": "WARN", **error_fields(error)}
+        self.log.write({**line, **(more or {}), **{name: line[name] for name in _FIXED}, **level})
 
     def log_not_started(
         self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
@@ -168,7 +183,7 @@ class JobLog:
         line = from_json(
             f'{{"severity":"INFO","time":"{iso_time(now)}","message":"{label}: {status}",{fields},"job_status":"{status}"}}'
         )
-        self.log.write({**line, **more})
+        self.log.write({**line, **more, **{name: line[name] for name in _FIXED}})
 
     def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
         """Warn, at a limited rate, that jobs do not start because Redis does not answer a policy."""
@@ -202,35 +217,35 @@ class JobLog:
         _, label, fields, loggable, bare, by_version = known
         if by_version:
             loggable = _loggable(payload, declaration)
-        shown_jid = json_text(jid)
-        if len(shown_jid) > MAX_NAME:
-            shown_jid = json_text(shorten(_text(jid)))
-        is_text = shown_jid[0] == '"'
-        label += shown_jid[1:-1] if is_text else json_text(_text(jid))[1:-1]
+        if type(jid) is str and jid.isalnum() and jid.isascii() and len(jid) < MAX_NAME:
+            shown_jid = f'"{jid}"'
+        else:
+            shown_jid = "null" if jid is None else _shown_name(jid)
+        label += "None" if jid is None else shown_jid[1:-1]
         args = None if payload.get("compressed") else _uncut_arguments(payload["args"], loggable)
         if args is None:
             args = json_text(filtered_arguments(payload, declaration))
         retry = payload.get("retry")
         correlation = payload.get(CORRELATION_ID)
-        more = ""
+        shape = tuple(payload)
+        found = self._payload_fields.get(shape) or self._describe_payload(shape)
+        more, times = found.constant, _shown_times(payload, now)
         if correlation is not None:
             # The correlation id is the jid of the first job of a chain, and most chains have one job.
-            more = f',"correlation_id":{shown_jid if is_text and correlation == jid else _shown_name(correlation)}'
-        shape = tuple(payload)
-        extras = self._optional_fields.get(shape)
-        if extras is None:
-            extras = self._optional_fields_of(shape)
-        if extras:
-            more += _shown_optional_fields(payload, extras)
+            more = f'{more},"correlation_id":{shown_jid if type(jid) is str and correlation == jid else _shown_name(correlation)}'
+        if found.optional:
+            more += _shown_optional_fields(payload, found.optional)
             category = feature_category_of(payload) if bare else None
             if category is not None:
                 fields = f'{bare},"feature_category":{json_text(category)}'
+            if found.has_waited:
+                times = _shown_waits(payload, now, times)
         # The same id as in the process record, so that a job of Sidekiq's Busy page is found in the log.
         own_thread = declaration is None or not declaration.is_async
         tid = self._thread.tid if own_thread else f'"{base36(FIRST_ASYNC_RUN_ID + unit.run_index)}"'
         return label, (
             f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else retry_number(retry)},'
-            f'"job_size_bytes":{len(unit.data)},"tid":{tid}{more}{_shown_times(payload, now)}'
+            f'"job_size_bytes":{_json_size(payload["args"])},"tid":{tid}{more}{times}'
         )
 
     def _describe_class(self, name: str, queue: str, declaration: Declaration | None) -> _ClassFields:
@@ -261,50 +276,96 @@ class JobLog:
             self._class_fields[name, queue] = known
         return known
 
-    def _optional_fields_of(self, shape: tuple[str, ...]) -> list[_OptionalField]:
+    def _describe_payload(self, shape: tuple[str, ...]) -> _PayloadFields:
         extras: list[_OptionalField] = []
         for name in shape:
             key = f",{json_text(name)}:"
             if name == "version":
                 extras.append(_OptionalField(name, key, _shown_version))
             elif name in _COPIED:
-                extras.append(_OptionalField(name, key, _shown_if_any))
-            elif name == BUFFERED_AT:
-                extras.append(_OptionalField(name, ',"concurrency_limit_buffering_duration_s":', _shown_since))
+                extras.append(_OptionalField(name, key, _COPIED[name]))
+            elif name == DEFERRED_BY:
+                extras.append(_OptionalField(name, ',"job_deferred_by":', _shown_text))
             elif name in _RARE_TIMES:
                 extras.append(_OptionalField(name, key, _shown_time))
             elif name == TRACEPARENT:
                 extras.append(_OptionalField(name, ',"trace_id":', _shown_trace))
             elif name.startswith(META_PREFIX):
-                extras.append(_OptionalField(name, key, json_text))
-        if len(self._optional_fields) >= _MAX_SHAPES:
-            self._optional_fields.clear()
-        self._optional_fields[shape] = extras
-        return extras
+                extras.append(_OptionalField(name, key, _shown_any))
+        if len(self._payload_fields) >= _MAX_SHAPES:
+            self._payload_fields.clear()
+        constant = "" if "version" in shape else ',"version":0'
+        found = _PayloadFields(extras, constant, BUFFERED_AT in shape or SCHEDULED_AT in shape)
+        self._payload_fields[shape] = found
+        return found
 
 
 def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> str:
     shown = [(key, show(payload[name])) for name, key, show in extras]
-    return "".join([f"{key}{_cut(text)}" for key, text in shown if text is not None])
+    return "".join([f"{key}{text}" for key, text in shown if text is not None])
 
 
-def _cut(text: str) -> str:
-    """Return the JSON, or if it is too long for a line, its beginning as a string."""
+# Other programs may write any value: a field has one type, as a log index needs, or is left out.
+
+
+def _shown_any(value: object) -> str:
+    """Return the value as JSON, or if it is too long for a line, its beginning as a text."""
+    text = json_text(value)
     return text if len(text) <= _MAX_EXTRA else json_text(shorten(text, _MAX_EXTRA))
 
 
-def _shown_name(value: object) -> str:
+def _shown_text(value: object) -> str | None:
+    """Return a text as JSON, cut to ``_MAX_EXTRA`` characters; of any other value, the JSON as a text."""
+    if value is None:
+        return None
+    return json_text(shorten(value if isinstance(value, str) else json_text(value), _MAX_EXTRA))
+
+
+def _shown_number(value: object) -> str | None:
+    number = whole_number(value)
+    return None if number is None or abs(number) > _MAX_NUMBER else str(number)
+
+
+def _shown_flag(value: object) -> str | None:
+    return "true" if value is True else None
+
+
+def _shown_texts(value: object) -> str | None:
+    if not is_list(value):
+        return None
+    texts = [shorten(one if isinstance(one, str) else json_text(one), _MAX_TAG) for one in value[:_MAX_TAGS]]
+    return f"[{','.join(map(json_text, texts))}]"
+
+
+def _shown_object(value: object) -> str | None:
+    if not is_mapping(value):
+        return None
     text = json_text(value)
-    return text if len(text) <= MAX_NAME else json_text(shorten(_text(value)))
+    return text if len(text) <= _MAX_EXTRA else None
 
 
-def _shown_if_any(value: object) -> str | None:
-    return None if value is None else json_text(value)
+_COPIED: Mapping[str, Callable[[object], str | None]] = {
+    # ActiveJob and others wrap a class: its name.
+    **dict.fromkeys(("bid", "priority", "wrapped", "display_class", "size_limiter"), _shown_text),
+    **dict.fromkeys((LOAD_BALANCING_STRATEGY, DUPLICATE_OF, IDEMPOTENCY_KEY, "worker_data_consistency"), _shown_text),
+    **dict.fromkeys((INTERRUPTED_COUNT, DEATH_COUNT, "retry_count", DEFERRED_COUNT), _shown_number),
+    "original_job_size_bytes": _shown_number,
+    **dict.fromkeys(("compressed", RESCHEDULED_ONCE), _shown_flag),
+    "tags": _shown_texts,
+    **dict.fromkeys((WAL_POSITIONS, "wal_location_sources", DUPLICATE_WAL_POSITIONS), _shown_object),
+    "worker_data_consistency_per_db": _shown_object,
+}
+"""The payload fields that both lines repeat under their own name, and how."""
+
+
+def _shown_name(value: object) -> str:
+    """Return an id as a text, cut to ``MAX_NAME`` characters. Other programs may write any value."""
+    return json_text(shorten(value if isinstance(value, str) else json_text(value)))
 
 
 def _shown_version(value: object) -> str | None:
     """Return the version as the run reads it: always a number, so that a log index has one type for the field."""
-    return None if value is None else json_text(version_of({"version": value}))
+    return json_text(version_of({"version": value}))
 
 
 def _shown_time(value: object) -> str | None:
@@ -318,19 +379,14 @@ def _shown_trace(traceparent: object) -> str | None:
     return None if ids is None else f'"{ids[0]}","span_id":"{ids[1]}"'
 
 
-def _shown_since(value: object) -> str | None:
-    """Return the seconds since ``value``, at least 0: the clocks of two hosts differ."""
-    seconds = timestamp(value)
-    return None if seconds is None else f"{max(0.0, time.time() - seconds):.6f}"
-
-
 def _shown_times(payload: Payload, now: float) -> str:
     """Return the times of creation and enqueueing, and the waiting time, each after a comma."""
     created, enqueued = payload.get("created_at"), payload.get("enqueued_at")
     if type(created) is float and type(enqueued) is float and 0.0 <= created <= now and 0.0 <= enqueued <= now:
-        waited = f"{now - enqueued:.6f}"
+        waited, shown = f"{now - enqueued:.6f}", iso_time(created)
+        # Most jobs are enqueued by their push.
         return (
-            f',"created_at":"{iso_time(created)}","enqueued_at":"{iso_time(enqueued)}"'
+            f',"created_at":"{shown}","enqueued_at":"{shown if enqueued == created else iso_time(enqueued)}"'
             f',"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
         )
     return _shown_incomplete_times(timestamp(created), timestamp(enqueued), now)
@@ -347,6 +403,36 @@ def _shown_incomplete_times(created: float | None, enqueued: float | None, now: 
     return f'{text},"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
 
 
+def _shown_waits(payload: Payload, now: float, times: str) -> str:
+    """Return ``times`` with the waits of a job that a limit or the schedule set has held, by GitLab's names.
+
+    Each is at least 0: the clocks of two hosts differ.
+    """
+    enqueued, scheduled = timestamp(payload.get("enqueued_at")), timestamp(payload.get(SCHEDULED_AT))
+    buffered = timestamp(payload.get(BUFFERED_AT))
+    if scheduled is not None and enqueued is not None:
+        times += f',"enqueue_latency_s":{max(0.0, enqueued - scheduled):.6f}'
+    if buffered is None:
+        return times
+    text = f',"concurrency_limit_buffering_duration_s":{max(0.0, now - buffered):.6f}'
+    if enqueued is not None:
+        # The job kept the time of its enqueue while it was held, so its whole wait is that of ``times``.
+        whole = f"{max(0.0, now - enqueued):.6f}"
+        alone = f"{max(0.0, min(now, buffered) - enqueued):.6f}"
+        times = times.replace(f'"queue_duration_s":{whole}', f'"queue_duration_s":{alone}')
+    return times + text
+
+
+def _json_size(args: object) -> int:
+    """Return the bytes of the arguments in Redis (GitLab's ``job_size_bytes``)."""
+    if not args:
+        return 2
+    try:
+        return len(to_json(args, inf_nan_mode="null"))
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return len(json_text(args).encode())
+
+
 def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
     """Return ``filtered_arguments`` as JSON; ``None`` if an argument may have to be cut."""
     if not args:
@@ -360,7 +446,7 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
             if type(value) is int or type(value) is float:
                 shown.append(f'"{value}"')
             elif loggable and len(shown) in loggable:
-                shown.append(json_text(str(value)))
+                shown.append(json_text(_argument_text(value)))
             else:
                 shown.append(_FILTERED_TEXT)
     # An integer of more digits than Python prints.
@@ -371,7 +457,7 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
 
 
 def filtered_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:
-    """Return the arguments as text: numbers unchanged, others only if ``loggable_arguments`` lists them (GitLab's rule)."""
+    """Return the arguments as texts of JSON: numbers, and others only if ``loggable_arguments`` lists them (GitLab's rule)."""
     if payload.get("compressed"):
         return [hidden_arguments(payload) if is_protected(payload) else "[COMPRESSED]"]
     allowed = _loggable(payload, declaration)
@@ -379,7 +465,7 @@ def filtered_arguments(payload: Payload, declaration: Declaration | None) -> lis
     room = _MAX_ARGUMENTS
     for position, value in enumerate(payload.get("args", ())):
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        text = _text(value) if numeric or position in allowed else FILTERED
+        text = _argument_text(value) if numeric or position in allowed else FILTERED
         room -= len(text)
         if room < 0:
             return [*shown, "..."]
@@ -389,6 +475,11 @@ def filtered_arguments(payload: Payload, declaration: Declaration | None) -> lis
 
 def _loggable(payload: Payload, declaration: Declaration | None) -> frozenset[int]:
     return _NOT_LOGGABLE if declaration is None else declaration.loggable_positions_for(version_of(payload))
+
+
+def _argument_text(value: object) -> str:
+    """Return an argument as JSON, a text without its quotes."""
+    return _text(value) if type(value) in (str, int, float) else json_text(value)
 
 
 def _text(value: object) -> str:

@@ -201,5 +201,5 @@ class RunningJobs:
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
         """Return the logger behind ``self.logger`` of a running job."""
-        bound: Any = logs.logger(**{"class": job.get("class"), "jid": job.get("jid"), "job_status": "running"})
+        bound: Any = logs.job_logger(job)
         return cast("JobLogger", bound)

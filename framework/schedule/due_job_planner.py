@@ -30,6 +30,7 @@ from framework.wire.job import (
     CHOSEN_QUEUE,
     CHOSEN_SHARD,
     DEFERRED,
+    SCHEDULED_AT,
     TRANSFER,
     decode,
     fix_expiry,
@@ -175,7 +176,11 @@ class DueJobPlanner:
         payload.pop(DEFERRED, None)
         payload["queue"] = destination.queue
         # Only of a scheduled job: what the retry set has began to wait before its first run.
-        fix_expiry(payload, due if source == keys.SCHEDULE else None)
+        scheduled = due if source == keys.SCHEDULE else None
+        fix_expiry(payload, scheduled)
+        payload.pop(SCHEDULED_AT, None)
+        if scheduled is not None:
+            payload[SCHEDULED_AT] = wire_timestamp(scheduled)
         payload["enqueued_at"] = wire_timestamp(process_clock.now())
         if self._middleware and not self._run_middleware(payload, destination):
             # The status is written before the job is removed: after a death in between the job is planned again.

@@ -24,7 +24,7 @@ from framework.process_clock import process_clock
 from framework.telemetry import context
 from framework.telemetry.traceback_lines import traceback_lines
 from framework.telemetry.writer import ConsoleWriter, LogWriter, is_shown, uses_colors
-from framework.text import error_class, error_message, visible
+from framework.text import error_class, error_message, underscored, visible
 from framework.types import LogFormat
 
 if TYPE_CHECKING:
@@ -160,16 +160,27 @@ def json_text(value: object) -> str:
 
 _seconds: dict[int, str] = {}
 """A cache of whole seconds as text: the current ones, and those at which recent jobs were pushed."""
+_times: dict[int, str] = {}
+"""The same of milliseconds: a busy process writes many lines in each, and jobs of one push have the same."""
 
 
 def iso_time(seconds: float) -> str:
     """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form); an invalid time unchanged."""
     try:
         # The float of a whole millisecond may be slightly below it, by less than the added half microsecond.
-        whole, milliseconds = divmod(floor(seconds * 1000 + 0.0005), 1000)
-        return (_seconds.get(whole) or _iso_second(whole)) + _MILLISECONDS[milliseconds]
+        since = floor(seconds * 1000 + 0.0005)
+        return _times.get(since) or _iso_milliseconds(since)
     except (OverflowError, ValueError, OSError):
         return str(seconds)
+
+
+def _iso_milliseconds(since: int) -> str:
+    whole, milliseconds = divmod(since, 1000)
+    text = (_seconds.get(whole) or _iso_second(whole)) + _MILLISECONDS[milliseconds]
+    if len(_times) >= _MAX_SECONDS:
+        _times.clear()
+    _times[since] = text
+    return text
 
 
 def _iso_second(whole: int) -> str:
@@ -202,6 +213,8 @@ class _Target:
         error = event.pop("error", None)
         if isinstance(error, BaseException):
             event.update(error_fields(error))
+        elif error is not None:
+            event["error"] = error
         level = LEVELS.get(method, 20)
         if self.server is not None:
             self.server.emit(level, message, event)
@@ -212,6 +225,31 @@ class _Target:
 
 
 _target = _Target()
+
+_OF_JOB_LINES = frozenset(
+    (
+        *("severity", "time", "message", "pid", "worker_id", "shard", "class", "jid", "job_status", "correlation_id"),
+        *("trace_id", "span_id", "event_name", "logger"),
+    )
+)
+_PREFIXES_OF_JOB_LINES = ("meta.", "extra.", "exception.", "aw_")
+
+
+class _JobTarget:
+    """The last processor of a job's logger: the job cannot replace the fields that say what a line is, and whose."""
+
+    def __init__(self, job: Mapping[str, Any]) -> None:
+        self._fixed = {"class": job.get("class"), "jid": job.get("jid"), "job_status": "running"}
+
+    def __call__(self, wrapped: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        fields: dict[str, Any] = {}
+        for name, value in event.items():
+            is_reserved = name in _OF_JOB_LINES or name.startswith(_PREFIXES_OF_JOB_LINES)
+            fields[self._extra(name) if is_reserved else name] = value
+        return _target(wrapped, method, {**fields, **self._fixed})
+
+    def _extra(self, name: str) -> str:
+        return f"extra.{underscored(str(self._fixed['class']))}.{name}"
 
 
 @cache
@@ -225,8 +263,17 @@ def _structlog() -> Any:
 
 def logger(**fields: Any) -> "FilteringBoundLogger":
     """Return a structlog logger whose lines carry ``fields``; ``error=exception`` becomes the ``exception.*`` fields."""
+    return _bound_logger(_target, fields)
+
+
+def job_logger(job: Mapping[str, Any]) -> "FilteringBoundLogger":
+    """Return the logger of a running job. A field of a call with the name of a fixed one is written as ``extra.CLASS.NAME``."""
+    return _bound_logger(_JobTarget(job), {})
+
+
+def _bound_logger(target: Any, fields: Mapping[str, Any]) -> "FilteringBoundLogger":
     chain = _structlog().make_filtering_bound_logger(logging.DEBUG)
-    bound: Any = _structlog().wrap_logger(None, processors=[_target], wrapper_class=chain, context_class=dict)
+    bound: Any = _structlog().wrap_logger(None, processors=[target], wrapper_class=chain, context_class=dict)
     return cast("FilteringBoundLogger", bound.bind(**fields))
 
 

@@ -42,6 +42,9 @@ DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_cou
 LOAD_BALANCING_STRATEGY = "load_balancing_strategy"
 """Field of a running job's payload and log lines: the database server it reads from, and why (GitLab)."""
 
+SCHEDULED_AT = "scheduled_at"
+"""Field of a job that came from the schedule set: when it was due there, in epoch seconds (GitLab)."""
+
 BUFFERED_AT = "concurrency_limit_buffered_at"
 """Field of a job that waited for a slot of a limit: the start of the wait in epoch seconds of Redis's clock (GitLab)."""
 

@@ -107,16 +107,17 @@ def plainly(job, unit, declaration):
     fields = {
         **STATIC,
         "class": job["class"],
-        "jid": job.get("jid"),
+        "jid": as_text(job.get("jid"), MAX_NAME),
         "queue": unit.queue,
         "shard": "main",
         "args": filtered_arguments(job, declaration),
         "retry": retry_number(job.get("retry")),
-        "job_size_bytes": len(unit.data),
+        "job_size_bytes": len(json_text(job["args"]).encode()),
+        "version": version_of(job),
         "tid": base36(threading.get_ident()),
     }
     if job.get("correlation_id") is not None:
-        fields["correlation_id"] = job["correlation_id"]
+        fields["correlation_id"] = as_text(job["correlation_id"], MAX_NAME)
     if declaration is not None:
         wait, run = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}[declaration.urgency]
         of_class = {
@@ -131,23 +132,7 @@ def plainly(job, unit, declaration):
         callers = job.get("meta.feature_category")
         if declaration.feature_category == "not_owned" and isinstance(callers, str) and callers:
             fields["feature_category"] = callers
-    if job.get("version") is not None:
-        fields["version"] = version_of(job)
-    copied = (
-        "tags",
-        "bid",
-        "interrupted_count",
-        "retry_count",
-        "compressed",
-        "original_job_size_bytes",
-        "size_limiter",
-        "job_deferred_by",
-        "wrapped",
-        "display_class",
-    )
-    fields.update({name: job[name] for name in copied if job.get(name) is not None})
-    fields.update({name: value for name, value in job.items() if name.startswith("meta.")})
-    cut(fields, job, copied)
+    fields.update(copied_fields(job))
     for name in ("created_at", "scheduled_at", "enqueued_at", "failed_at", "retried_at"):
         seconds = timestamp(job.get(name))
         if seconds is not None:
@@ -156,17 +141,43 @@ def plainly(job, unit, declaration):
     since = timestamp(job.get("created_at")) if since is None else since
     if since is not None:
         fields["queue_duration_s"] = fields["scheduling_latency_s"] = round(max(0.0, NOW - since), 6)
+    enqueued, scheduled = timestamp(job.get("enqueued_at")), timestamp(job.get("scheduled_at"))
+    if enqueued is not None and scheduled is not None:
+        fields["enqueue_latency_s"] = round(max(0.0, enqueued - scheduled), 6)
     return readable(fields)
 
 
-def cut(fields, job, copied):
-    """Cut names and other fields of the payload as lines do."""
-    for name in fields.keys() & job.keys():
-        text = json_text(fields[name])
-        if name in ("jid", "correlation_id") and len(text) > MAX_NAME:
-            fields[name] = shorten(job_log._text(fields[name]))
-        elif (name in copied or name.startswith("meta.")) and len(text) > 4_096:
-            fields[name] = shorten(text, 4_096)
+def copied_fields(job):
+    """Return the fields that lines repeat, each with one type."""
+    fields = {}
+    for name, value in job.items():
+        if name in TEXTS and value is not None:
+            fields[TEXTS[name]] = as_text(value, 4_096)
+        if name in COUNTS and type(value) is int and abs(value) < 2**63:
+            fields[name] = value
+        if name in ("compressed", "rescheduled_once") and value is True:
+            fields[name] = True
+        if name == "tags" and isinstance(value, list):
+            fields[name] = ["null" if tag is None else as_text(tag, 64) for tag in value[:64]]
+        if name in OBJECTS and isinstance(value, dict) and len(json_text(value)) <= 4_096:
+            fields[name] = value
+        if name.startswith("meta."):
+            text = json_text(value)
+            fields[name] = value if len(text) <= 4_096 else shorten(text, 4_096)
+    return fields
+
+
+TEXTS = {
+    **{name: name for name in ("bid", "size_limiter", "wrapped", "display_class", "idempotency_key", "duplicate-of")},
+    "deferred_by": "job_deferred_by",
+}
+COUNTS = ("interrupted_count", "retry_count", "original_job_size_bytes", "deferred_count")
+OBJECTS = ("wal_locations", "dedup_wal_locations")
+
+
+def as_text(value, most):
+    """Return a field as a text, also if another program has written a number or an object."""
+    return None if value is None else shorten(value if isinstance(value, str) else json_text(value), most)
 
 
 def readable(value):
@@ -207,6 +218,11 @@ NAMED = {
     "compressed": ANY,
     "original_job_size_bytes": ANY,
     "size_limiter": ANY,
+    "deferred_by": ANY,
+    "idempotency_key": ANY,
+    "wal_locations": ANY,
+    "dedup_wal_locations": st.dictionaries(TEXT, TEXT),
+    "rescheduled_once": ANY,
     "error_message": ANY,
     "meta.user": ANY,
     "meta.feature_category": st.sampled_from(["billing", 'a"b', ""]) | ANY,
@@ -281,9 +297,7 @@ def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, categor
         start, end = both.take()
     read, _ = on_the_wire(job)
     expected = plainly(read, unit, declaration)
-    jid = read.get("jid")
-    # JSON shows a number like 1e999 as null, also inside of a list; the message shows the number. A long jid is cut in both.
-    label = f"{read['class']} JID-{expected.get('jid') if len(json_text(jid)) > MAX_NAME else jid}"
+    label = f"{read['class']} JID-{expected['jid']}"
     time = iso_time(NOW)
     assert exactly(start) == exactly(
         {
@@ -304,7 +318,7 @@ def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, categor
             "duration_s": round(duration, 6),
             "cpu_s": round(duration, 6),
             "completed_at": time,
-            **readable(more or {}),
+            **{name: value for name, value in readable(more or {}).items() if name != "jid"},
         }
     )
     assert list(start)[: len(HEAD)] == list(end)[: len(HEAD)] == HEAD
@@ -357,7 +371,7 @@ def test_long_names_are_cut_in_event_lines():
     assert (len(line["jid"]), line["class"], line["queue"], len(line["other"])) == (MAX_NAME, "Job", 7, 1_000)
 
 
-@pytest.mark.parametrize(("version", "shown"), [(3, 3), ("3", 3), ("x", 0), ({"a": "b"}, 0), (-1, 0), (None, None)])
+@pytest.mark.parametrize(("version", "shown"), [(3, 3), ("3", 3), ("x", 0), ({"a": "b"}, 0), (-1, 0), (None, 0)])
 def test_version_in_lines_is_always_a_number(lines, version, shown):
     start, end = written(lines(), payload(version=version))
     assert (start.get("version"), end.get("version")) == (shown, shown)
@@ -438,7 +452,7 @@ def test_unknown_names_are_not_cached(lines):
         both.log.start(job, unit_of(job), None)
     assert len(both.take()) == 5_000
     assert len(both.log._class_fields) == 0
-    assert len(both.log._optional_fields) < 1_000
+    assert len(both.log._payload_fields) < 1_000
 
 
 def test_lines_have_the_id_of_their_thread(lines):

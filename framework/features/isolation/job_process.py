@@ -184,7 +184,7 @@ class _Context:
         return self._worker.ask("interrupted")
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
-        bound: Any = logs.logger(**{"class": job.get("class"), "jid": job.get("jid"), "job_status": "running"})
+        bound: Any = logs.job_logger(job)
         return cast("JobLogger", bound)
 
 

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.job_context import ExtraFields
-from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
+from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, PayloadError, Shutdown
 from framework.execute.job_log import JobLog
 from framework.execute.outcomes import cancelled_jid
 from framework.execute.perform import DetachedRuns
@@ -383,14 +383,14 @@ class _Run:
         except BlockingIOError:
             return self._exit is None
         # Code that is not trusted may send anything.
-        except (ChannelError, OSError, KeyError, TypeError, ValueError):
+        except (ChannelError, PayloadError, OSError, KeyError, TypeError, ValueError):
             self.kill("unreadable")
             return False
         return goes_on
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "log" in message:
-            self._runs.job_log.log.writer.write(str(message["log"]))
+            self._write_line(loads_object(str(message["log"]).encode()))
         elif "extra" in message:
             self._fields.update(loads_object(str(message["extra"]).encode()))
         elif "answer" in message:
@@ -406,6 +406,13 @@ class _Run:
             self._began_at = time.monotonic()
         elif message["end"] in ("succeeded", "stopped", "raised"):
             self._end = message
+
+    def _write_line(self, line: dict[str, Any]) -> None:
+        """Write a line of the job. It does not choose whose the line is, nor does it end a job."""
+        log = self._runs.job_log.log
+        if "job_status" in line:
+            line["job_status"] = "running"
+        log.write({**line, **log.static, "pid": self._pid or log.static.get("pid")})
 
     def _keep_profile(self, sent: Mapping[str, Any]) -> None:
         if self._runs.profiles is not None:

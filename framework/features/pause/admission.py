@@ -134,7 +134,7 @@ class PausePolicy:
         data = request.unit.data
         held = held_here or data in self._reply_lost
         self._reply_lost.discard(data)
-        fields = {"pause_control": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
+        fields = {"pause_control.strategy": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
         if not held:
             return Lost(fields)
         job_events.emit(JobHeld(request.declaration.wire_name, by="paused"))
