@@ -33,6 +33,7 @@ from redis import Redis
 from framework.process_clock import process_clock
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import find_server_binaries
+from tests import log_lines
 from tests.fork_server import FORK_SERVER
 from tests.harness import Site
 from tests.servers.guarded import GuardedServer
@@ -51,6 +52,8 @@ EXPECTED = pytest.StashKey[dict[str, int]]()
 """The refusals that a test expects, each with the number that came."""
 
 MakeServer = Callable[..., GuardedServer]
+
+log_lines.watch()
 
 # The settings of the calling shell must not change the outcome of the tests.
 for _name in [name for name in os.environ if name.startswith("FRAMEWORK_") or name == "REDIS_URL"]:
@@ -204,6 +207,7 @@ def nothing_refused(server: GuardedServer, test: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
+    log_lines.raise_invalid(may_be_invented=item.get_closest_marker("invented_lines") is not None)
     unmet = [name for name, count in item.stash.get(EXPECTED, {}).items() if not count]
     assert not unmet, f"the mark `refused` expects refusals that did not come: {unmet}"
 

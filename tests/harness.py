@@ -25,6 +25,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
 from framework.wire import keys
+from tests import log_lines
 from tests.fork_server import FORK_SERVER
 from tests.servers.guarded import PASSWORD, name_of, with_all_rights
 
@@ -381,5 +382,6 @@ class Site:
     def close(self) -> None:
         for process in self.processes:
             process.kill()
+            log_lines.check_output(process.log.read_bytes())
         deaths = [death for process in self.processes for death in process.deaths]
         assert not deaths, f"threads of the framework died: {deaths}"

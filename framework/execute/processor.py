@@ -70,6 +70,7 @@ BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
 """Jobs that ended by a ``BusinessError``; ``stat:failed`` does not count them."""
 
 
+_DONE = SUCCEEDED_ENDING.log_status
 _RECORD_THREADS = 16
 _RECORD_CHECK_S = 0.25
 """A thread that waits for the end of a record looks this often whether the process stops."""
@@ -258,7 +259,9 @@ class Processor:
             tell_ended(counts.observers, run)
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
-            self._write_end(run, SUCCEEDED_ENDING, None)
+            # As ``_write_end``, without its questions: each job pays for them.
+            more = end_fields(run, None)
+            self._log.end(run.started_log, run.unit, run.declaration, _DONE, run.duration_s, run.cpu_s, more, None)
         with_others = is_acknowledged_with_others(run)
         if run.record is not None:
             if with_others and self._recorded_ends.takes(run):

@@ -35,6 +35,7 @@ from framework.wire.job import (
     decode,
     fix_expiry,
     rewrite,
+    timestamp,
     wire_timestamp,
 )
 from framework.wire.json import dumps, loads_object
@@ -179,8 +180,9 @@ class DueJobPlanner:
         scheduled = due if source == keys.SCHEDULE else None
         fix_expiry(payload, scheduled)
         payload.pop(SCHEDULED_AT, None)
-        if scheduled is not None:
-            payload[SCHEDULED_AT] = wire_timestamp(scheduled)
+        # Other programs may write any score.
+        if (since := timestamp(scheduled)) is not None:
+            payload[SCHEDULED_AT] = wire_timestamp(since)
         payload["enqueued_at"] = wire_timestamp(process_clock.now())
         if self._middleware and not self._run_middleware(payload, destination):
             # The status is written before the job is removed: after a death in between the job is planned again.

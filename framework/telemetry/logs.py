@@ -229,7 +229,7 @@ _target = _Target()
 _OF_JOB_LINES = frozenset(
     (
         *("severity", "time", "message", "pid", "worker_id", "shard", "class", "jid", "job_status", "correlation_id"),
-        *("trace_id", "span_id", "event_name", "logger"),
+        *("trace_id", "span_id", "logger"),
     )
 )
 _PREFIXES_OF_JOB_LINES = ("meta.", "extra.", "exception.", "aw_")

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import pytest
 from redis import Redis
 
+from tests import log_lines
 from tests.fork_server import FORK_SERVER
 from tests.postgres import Postgres, database_on, standby_of
 from tests.tables import each_row
@@ -205,6 +206,8 @@ def test_page_examples_run_and_print_their_output(
             pytest.fail(f"{page.relative_to(ROOT)}:{block.line}: {error}", pytrace=False)
     runner.stop(gracefully=True)
     runner.background.clear()
+    if runner.log.exists():
+        log_lines.check_output(runner.log.read_bytes())
 
 
 @each_row("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

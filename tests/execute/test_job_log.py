@@ -259,6 +259,7 @@ def on_the_wire(job):
 
 
 # One log, as in a process.
+@pytest.mark.invented_lines
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     job=PAYLOADS,
@@ -363,6 +364,7 @@ def test_long_names_are_cut_in_job_lines(lines, odd):
     assert start["jid"] == start["correlation_id"]
 
 
+@pytest.mark.invented_lines
 @pytest.mark.proves("F50")
 def test_long_names_are_cut_in_event_lines():
     with server_lines("info") as read:
@@ -375,6 +377,66 @@ def test_long_names_are_cut_in_event_lines():
 def test_version_in_lines_is_always_a_number(lines, version, shown):
     start, end = written(lines(), payload(version=version))
     assert (start.get("version"), end.get("version")) == (shown, shown)
+
+
+def test_waits_have_gitlabs_names(lines):
+    held = {"scheduled_at": NOW - 5, "enqueued_at": NOW - 4, "concurrency_limit_buffered_at": NOW - 3}
+    start, end = written(lines(), payload(**held))
+    for line in (start, end):
+        waits = {name: round(value, 3) for name, value in line.items() if name.endswith(("latency_s", "duration_s"))}
+        waits.pop("duration_s", None)
+        assert waits == {
+            "enqueue_latency_s": 1.0,
+            "queue_duration_s": 1.0,
+            "concurrency_limit_buffering_duration_s": 3.0,
+            "scheduling_latency_s": 4.0,
+        }
+
+
+def test_arguments_are_texts_of_json(lines):
+    job = payload(args=[5, 1.5, "text", {"a": [None, "é"]}, True, None, 7])
+    start, _ = written(lines(), job, declared(loggable=(2, 3, 4, 5)))
+    assert start["args"] == ["5", "1.5", "text", '{"a":[null,"é"]}', "true", "null", "7"]
+    assert start["job_size_bytes"] == len('[5,1.5,"text",{"a":[null,"é"]},true,null,7]'.encode())
+    hidden, _ = written(lines(), job)
+    assert hidden["args"] == ["5", "1.5", *["[FILTERED]"] * 4, "7"]
+
+
+def test_fields_of_gitlab_are_repeated_from_the_payload(lines):
+    repeated = {
+        "idempotency_key": "hash",
+        "worker_data_consistency": "sticky",
+        "wal_locations": {"main": "0/5"},
+        "dedup_wal_locations": {"main": "0/6"},
+        "deferred_count": 2,
+    }
+    start, _ = written(lines(), payload(**repeated, deferred_by="feature_flag"))
+    assert {name: start[name] for name in repeated} == repeated
+    assert (start["job_deferred_by"], start["version"]) == ("feature_flag", 0)
+
+
+def test_policy_replaces_no_field_that_says_whose_line_it_is(lines):
+    forged = {
+        "jid": "other",
+        "class": "Other",
+        "job_status": "done",
+        "time": 5,
+        "message": "x",
+        "dropped_reason": "why",
+    }
+    job, both = payload(), lines()
+    _, end = written(both, job, status="dropped", more=forged)
+    both.log.log_not_started(job, unit_of(job), None, "paused", forged)
+    (held,) = both.take()
+    for line, status in ((end, "dropped"), (held, "paused")):
+        assert (line["jid"], line["class"], line["job_status"], line["time"]) == (
+            job["jid"],
+            "Job",
+            status,
+            iso_time(NOW),
+        )
+        assert line["message"].startswith(f"Job JID-{job['jid']}: {status}")
+        assert line["dropped_reason"] == "why"
 
 
 def test_end_line_of_a_failure_has_its_fields(lines):
@@ -499,7 +561,7 @@ def test_job_lines_escape_control_characters_of_names(lines):
     )
     unit = UnitOfWork(hostile_text, dumps(job))
     started = both.log.start(job, unit, None)
-    both.log.end(started, unit, None, "fail", 0.5, 0.1, {"x": hostile_text}, ValueError(hostile_text))
+    both.log.end(started, unit, None, "fail", 0.5, 0.1, {"dropped_reason": hostile_text}, ValueError(hostile_text))
     both.log.end(started, unit, None, "done", 0.5, 0.1, None, None)
     assert both.server.writer.flush(timeout_s=20)
     text = os.pread(both.file.fileno(), 1 << 20, 0).decode()

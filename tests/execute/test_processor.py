@@ -799,14 +799,14 @@ def test_held_job_leaves_the_process(slots, redis):
     def hold(entry):
         redis.lrem(WORKING, -1, entry.unit.data)
         redis.zadd("aside", {entry.unit.data: 1})
-        return Held("paused", {"pause_control": "manual"})
+        return Held("paused", {"pause_control.strategy": "manual"})
 
     one = slots(policies=[ScriptedPolicy(hold)]).start()
     until(one.done)
     assert redis.zrange("aside", 0, -1) == [data]
     assert redis.hget(LOCK, "jid") == b"j1"
     (line,) = one.lines()
-    assert (line["job_status"], line["pause_control"]) == ("paused", "manual")
+    assert (line["job_status"], line["pause_control.strategy"]) == ("paused", "manual")
 
 
 def test_policies_are_asked_in_order_by_class(slots, redis):

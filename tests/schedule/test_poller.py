@@ -261,7 +261,15 @@ def test_poller_without_middleware_decompresses_nothing(redis, redis_url, events
     redis.zadd(keys.SCHEDULE, {dumps(job): LONG_AGO})
     poller(redis_url, events).poll()
     (moved,) = queued(redis)
-    assert {**moved, "enqueued_at": job["enqueued_at"]} == job
+    assert {**moved, "enqueued_at": job["enqueued_at"]} == {**job, "scheduled_at": LONG_AGO + 0.000001}
+
+
+def test_enqueued_job_says_when_it_was_due(redis, redis_url, events):
+    redis.zadd(keys.SCHEDULE, {encoded(jid="scheduled"): LONG_AGO + 0.5})
+    redis.zadd(keys.RETRY, {encoded(jid="retried", scheduled_at=LONG_AGO): LONG_AGO + 0.5})
+    poller(redis_url, events).poll()
+    moved = {job["jid"]: job.get("scheduled_at") for job in queued(redis)}
+    assert moved == {"scheduled": LONG_AGO + 0.5, "retried": None}
 
 
 SMALL = SizeLimits(compression_threshold=100, limit=200, decompressed_limit=10_000)

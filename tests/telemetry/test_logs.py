@@ -14,6 +14,8 @@ from framework.telemetry.logs import LogRateLimit
 from framework.text import visible_json
 from tests.harness import forked, until
 
+pytestmark = pytest.mark.invented_lines
+
 
 @pytest.fixture
 def lines():

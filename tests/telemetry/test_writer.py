@@ -339,6 +339,7 @@ def test_colors_need_a_terminal_that_shows_them(environment, colors):
         assert not uses_colors(file.fileno(), {})
 
 
+@pytest.mark.invented_lines
 @each_row(
     ("form", "terminal", "text"),
     [

@@ -13,6 +13,7 @@ import sqlalchemy
 
 from framework import ApplicationWorker, Discard, RetryLater, limiter
 from framework.errors import OverLimit
+from framework.telemetry import logs
 
 
 class InputError(Exception):
@@ -49,6 +50,15 @@ class TalkWorker(Base):
 class AsyncWorker(Base):
     async def perform(self) -> None:
         self.log_extra(awaited=True)
+
+
+class ForgeWorker(Base):
+    """Write lines as if it were the framework: code that is not trusted has the socket of its process."""
+
+    def perform(self) -> None:
+        send = logs._target.server.writer.write
+        send('{"severity":"INFO","time":"x","message":"x","job_status":"done","jid":"other","pid":1,"shard":"other"}')
+        send('{"severity":"INFO"}\n{"severity":"ERROR","job_status":"fail"}')
 
 
 class StatementWorker(Base):

@@ -23,7 +23,7 @@ from tests.harness import IDENTITY, enqueue, opened, until
 CLASSES = (
     *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
     *(jobs.HangWorker, jobs.LeaveWorker, jobs.PatientWorker, jobs.ForkWorker, jobs.LimitedWorker),
-    jobs.StatementWorker,
+    *(jobs.StatementWorker, jobs.ForgeWorker),
 )
 
 
@@ -88,6 +88,15 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
     until(bench.done, "all acknowledged")
     assert not bench.died
     assert children(bench.isolated._server.popen.pid) == []
+
+
+@pytest.mark.invented_lines
+def test_isolated_job_forges_no_line(bench, redis):
+    push(redis, jobs.ForgeWorker, jid="forger")
+    line = end_line(bench, "forger")
+    (forged,) = bench.lines(jid="other")
+    assert (forged["job_status"], forged["shard"], forged["pid"]) == ("running", "main", line["process_pid"])
+    assert not bench.lines(severity="ERROR")
 
 
 def test_end_line_has_what_an_isolated_job_has_used(bench, redis, tmp_path, monkeypatch):

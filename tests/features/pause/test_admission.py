@@ -68,7 +68,7 @@ def test_pause_policy_ended_pause_holds_no_job(redis, stored, entry):
     set_flag(redis, Flag(pause_flag("CalmWorker"), 100), None)
     stored.read()
     set_flag(redis, Flag(pause_flag("CalmWorker"), 100, "another why"), None)
-    assert policy.admit(entry) == Held("paused", {"pause_control": "manual", "pause_reason": "another why"})
+    assert policy.admit(entry) == Held("paused", {"pause_control.strategy": "manual", "pause_reason": "another why"})
 
 
 def test_pause_policy_lost_reply_still_counts_as_held(redis, stored, entry):
@@ -175,7 +175,11 @@ def test_pause_held_jobs_keep_bytes_and_order(site, worker, redis):
     until(lambda: len(held_jobs(redis, "OrderWorker")) == 120, "all held")
     assert held_jobs(redis, "OrderWorker") == [b'["default"]\n' + data for data in pushed]
     line = process.line(job_status="paused")
-    assert (line["pause_control"], line["pause_reason"], line["class"]) == ("manual", "index rebuild", "OrderWorker")
+    assert (line["pause_control.strategy"], line["pause_reason"], line["class"]) == (
+        "manual",
+        "index rebuild",
+        "OrderWorker",
+    )
     assert process.find(job_status="start", **{"class": "OrderWorker"}) == []
     checked_pauses(redis, 6)
     assert (redis.exists("ran"), process.find(job_status="resumed")) == (0, [])
@@ -245,7 +249,7 @@ def test_pause_failing_strategy_keeps_last_result(worker, redis):
     push(redis, jobs(3, "SwitchedWorker"))
     process = worker()
     until(lambda: len(held_jobs(redis, "SwitchedWorker")) == 3, "held: no job runs before the first answer")
-    assert process.line(job_status="paused")["pause_control"] == "switched"
+    assert process.line(job_status="paused")["pause_control.strategy"] == "switched"
     assert redis.get(keys.pause_strategy("SwitchedWorker")) == b"switched"
     for word, event in (("raises", "callback.failed"), ("hangs", "callback.timeout")):
         redis.set("strategy", word)
