@@ -1,5 +1,7 @@
 """Run one job: decode, find its class, ask policies, call ``perform`` through the middleware, return the outcome."""
 
+import math
+import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -71,6 +73,7 @@ from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
+_SAME_READING_S = 50e-6
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
@@ -148,6 +151,26 @@ class Execution(MemoryReservation, RunOfJob):
         return self.outcome.error if isinstance(self.outcome, Failed) else None
 
 
+class _ThreadClock(threading.local):
+    """The processor time of each thread. A call of its clock costs as much as a log line, so jobs in a row share one."""
+
+    def __init__(self) -> None:
+        self._read, self._read_at = 0.0, -math.inf
+
+    def time_at(self, now: float) -> float:
+        """Return the processor time of this thread at ``now``, when a run starts; at most ``_SAME_READING_S`` wrong.
+
+        So soon after the last run the thread has done nothing but end it and begin this one.
+        """
+        since = now - self._read_at
+        return self._read + since if since < _SAME_READING_S else time.thread_time()
+
+    def read(self) -> float:
+        """Return the processor time of this thread, when a run ends."""
+        self._read, self._read_at = time.thread_time(), time.perf_counter()
+        return self._read
+
+
 class Executor:
     """Run units. All threads of a process share one executor.
 
@@ -183,6 +206,10 @@ class Executor:
         # A tenth of the cost of a no-op job; only lines and some observers show it. A call of ``float`` is 0.0.
         self._measures_cpu = log.has_job_lines or job_events.needs_usage
         self._thread_time: Callable[[], float] = time.thread_time if self._measures_cpu else float
+        clock = _ThreadClock()
+        # Without a reader all processor times are 0: ``float`` costs less than a question.
+        self._cpu_at: Callable[[float], float] = clock.time_at if self._measures_cpu else float
+        self._read_cpu: Callable[[], float] = clock.read if self._measures_cpu else float
         self._start_observers = job_events.of_starts()
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
@@ -228,7 +255,8 @@ class Executor:
             run.tracked = (prepared.tracked if prepared is not None else None) or tracked_job(payload)
             run.record = self._open_record(run, payload)
         run.worker = registry.find(payload["class"])
-        run.started, run.started_cpu = time.perf_counter(), self._thread_time()
+        run.started = time.perf_counter()
+        run.started_cpu = self._cpu_at(run.started)
         try:
             # As ``declaration()``, without its call: a registered class is not abstract.
             run.declaration = None if run.worker is None else run.worker._aw_declaration
@@ -377,6 +405,9 @@ class Executor:
 
     def _run_detached(self, detached: DetachedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job outside of this process, middlewares included; this thread waits for it."""
+        if self._usages:
+            # What its policies have asked is not what the job uses.
+            usage_records.take(payload)
         if suspected:
             # Not within its turn, for which other suspects wait: nothing of the job runs meanwhile.
             detached.prepare()
@@ -393,6 +424,9 @@ class Executor:
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Write the start of a suspect, and call ``perform`` through the middleware, which may change the arguments."""
+        if self._usages:
+            # What its policies have asked is not what the job uses.
+            usage_records.take(payload)
         instance = run.instance
         # Almost no job has one of them: the check is cheaper than the call.
         tells = run.record is not None or self._start_observers
@@ -461,7 +495,8 @@ class Executor:
             self._suspect_runner.end(run.unit.data)
         run.duration_s = time.perf_counter() - run.started
         if self._usages:
-            run.usage = usage_records.take(run.payload)
+            used = usage_records.take(run.payload)
+            run.usage = used if run.admitted else None
         instance = run.instance
         if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
             run.outcome = outcome_of_stop(instance)
@@ -481,7 +516,7 @@ class Executor:
             return
         # No clock measures the processor time of one async job.
         if run.coroutine is None:
-            run.cpu_s = self._thread_time() - run.started_cpu
+            run.cpu_s = max(0.0, self._read_cpu() - run.started_cpu)
 
 
 def _note_resources(run: Execution, payload: Payload) -> None:

@@ -32,6 +32,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import supervised_threads
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
+from framework.telemetry.usage import usage_records
 from framework.wire.job import base36
 
 # Longer than the read in which the leader thread may be.
@@ -364,13 +365,22 @@ def log_stacks(
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         unit = running.get(ident)
+        jid = payload_field(unit[0], "jid") if unit else None
         log.warning(
             "stack",
             event_name="process.stack",
             thread=names.get(ident, str(ident)),
             tid=base36(ident),
-            jid=payload_field(unit[0], "jid") if unit else None,
+            jid=jid,
             stack=[line.rstrip() for line in traceback.format_stack(frame)],
+            **usage_records.fields_of(jid),
         )
     for jid, lines in async_stacks:
-        log.warning("stack", event_name="process.stack", thread="event-loop", jid=jid, stack=lines)
+        log.warning(
+            "stack",
+            event_name="process.stack",
+            thread="event-loop",
+            jid=jid,
+            stack=lines,
+            **usage_records.fields_of(jid),
+        )

@@ -246,7 +246,7 @@ class _JobTarget:
         for name, value in event.items():
             is_reserved = name in _OF_JOB_LINES or name.startswith(_PREFIXES_OF_JOB_LINES)
             fields[self._extra(name) if is_reserved else name] = value
-        return _target(wrapped, method, {**fields, **self._fixed})
+        return _target(wrapped, method, {**self._fixed, **fields})
 
     def _extra(self, name: str) -> str:
         return f"extra.{underscored(str(self._fixed['class']))}.{name}"

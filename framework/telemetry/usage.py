@@ -208,6 +208,11 @@ class UsageRecords:
                 return usage
         return None
 
+    def fields_of(self, jid: object) -> dict[str, int | float]:
+        """Return ``Usage.fields`` of a running job, empty if it has used nothing."""
+        found = self.find(jid) if isinstance(jid, str) else None
+        return {} if found is None else found.fields()
+
     def _record(self, payload: Mapping[str, Json]) -> _Record:
         record = self.running.get(id(payload))
         if record is None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from contextvars import copy_context
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from framework.errors import (
 )
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
-from framework.execute.execution import Executor
+from framework.execute.execution import Executor, _ThreadClock
 from framework.execute.inline import run_inline
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
@@ -43,7 +44,7 @@ from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
 from framework.wire.compress import deflate_arguments
 from framework.wire.json import dumps
-from tests.harness import compressed, encoded
+from tests.harness import compressed, encoded, until
 
 seen: list = []
 relays: list = []
@@ -383,3 +384,16 @@ def test_inline_async_jobs_share_one_loop():
         run_inline(cls, encoded(), (), 1_000, StrictArgumentsCheck(), None)
     assert len(set(seen)) == 1
     assert threading.active_count() <= before + 1
+
+
+def test_thread_clock_is_read_again_after_a_pause():
+    clock = _ThreadClock()
+    before = time.thread_time()
+    assert clock.time_at(time.perf_counter()) >= before, "the first run of a thread has a reading of its own"
+    ended = clock.read()
+    assert clock.time_at(clock._read_at + 1e-5) == pytest.approx(ended + 1e-5)
+    assert clock.time_at(clock._read_at + 1.0) < ended + 0.5, "a waiting thread uses no processor time"
+    other = []
+    threading.Thread(target=lambda: other.append(clock.time_at(clock._read_at + 1e-5))).start()
+    until(lambda: other)
+    assert other[0] < ended + 0.5, "each thread has its own"

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import json
+import os
 import sys
 import threading
 import time
@@ -109,6 +110,23 @@ def test_end_line_has_what_the_job_has_used(slots, redis, redis_url, monkeypatch
     assert 0 < lines["a"]["redis_duration_s"] < lines["a"]["duration_s"]
     assert not usage_records.running
     shard.close()
+
+
+def test_jobs_go_on_while_nobody_reads_the_log(slots, redis):
+    worker(lambda self, text: None)
+    for number in range(200):
+        enqueue(redis, "Job", args=["x"], jid=str(number), tags=["y" * 64] * 60)
+    one = slots(2)
+    (reader, writer), file = os.pipe(), os.dup(one._file.fileno())
+    # A full pipe blocks each further write; the lines of these jobs need ten of them.
+    os.dup2(writer, one._file.fileno())
+    one.start()
+    until(one.done, "all acknowledged")
+    assert one.server_log.writer._lines, "lines wait"
+    os.close(reader)
+    os.dup2(file, one._file.fileno())
+    for descriptor in (writer, file):
+        os.close(descriptor)
 
 
 # --- async jobs -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ from framework.push.client import Client
 from framework.route.router import LoadedWorkers
 from framework.settings.model import CoreSettings, DatabaseSettings
 from framework.supervised_threads import SupervisedThread
+from framework.telemetry.library_calls import DATABASE_OPTION
 from framework.telemetry.logs import LogRateLimit
+from framework.telemetry.usage import REPLICA
 from framework.text import did_you_mean, join_names
 from framework.types import DataConsistency
 from framework.version import install_extra
@@ -89,6 +91,9 @@ class DatabaseServer:
         with self._lock:
             if self._engine is None:
                 made = self._create_engine(pool_pre_ping=True, pool_size=5, max_overflow=-1)
+                database = self.name.partition(" replica ")[0]
+                options = {DATABASE_OPTION: f"{database}{REPLICA}" if self.is_replica else database}
+                made = made.execution_options(**options)
                 self._engine = made.execution_options(postgresql_readonly=True) if self.is_replica else made
             return self._engine
 
