@@ -10,6 +10,7 @@ from framework.admin.diagnosis.diagnose import diagnose
 from framework.admin.diagnosis.facts import DiagnosisScope, Installation
 from framework.admin.explain import KnownClasses
 from framework.all_settings import load
+from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import encoded, opened
 from tests.servers.guarded import narrowed
@@ -250,3 +251,31 @@ def test_refused_command_is_a_cause_unless_it_is_optional(found, redis, redis_ur
     worker.close()
     assert codes(causes) == expected
     assert [one.remedy for one in causes] == ["application-worker acl worker --user default"] * len(expected)
+
+
+@pytest.mark.refused("default *")
+@pytest.mark.parametrize("name", ["framework:diagnose", "framework:client:boot"])
+def test_refused_command_of_a_question_is_no_cause(found, redis, redis_url, name):
+    """The command itself may lack a right, and a producer asks at its boot for what its role may not read."""
+    with narrowed(redis, "-evalsha"), open_client(Endpoint(redis_url), name=name) as client:
+        with pytest.raises(NoPermissionError):
+            client.execute_command("EVALSHA", "x", 0)
+        assert found() == []
+
+
+def test_limit_says_what_its_remedy_does(found, redis):
+    """Twice the limit, as many as the processes have slots for: 1,240 runs of a second each, 50 at a time."""
+    run_process(redis, slots=60)
+    note_runs(redis, "Mail", 1, 60, 1.0)
+    now = time.time()
+    base = keys.limit("Mail")
+    redis.hset(base, "limit", 25)
+    redis.zadd(f"{base}:running", {f"{IDENTITY} {number}": now + 100 for number in range(25)})
+    redis.sadd(keys.LIMITS_WAITING, base)
+    redis.zadd(f"{base}:turns", {"": 1})
+    members = {b"%d\n" % at + encoded("Mail", queue="mail", jid=f"{at:024x}"): now - 100 for at in range(1_240)}
+    redis.zadd(f"{base}:waiting:", members)
+    push(redis, "Mail", 1, waits_s=0)
+    (one,) = found()
+    assert one.remedy == "application-worker jobs limits set Mail 50 --reason 'jobs wait' --for 1h"
+    assert one.effect == "limit 50: 1,240 jobs of Mail resume, drained in about 25 s"
