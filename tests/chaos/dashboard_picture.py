@@ -9,8 +9,8 @@ from framework.features.observability.grafana import Dashboard, Panel
 from tests.prometheus import PrometheusServer
 
 COLUMNS, WIDTH, HEIGHT, GAP = 6, 190, 92, 10
-CHART_TOP, CHART_HEIGHT, POINTS, MOST_SERIES = 20, 54, 60, 6
-COLOURS = ("#5794f2", "#ff9830", "#73bf69", "#f2495c", "#b877d9", "#fade2a")
+CHART_TOP, CHART_HEIGHT, POINTS, MOST_SERIES = 20, 54, 60, 4
+COLOURS = ("#5794f2", "#ff9830", "#73bf69", "#f2495c")
 STYLE = (
     "text{font:10px sans-serif;fill:#ccccdc}.t{font-size:11px;font-weight:600}.d{font-size:15px;font-weight:600}"
     ".p{fill:#1f2026;stroke:#34353c}.f{fill:#9fa1ab;font-size:9px}polyline{fill:none;stroke-width:1.2}.n{font-size:22px}"
@@ -63,25 +63,45 @@ def _series(
 
 
 def _chart(panel: Panel, series: list[tuple[str, dict[float, float]]]) -> str:
-    title = escape(panel.title if len(panel.title) < 34 else f"{panel.title[:32]}…")
+    title = escape(panel.title if len(panel.title) < 30 else f"{panel.title[:28]}…")
     parts = [f'<rect class="p" width="{WIDTH}" height="{HEIGHT}" rx="3"/><text class="t" x="7" y="14">{title}</text>']
     if not series:
         return "".join((*parts, '<text class="f" x="7" y="50">no data</text>'))
     if panel.kind == "stat":
         last = list(series[0][1].values())[-1]
         return "".join((*parts, f'<text class="n" x="7" y="56">{last:g}</text>'))
-    top = max(max(values.values()) for _, values in series) or 1.0
+    highest = max(max(values.values()) for _, values in series)
     end = max(max(values) for _, values in series) or 1.0
     for (name, values), colour in zip(series, COLOURS, strict=False):
-        points = " ".join(
-            f"{7 + at / end * (WIDTH - 14):.0f},{_height(value, top):.0f}" for at, value in values.items()
+        lines = "".join(
+            f'<polyline points="{_points(run, end, highest or 1.0)}"/>' for run in _unbroken(values, 1.5 * end / POINTS)
         )
-        parts.append(f'<polyline stroke="{colour}" points="{points}"><title>{escape(name)}</title></polyline>')
+        parts.append(f'<g stroke="{colour}"><title>{escape(name)}</title>{lines}</g>')
     names = ", ".join(dict.fromkeys(name for name, _ in series))
-    legend = escape(names if len(names) < 38 else f"{names[:37]}…")
-    parts.append(f'<text class="f" x="{WIDTH - 7}" y="14" text-anchor="end">{_shown(top, panel.unit)}</text>')
+    legend = escape(names if len(names) < 27 else f"{names[:26]}…")
+    parts.append(
+        f'<text class="f" x="{WIDTH - 7}" y="{HEIGHT - 6}" text-anchor="end">{_shown(highest, panel.unit)}</text>'
+    )
     parts.append(f'<text class="f" x="7" y="{HEIGHT - 6}">{legend}</text>')
     return "".join(parts)
+
+
+def _unbroken(values: dict[float, float], step: float) -> list[list[tuple[float, float]]]:
+    """Return the parts of a series between its gaps."""
+    found: list[list[tuple[float, float]]] = []
+    for at, value in values.items():
+        if not found or at - found[-1][-1][0] > step:
+            found.append([])
+        found[-1].append((at, value))
+    return found
+
+
+def _points(run: list[tuple[float, float]], end: float, highest: float) -> str:
+    found = [(round(7 + at / end * (WIDTH - 14)), round(_height(value, highest))) for at, value in run]
+    # A line of one point would not be seen.
+    return " ".join(
+        f"{x},{y}" for x, y in (found if len(found) > 1 else [(x + by, y) for x, y in found for by in (-1, 1)])
+    )
 
 
 def _height(value: float, top: float) -> float:
