@@ -251,10 +251,7 @@ class Processor:
                 self._executor.release_memory(run)
 
     def _finish_succeeded(self, run: Execution, counts: ThreadCounts) -> None:
-        if run.declaration is None:
-            counts.count_run(run.unit.queue)
-        else:
-            counts.count_success(run.unit.queue, run.declaration.wire_name, run.duration_s)
+        counts.ended(run)
         if counts.observers:
             tell_ended(counts.observers, run)
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
@@ -287,7 +284,8 @@ class Processor:
         args = run.payload["args"] if run.payload else None
         decision = self._settler.decide_retry(unit, run.worker, outcome, args)
         run.ending = ending = ending_of(outcome, decision)
-        self._count(counts, run, ending)
+        _emit_end(run, ending)
+        counts.ended(run)
         if counts.observers:
             tell_ended(counts.observers, run)
         self._write_end(run, ending, decision)
@@ -309,31 +307,6 @@ class Processor:
             if self._settling_stopped.is_set():
                 return False
         return True
-
-    def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
-        outcome = run.outcome
-        if ending in _COUNTED_ENDINGS:
-            job_events.emit(CountedEnd(str((run.payload or {}).get("class")), counted_as=ending.counter))
-        if ending.processed == "no":
-            # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
-            return
-        counts.count_run(run.unit.queue)
-        if ending.processed == "record":
-            counts.uncounted += 1
-        if run.declaration is not None and run.admitted:
-            metrics = counts.for_class(run.declaration.wire_name)
-            if isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError):
-                metrics.record_failure()
-            else:
-                metrics.record_run(run.duration_s)
-        if isinstance(outcome, Failed):
-            if run.declaration is not None and has_type(outcome.error, JobTimeoutError):
-                job_events.emit(CountedEnd(run.declaration.wire_name, counted_as=TIMED_OUT_JOBS))
-            if run.declaration is not None and has_type(outcome.error, BusinessError):
-                # The system worked as designed.
-                job_events.emit(CountedEnd(run.declaration.wire_name, counted_as=BUSINESS_FAILED))
-            else:
-                counts.failed += 1
 
     def _write_end(self, run: Execution, ending: Ending, decision: RetryDecision | None) -> None:
         if run.payload is None or ending.line in ("none", "event"):
@@ -462,6 +435,18 @@ class RecordedEnds:
                 self._threads.request_acknowledgement()
         except BaseException as error:  # noqa: BLE001 - the thread of the writer must not end
             self._events.component_died("recorded-ends", error)
+
+
+def _emit_end(run: Execution, ending: Ending) -> None:
+    """Emit the ends that have counters of their own."""
+    if ending in _COUNTED_ENDINGS:
+        job_events.emit(CountedEnd(str((run.payload or {}).get("class")), counted_as=ending.counter))
+    outcome = run.outcome
+    if isinstance(outcome, Failed) and run.declaration is not None:
+        if has_type(outcome.error, JobTimeoutError):
+            job_events.emit(CountedEnd(run.declaration.wire_name, counted_as=TIMED_OUT_JOBS))
+        if has_type(outcome.error, BusinessError):
+            job_events.emit(CountedEnd(run.declaration.wire_name, counted_as=BUSINESS_FAILED))
 
 
 def is_acknowledged_with_others(run: Execution) -> bool:

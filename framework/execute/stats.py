@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from framework.declare.job_context import JobLogger
+from framework.errors import BusinessError
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import JobStop
+from framework.finish.endings import Ending
+from framework.finish.outcome import SUCCEEDED, Failed, JobStop
 from framework.telemetry import logs
 from framework.telemetry.job_events import JobObserver, job_events
+from framework.typeguards import has_type
 from framework.types import Jid
 
 BUCKETS_MS = (
@@ -64,8 +67,8 @@ def sum_by_class(tables: Iterable[dict[str, ClassMetrics]]) -> dict[str, ClassMe
 
 
 @dataclass(slots=True)
-class ThreadCounts:
-    """The counts of one thread; only that thread writes, so a job takes no lock."""
+class ThreadCounts(JobObserver):
+    """The first observer of the runs of one thread, for Sidekiq's statistics; only that thread writes, so a job takes no lock."""
 
     processed: int = 0
     uncounted: int = 0
@@ -76,17 +79,36 @@ class ThreadCounts:
     queues: dict[str, int] = field(default_factory=dict[str, int])
     """The ended runs of jobs from each queue."""
     observers: tuple[JobObserver, ...] = field(default=(), compare=False)
-    """The observers of the runs of this thread."""
+    """The further observers of the runs of this thread."""
 
-    def count_run(self, queue: str) -> None:
+    def ended(self, run: Any) -> None:
+        """Count a run. All in one call, which each job pays for."""
+        declaration = run.declaration
+        if run.outcome is not SUCCEEDED or declaration is None:
+            self._count_other(run, run.ending)
+            return
+        queue, name = run.unit.queue, declaration.wire_name
         self.processed += 1
         self.queues[queue] = self.queues.get(queue, 0) + 1
+        (self.classes.get(name) or self.for_class(name)).record_run(run.duration_s)
 
-    def count_success(self, queue: str, name: str, seconds: float) -> None:
-        """Count a run that did not fail, of a job of the known class ``name``. All in one call, which each job pays for."""
+    def _count_other(self, run: Any, ending: Ending) -> None:
+        if ending.processed == "no":
+            # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
+            return
         self.processed += 1
-        self.queues[queue] = self.queues.get(queue, 0) + 1
-        (self.classes.get(name) or self.for_class(name)).record_run(seconds)
+        self.queues[run.unit.queue] = self.queues.get(run.unit.queue, 0) + 1
+        if ending.processed == "record":
+            self.uncounted += 1
+        # The system worked as designed.
+        has_failed = isinstance(run.outcome, Failed) and not has_type(run.outcome.error, BusinessError)
+        if run.declaration is not None and run.admitted:
+            metrics = self.for_class(run.declaration.wire_name)
+            if has_failed:
+                metrics.record_failure()
+            else:
+                metrics.record_run(run.duration_s)
+        self.failed += has_failed
 
     def for_class(self, name: str) -> ClassMetrics:
         metrics = self.classes.get(name)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 from redis.exceptions import RedisError
 
+from framework.execute.execution import Execution
 from framework.execute.stats import RunningJobs
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
@@ -113,7 +114,7 @@ def test_record_without_changes_writes_every_second_heartbeat(redis, record):
 def test_record_has_the_ended_runs_of_each_queue(redis, runs, record):
     for counts, queues in ((runs.new_thread_counts(), ("mail", "mail")), (runs.new_thread_counts(), ("mail", "slow"))):
         for queue in queues:
-            counts.count_run(queue)
+            counts.ended(Execution(UnitOfWork(queue, b"{}")))
     record.heartbeat()
     assert json.loads(redis.hget(IDENTITY, "aw_runs")) == {"mail": 3, "slow": 1}
     assert json.loads(redis.hget(IDENTITY, "aw_busy")) == {}
