@@ -319,7 +319,7 @@ def _ranked_pages(client: "redis.Redis", key: bytes) -> Iterator[list[tuple[byte
             pipeline.zrank(key, member)
         ranks: list[int | None] = pipeline.execute()
         # Where all of them have left, the next ones stand at the rank of the page.
-        start = next((rank + 1 + place for place, rank in enumerate(ranks) if rank is not None), start)
+        start = next((rank + 1 for rank in ranks if rank is not None), start)
 
 
 def _draw(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
