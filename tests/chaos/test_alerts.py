@@ -393,28 +393,24 @@ def children_of(one: Installation) -> list[int]:
 
 
 def cluster_stage(one: Installation, rehearsal: Rehearsal) -> None:
-    def kill_busy() -> None:
-        until(lambda: one.main.llen("queue:long") == 0, "the long jobs run")
-        os.kill(children_of(one)[-1], signal.SIGKILL)
+    def busy_child() -> int | None:
+        """Return the only child, once it runs five long jobs."""
+        if len(pids := children_of(one)) != 1:
+            return None
+        started = one.cluster.find(job_status="start", pid=pids[0], **{"class": "LongWorker"})
+        return pids[0] if len(started) >= 5 else None
 
-    def fill_and_kill() -> None:
+    def fill_and_send(number: int) -> None:
         until(lambda: len(children_of(one)) == 1, "the replaced child has ended")
-        one.push("LongWorker", "long", 5.0, count=5)
-        kill_busy()
-
-    def fill_and_stop() -> None:
-        until(lambda: len(children_of(one)) == 1, "the killed children have ended")
         one.push("LongWorker", "long", 20.0, count=5)
-        until(lambda: one.main.llen("queue:long") == 0 and children_of(one), "the long jobs run")
-        time.sleep(2)
-        os.kill(children_of(one)[-1], signal.SIGTERM)
+        os.kill(until(busy_child, "the long jobs run"), number)
 
     # First: the memory of a young child is not watched.
     rehearsal.run(
         Fault("MemoryLimitExceeded", "a job that takes 500 MB", lambda: one.push("HungryWorker", "hungry", 500))
     )
     rehearsal.run(
-        Fault("RecoveredSpike", "kill -9 of a process with 5 jobs", fill_and_kill),
+        Fault("RecoveredSpike", "kill -9 of a process with 5 jobs", lambda: fill_and_send(signal.SIGKILL)),
         Fault("ProcessesFlapping", "kill -9 of a process with 5 jobs"),
     )
     rehearsal.run(
@@ -422,7 +418,8 @@ def cluster_stage(one: Installation, rehearsal: Rehearsal) -> None:
             "JobsQuarantined", "a job that kills each process that runs it", lambda: one.push("PoisonWorker", "poison")
         )
     )
-    rehearsal.run(Fault("ForcedShutdowns", "a stop with 5 running jobs of 20 s and a timeout of 1 s", fill_and_stop))
+    stop = "a stop with 5 running jobs of 20 s and a timeout of 1 s"
+    rehearsal.run(Fault("ForcedShutdowns", stop, lambda: fill_and_send(signal.SIGTERM)))
 
 
 def cron_stage(one: Installation, rehearsal: Rehearsal) -> None:
