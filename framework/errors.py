@@ -70,6 +70,7 @@ FrameworkError
 FlowControl (Exception)       raised by a job, and no failure; ``except FrameworkError`` does not catch it
 ├── RetryLater                run the job again after a delay
 └── Discard                   end the job
+JobStoppedError (BaseException) an operator stopped the run (``jobs stop``); ``except Exception`` does not catch it
 JobTimeoutError (BaseException) a run lasts longer than its ``timeout``; ``except Exception`` does not catch it
 Shutdown (BaseException)      the process stops; ``except Exception`` does not catch it
 

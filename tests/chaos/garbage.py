@@ -41,7 +41,7 @@ TEXTS: Sequence[bytes] = (
 STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
-    "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
+    "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
 )  # fmt: skip
 HASHES = (
     "aw:process:{id}", "aw:flags", "aw:lock:{digest}", "aw:levels:{queue}", "aw:limit:{cls}", "aw:limit:{cls}:scopes",
@@ -57,7 +57,8 @@ ZSETS = (
     "aw:limit:{cls}:running", "aw:limit:{cls}:waiting:", "aw:limit:{cls}:turns", "aw:batches", "aw:workflows", "aw:task_events",
     "aw:limiters", "aw:limiter:{limiter}:", "aw:exclusive_leases", "aw:profiles", "aw:cancelled",
 )  # fmt: skip
-LISTS = ("{id}-signals", "aw:working:{id}", "aw:batch_events", "aw:cron_ticks:{app}:{limiter}", "aw:result_calls:{jid}",
+LISTS = ("{id}-signals", "aw:orders:{id}",
+         "aw:working:{id}", "aw:batch_events", "aw:cron_ticks:{app}:{limiter}", "aw:result_calls:{jid}",
          "aw:workflow:{wid}:jobs:a", "queue:{queue}",
          "queue:{queue}~k", "aw:working:{id}/x", "aw:working:aw:migration:{queue}", "aw:pause_log")  # fmt: skip
 KINDS = {"string": STRINGS, "hash": HASHES, "set": SETS, "zset": ZSETS, "list": LISTS}

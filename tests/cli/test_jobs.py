@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -444,7 +445,7 @@ def test_jobs_frozen_shard_costs_a_second(two_shards, redis, second_server):
     for words, done in zip(READS, ended, strict=True):
         assert done.returncode == 1, words
         assert "shard 'second' is unavailable" in done.stderr, words
-        assert "no answer within 1 s" in done.stderr, words
+        assert re.search(r"no answer within (1|0\.9) s", done.stderr), words
         assert "Traceback" not in done.stderr, words
     assert ended[0].stdout.splitlines()[1].split()[:2] == ["main", "default"]
 

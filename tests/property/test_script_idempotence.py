@@ -464,6 +464,8 @@ CALLS = {
     "mark_dead": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "mark_cancelled": (held, lambda jobs: (["marks", "status"], [60, "j1"])),
     "set_status": (held, lambda jobs: (["status"], ["completed", 60])),
+    # Reads only: the further calls of a scrape, for more queues than one call reads.
+    "observability/read_fleet": (held, lambda jobs: ([], ["7", 10, 0])),
     "pause/release": (
         due_with_tickets,
         lambda jobs: ([SET, "pauses", QUEUES, "flags", "mark"], ["C", "f", "", "", 10, 1_000_000, 0]),

@@ -108,8 +108,8 @@ def write(
 ) -> None:
     """Write dashboards for Grafana, and rules for Prometheus, into the folder DIR.
 
-    The file alerts.yml has the rules, alerts_test.yml their tests for promtool, alertmanager.yml an example of inhibition, and
-    dashboards/ one file per dashboard. A further run overwrites these files, and no file of another origin.
+    The file alerts.yml has the rules, alerts_test.yml their tests for promtool, alertmanager.yml an example of inhibition. The
+    folder dashboards has one file per dashboard. A further run overwrites these files, and no file of another origin.
 
     Status 1: a file of the same name was not written by this command.
     """

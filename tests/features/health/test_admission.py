@@ -12,6 +12,7 @@ from framework.features.health.admission import HealthPolicy, deferral_delay_s
 from framework.features.health.attributes import DeferOnHealth
 from framework.features.health.checks import HealthChecker, HealthEvents
 from framework.features.health.indicator import Normal, NotAvailable, Stop, Unknown
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Deferred
 from framework.telemetry.counters import counters
 from tests.harness import RecordingTracker, payload, server_lines
@@ -51,7 +52,7 @@ class ProcessPolicy:
     def admit(self, policy, *args, **fields):
         self.declaration = declared(policy)
         job = payload("Job", args=list(args), **fields)
-        return self.policy.admit(AdmissionRequest(None, job, self.declaration, None))
+        return self.policy.admit(AdmissionRequest(UnitOfWork("default", b""), job, self.declaration, None))
 
 
 def declared(policy):
