@@ -12,6 +12,7 @@ from framework.declare.setter import CoreSetter
 from framework.declare.worker import CoreWorker
 from framework.features.batches.attributes import BatchMember, LinkOptions
 from framework.features.batches.calls import LinkCalls
+from framework.features.breaker.attributes import BreakerAttributes
 from framework.features.concurrency.attributes import ConcurrencyAttributes
 from framework.features.consistency.attributes import ConsistencyAttributes
 from framework.features.cron.attributes import CronAttributes
@@ -69,6 +70,7 @@ class ApplicationWorker(
     LeaseAttributes,
     HealthAttributes,
     PauseAttributes,
+    BreakerAttributes,
     ConsistencyAttributes,
     BatchMember,
     ResultCalls,

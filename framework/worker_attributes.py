@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from framework.declare.policy_options import Deduplicate
+from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
 from framework.features.limiters.limiter import Limiter
@@ -57,5 +58,6 @@ class WorkerAttributes(TypedDict, total=False):
     limiter: Limiter | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
+    break_after: BreakAfter | int | None
     data_consistency: DataConsistency
     data_consistency_overrides: Mapping[str, DataConsistency] | None

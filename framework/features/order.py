@@ -6,6 +6,7 @@ says why it stands where it stands, if it matters.
 
 from framework.feature import Feature
 from framework.features.batches import BATCHES
+from framework.features.breaker import BREAKER
 from framework.features.concurrency import CONCURRENCY
 from framework.features.consistency import CONSISTENCY
 from framework.features.cron import CRON
@@ -32,6 +33,8 @@ from framework.features.workflows import WORKFLOWS
 FEATURES: tuple[Feature, ...] = (
     # Before what defers: a held job costs nothing, and a deferred one comes back repeatedly.
     PAUSE,
+    # After pauses: a job that an operator holds is no probe.
+    BREAKER,
     # After pauses: a job that resumes waits for its slot in the same round.
     CONCURRENCY,
     DEFERRAL,

@@ -27,6 +27,8 @@ MAY_TAKE = {
     "batches/batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
     "batches/change": {"ZREM"},  # as `batch`, and the name of a batch
     "batches/push": {"ZREM"},  # the command removes the name of an expired batch
+    "breaker/judge": {"ZREM"},  # the command removes the name of a process, not a job
+    "breaker/tend": {"ZREM"},
     "cron/push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},

@@ -18,6 +18,7 @@ COMPOSED = ("application_worker.py", "all_settings.py", "worker_attributes.py", 
 
 FRONT_DOORS = {
     "batches": ("batches",),
+    "breaker": ("breaker",),
     "concurrency": ("throttling",),
     "consistency": ("databases",),
     "cron": ("leader",),

@@ -307,6 +307,8 @@ _SHARD_COUNTERS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "Choices of a database server for the reads of a job.",
     ),
     "cron_ticks": (("worker", "entry", "outcome"), "Ticks of the schedule: pushed, missed, or why they pushed no job."),
+    "breakers_opened": (("worker", "cause"), "Times that the breaker of a class has opened."),
+    "breakers_closed": (("worker",), "Times that a probe has closed the breaker of a class."),
     "batch_events": (("event",), "Events of batches."),
     "batch_callbacks": (("event",), "Callbacks that events of batches have enqueued."),
     "workflows": (("state",), "Workflows that have ended, by state."),

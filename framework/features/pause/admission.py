@@ -60,6 +60,9 @@ class Pause:
     expected_flag: bytes = b""
     """The flag's value in Redis while this pause is in force; empty if the pause has another source."""
 
+    marker: str = ""
+    """What keeps the jobs held, in place of the strategy's name; with a = in front nobody else releases them."""
+
 
 class PauseState:
     """Combine flags and pause strategies. Safe to call from any thread."""
@@ -94,6 +97,10 @@ class PauseState:
         return self._flags.stored.raw_value(pause_flag(worker))
 
 
+class _PauseChangedError(Exception):
+    """The operators' flag in Redis has another value than this process knows."""
+
+
 class PausePolicy:
     """Hold the jobs of paused classes."""
 
@@ -115,19 +122,29 @@ class PausePolicy:
             if pause is None:
                 return None
             try:
-                held = self._hold(request, pause)
-            except (RedisConnectionError, RedisTimeoutError, OSError):
-                self._reply_lost.add(request.unit.data)
-                raise
-            except ResponseError as error:
-                if not is_wrong_type(error):
-                    raise
-                self._log_unusable(declaration, error)
-                return None
-            if held >= 0:
-                return self._held(request, pause, held_here=bool(held))
-            self._state.refresh()
+                return self.hold(request, pause)
+            except _PauseChangedError:
+                self._state.refresh()
         return None
+
+    def hold(self, request: AdmissionRequest, pause: Pause) -> NotAdmitted | None:
+        """Hold the job for this pause; return ``None`` if the keys of the class have a wrong type, so that the job runs.
+
+        Raises _PauseChangedError if the flag of the pause has another value now.
+        """
+        try:
+            held = self._hold(request, pause)
+        except (RedisConnectionError, RedisTimeoutError, OSError):
+            self._reply_lost.add(request.unit.data)
+            raise
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            self._log_unusable(request.declaration, error)
+            return None
+        if held < 0:
+            raise _PauseChangedError
+        return self._held(request, pause, held_here=bool(held))
 
     def _held(self, request: AdmissionRequest, pause: Pause, *, held_here: bool) -> Held | Lost:
         """Return that the job is held, or lost to another process. After a lost reply an earlier try has held the job."""
@@ -151,7 +168,7 @@ class PausePolicy:
                 worker,
                 pause_flag(worker),
                 pause.expected_flag,
-                "" if pause.expected_flag else pause.strategy,
+                "" if pause.expected_flag else pause.marker or pause.strategy,
                 MARKER_TTL_MS,
                 unit.resources.on_hold() if unit.resources is not None else "",
             ],

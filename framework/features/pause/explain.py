@@ -25,7 +25,9 @@ def pause_source(flag: Flag | None, strategy: bytes | None) -> PauseSource:
     """Return the cause of a pause by a class's pause flag, if it is on, and by the strategy that Redis names for it."""
     if flag is not None and flag.percentage > 0:
         return PauseSource(True, flag.set_by or "an operator", flag.reason, flag.expires_at)
-    return PauseSource(False, "" if strategy is None else decode_escaped(strategy), "", None)
+    # A breaker adds its reason.
+    by, _, reason = ("" if strategy is None else decode_escaped(strategy).removeprefix("=")).partition(": ")
+    return PauseSource(False, by, reason, None)
 
 
 class PauseReader(ExplainReader):

@@ -77,6 +77,10 @@ def test_release_paused_marker_blocks_unknown_class(redis, memory):
     hold_job(redis, "b", strategy="reindexing")
     redis.delete(MARK)
     assert release(redis, heed="heed") == [1, 1, 0]
+    redis.lpush(WORKING, "c")
+    hold_job(redis, "c", strategy="=breaker: deaths")
+    assert release(redis) == [-1, 0, 0]
+    assert release(redis, heed="=breaker: deaths") == [1, 1, 0]
 
 
 def test_hold_keeps_the_lock_and_releases_slots(redis, memory):

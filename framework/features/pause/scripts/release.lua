@@ -2,7 +2,8 @@
 -- KEYS    1 held jobs of the class (ZSET)  2 classes with held jobs (SET)  3 set of queue names  4 flags (HASH)
 --         5 marker of a pause by a strategy (STRING)
 -- ARGV    1 class name  2 flag of the operators' pause  3 the value that the caller has read, '' for none
---         4 '' or 'heed': the caller does not know the class, and leaves it alone while the marker exists
+--         4 '' or 'heed': the caller does not know the class, and leaves it alone while the marker exists. A marker that begins with =
+--         keeps the jobs of every caller but the one that names it
 --         5 most jobs  6 most bytes (one job always goes)  7 how many of the oldest to leave out: they could not go
 -- RETURN  { 1 done, -1 the class is paused as far as the caller cannot know, and nothing was written;
 --           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go
@@ -11,7 +12,9 @@
 -- To the left end: at the right end each page would overtake the earlier ones. ZREM first, which is allowed at maxmemory.
 local stored = redis.pcall('HGET', KEYS[4], ARGV[2])
 if (stored or '') ~= ARGV[3] and type(stored) ~= 'table' then return { -1, 0, 0 } end
-if ARGV[4] == 'heed' and redis.call('EXISTS', KEYS[5]) == 1 then return { -1, 0, 0 } end
+local marker = redis.pcall('GET', KEYS[5])
+local keeps = type(marker) == 'string' and (ARGV[4] == 'heed' or string.sub(marker, 1, 1) == '=')
+if keeps and marker ~= ARGV[4] then return { -1, 0, 0 } end
 local first = tonumber(ARGV[7])
 local page = redis.pcall('ZRANGE', KEYS[1], first, first + tonumber(ARGV[5]) - 1, 'WITHSCORES')
 if page.err then return { 1, 0, 0 } end

@@ -1,0 +1,23 @@
+"""Define the record of the breaker of a class."""
+
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+
+_CHANGE: Late[Any] = Late("framework.features.breaker.store:CHANGE")
+_SCRIPTS = tuple(Late[Any](f"framework.features.breaker.store:{name}") for name in ("START", "TEND"))
+
+BREAKER = Feature(
+    name="breaker",
+    rights={"worker": Rights(scripts=_SCRIPTS), "operator": Rights(scripts=(_CHANGE,))},
+    observer=Late("framework.features.breaker.admission:observer"),
+    worker=Late("framework.features.breaker.admission:worker_part"),
+    explain=Late("framework.features.breaker.explain:BreakerReader"),
+    commands=(
+        LateCommand(
+            "breakers",
+            "Show, open and close the breakers of classes.",
+            Late("framework.features.breaker.commands:breakers"),
+        ),
+    ),
+)

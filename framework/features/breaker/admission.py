@@ -1,0 +1,300 @@
+"""Hold the jobs of a class that kills its processes or fails too often, and let one of them run from time to time as a probe.
+
+The state of a class is on its shard: all processes agree on it, and each job asks it before it starts. A process notes that it
+runs the class when the first job starts; if it dies, the note stays behind, and counts as a death once the lease is gone and the
+process is surely dead. The held jobs are those of the room ``pause``: nothing is lost, whatever dies when.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import redis
+from redis.exceptions import ResponseError
+
+from framework.command_line import command
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import BusinessError, JobStoppedError
+from framework.execute.admission import AdmissionRequest, StagedPolicy
+from framework.features.breaker.attributes import BreakAfter
+from framework.features.breaker.keys import BREAKERS
+from framework.features.breaker.store import MARKER, PAUSED_BY, BreakerNews, EndedRuns, ask_start, encode_rule, tend
+from framework.features.flags.flag import pause_flag
+from framework.features.flags.process_flags import WORKER_FLAGS
+from framework.features.pause.admission import PAGE_BYTES, Pause, PausePolicy, PauseState
+from framework.features.pause.store import RELEASE_PAUSED
+from framework.features.pause.strategies import PauseStrategies
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Deferred, Failed, Interrupted, NotAdmitted
+from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
+from framework.settings.base import SettingsBase
+from framework.store.script import is_wrong_type
+from framework.telemetry import logs
+from framework.telemetry.job_events import JobObserver, RunOfJob, StreamEvent, job_events
+from framework.telemetry.logs import LogRateLimit
+from framework.typeguards import has_type
+from framework.types import Jid
+from framework.wire import keys
+
+_PERIOD_S = 1.0
+_STARTS_WITHIN_S = 1.0
+_LATER_S = 2.0
+"""How long a job waits while as many processes run its class as may still die."""
+_LOG_INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerOpened(StreamEvent):
+    """The breaker of a class has opened: its jobs are held."""
+
+    counter: ClassVar[str] = "sidekiq_breakers_opened_total"
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerClosed(StreamEvent):
+    """A probe has succeeded: the held jobs of the class return to their queues."""
+
+    counter: ClassVar[str] = "sidekiq_breakers_closed_total"
+
+
+class BrokenRuns:
+    """The ended runs of the classes with a breaker in this process, and the probes that run. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: dict[str, EndedRuns] = {}
+        self._probes = set[Jid]()
+        self._begun: dict[str, list[tuple[UnitOfWork, float]]] = {}
+
+    def begin(self, worker: str, unit: UnitOfWork) -> None:
+        """Note that a job of the class starts."""
+        with self._lock:
+            self._begun.setdefault(worker, []).append((unit, time.monotonic()))
+
+    def running(self, units: Collection[UnitOfWork]) -> set[str]:
+        """Return the classes of the started jobs that run; ``units`` are the running ones of the process."""
+        now, found = time.monotonic(), set(map(id, units))
+        with self._lock:
+            for worker, begun in list(self._begun.items()):
+                # A job may be asked for a little before it starts.
+                begun[:] = [one for one in begun if id(one[0]) in found or now - one[1] < _STARTS_WITHIN_S]
+                if not begun:
+                    del self._begun[worker]
+            return set(self._begun)
+
+    def add(self, worker: str, jid: Jid, *, failed: bool) -> None:
+        with self._lock:
+            ended = self._ended.setdefault(worker, EndedRuns())
+            ended.runs += 1
+            ended.failures += failed
+            if jid in self._probes:
+                self._probes.discard(jid)
+                ended.probe, ended.probe_failed = jid, failed
+
+    def take(self, worker: str) -> EndedRuns:
+        """Return the runs since the last call, without the end of a probe, which ``take_all`` has."""
+        with self._lock:
+            ended = self._ended.get(worker)
+            if ended is None:
+                return EndedRuns()
+            taken = EndedRuns(ended.runs, ended.failures)
+            ended.runs = ended.failures = 0
+            return taken
+
+    def take_all(self, worker: str) -> EndedRuns:
+        with self._lock:
+            return self._ended.pop(worker, EndedRuns())
+
+    def put_back(self, worker: str, taken: EndedRuns) -> None:
+        """Count runs again whose call has failed."""
+        with self._lock:
+            ended = self._ended.setdefault(worker, EndedRuns())
+            ended.runs += taken.runs
+            ended.failures += taken.failures
+            if taken.probe:
+                ended.probe, ended.probe_failed = taken.probe, taken.probe_failed
+
+    def note_probe(self, jid: Jid) -> None:
+        with self._lock:
+            self._probes.add(jid)
+
+
+broken_runs = BrokenRuns()
+"""Those of this process: the observer of its runs writes them, its policies read them."""
+
+
+class BreakerObserver(JobObserver):
+    """Count the ends of runs of classes with a breaker."""
+
+    def ended(self, run: RunOfJob) -> None:
+        declaration = run.declaration
+        if declaration is None or declaration.facts["break_after"] is None or not run.admitted:
+            return
+        outcome = run.outcome
+        if isinstance(outcome, Interrupted):
+            return
+        failed = isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError, JobStoppedError)
+        broken_runs.add(declaration.wire_name, str((run.payload or {}).get("jid")), failed=failed)
+
+
+def observer(settings: SettingsBase) -> JobObserver | None:
+    """Return the observer if a class of this process has a breaker."""
+    del settings
+    return BreakerObserver() if _broken_classes() else None
+
+
+def _broken_classes() -> list[Declaration]:
+    found = (worker.declaration() for worker in registry.workers())
+    return [one for one in found if one.facts["break_after"] is not None]
+
+
+class BreakerPolicy:
+    """Ask the breaker of a class before each of its jobs starts."""
+
+    def __init__(self, process: ProcessContext, pause: PausePolicy, steady_s: float) -> None:
+        self._client = process.shard.client
+        self._identity = process.identity
+        self._pause = pause
+        self._steady_s = steady_s
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def applies_to(self, declaration: Declaration) -> bool:
+        return declaration.facts["break_after"] is not None
+
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """See ``AdmissionPolicy``."""
+        worker, rule = request.declaration.wire_name, request.declaration.facts["break_after"]
+        jid, ended = str(request.payload.get("jid")), broken_runs.take(worker)
+        try:
+            answer, news = ask_start(
+                self._client, worker, self._identity, jid, encode_rule(rule, self._steady_s), ended
+            )
+        except ResponseError as error:
+            broken_runs.put_back(worker, ended)
+            if not is_wrong_type(error):
+                raise
+            self._log_limit.error(
+                worker,
+                f"a key of the breaker of {worker} has the wrong type, so its jobs run. Check the key with TYPE, then delete it",
+                "breaker.unusable",
+                error=error,
+                **{"class": worker},
+            )
+            return None
+        except BaseException:
+            broken_runs.put_back(worker, ended)
+            raise
+        tell(worker, news, rule)
+        match answer:
+            case "starts" | "probe":
+                broken_runs.begin(worker, request.unit)
+                if answer == "probe":
+                    broken_runs.note_probe(jid)
+                return None
+            case "later":
+                return Deferred(_LATER_S * random.uniform(0.5, 1.5), PAUSED_BY)
+            case "held":
+                return self._pause.hold(request, Pause(PAUSED_BY, news.reason, marker=f"{MARKER}: {news.reason}"))
+
+
+class BreakerTasks:
+    """The periodic work for the breakers of this process's classes."""
+
+    def __init__(self, process: ProcessContext, classes: Sequence[Declaration], steady_s: float) -> None:
+        self._process = process
+        self._rules: dict[str, BreakAfter] = {one.wire_name: one.facts["break_after"] for one in classes}
+        self._steady_s = steady_s
+        self._noted = set[str]()
+
+    def step(self) -> float:
+        """Write what has ended, and keep each breaker that has state; return the period. Raises redis errors."""
+        running = broken_runs.running([unit for unit, _ in self._process.runs.running().values()])
+        exists = self._process.absent.may_exist(BREAKERS)
+        if exists:
+            self._process.absent.note(BREAKERS, found=bool(self._process.upkeep.exists(BREAKERS)))
+        for worker, rule in self._rules.items():
+            ended = broken_runs.take_all(worker)
+            if not (exists or ended.runs or worker in running or worker in self._noted):
+                continue
+            try:
+                self._keep(worker, rule, ended, runs=worker in running)
+            except BaseException:
+                broken_runs.put_back(worker, ended)
+                raise
+        return _PERIOD_S
+
+    def _keep(self, worker: str, rule: BreakAfter, ended: EndedRuns, *, runs: bool) -> None:
+        client = self._process.upkeep
+        releases, closed, news = tend(
+            client, worker, self._process.identity, encode_rule(rule, self._steady_s), ended, runs=runs
+        )
+        (self._noted.add if runs or not closed else self._noted.discard)(worker)
+        tell(worker, news, rule)
+        if releases:
+            self._release_probe(client, worker, news.reason)
+
+    def _release_probe(self, client: "redis.Redis", worker: str, reason: str) -> None:
+        """Return the oldest held job to its queue: its start is the probe. Not while an operator has paused the class."""
+        RELEASE_PAUSED(
+            client,
+            [keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy(worker)],
+            [worker, pause_flag(worker), "", f"{MARKER}: {reason}", 1, PAGE_BYTES, 0],
+        )
+
+    def end(self) -> None:
+        """Forget that this process runs its classes: it ends in order, which is no death. Raises redis errors."""
+        for worker in sorted(self._noted | self._rules.keys()):
+            tend(
+                self._process.upkeep,
+                worker,
+                self._process.identity,
+                encode_rule(self._rules[worker], self._steady_s),
+                broken_runs.take_all(worker),
+                runs=False,
+            )
+
+
+def tell(worker: str, news: BreakerNews, rule: BreakAfter) -> None:
+    """Log that a breaker has opened or closed, and emit the event."""
+    if news.change == "opened":
+        job_events.emit(BreakerOpened(worker, cause=news.cause))
+        logs.logger(**{"class": worker}).error(
+            f"the breaker of {worker} is open, because {news.reason}: its jobs are held, and one runs as a probe from time to time. "
+            f"{command(f'breakers close {worker}')} returns them to their queues",
+            event_name="breaker.opened",
+            cause=news.cause,
+            reason=news.reason,
+            within_s=rule.within.total_seconds(),
+            probe_at=news.until,
+        )
+    elif news.change == "closed":
+        job_events.emit(BreakerClosed(worker))
+        logs.logger(**{"class": worker}).warning(
+            f"the breaker of {worker} is closed: its probe has succeeded, and the held jobs return to their queues",
+            event_name="breaker.closed",
+        )
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    classes = _broken_classes()
+    if not classes:
+        return WorkerPart()
+    timings = process.timings
+    steady_s = timings.lease_s + timings.heartbeat_period_s
+    flags = process.service(WORKER_FLAGS)
+    process.absent.watch(BREAKERS)
+    tasks = BreakerTasks(process, classes, steady_s)
+
+    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
+        pause = PausePolicy(process.shard.client, owner, PauseState(flags, PauseStrategies((), {}, timings)))
+        return (StagedPolicy("hold", BreakerPolicy(process, pause, steady_s)),)
+
+    return WorkerPart(of_capsule=of_capsule, tasks=(OwnTask("breakers", tasks.step, _do_nothing, tasks.end),))
+
+
+def _do_nothing() -> None: ...

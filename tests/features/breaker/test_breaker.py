@@ -1,0 +1,239 @@
+"""The breaker of a class: its scripts, and processes whose jobs fail or kill them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from framework.breaker import BreakAfter
+from framework.errors import DeclarationError
+from framework.features.breaker.attributes import BreakerAttributes
+from framework.features.breaker.keys import BREAKERS, breaker
+from framework.features.breaker.store import (
+    EndedRuns,
+    ask_start,
+    close_breaker,
+    encode_rule,
+    open_breaker,
+    read_breaker,
+    read_breakers,
+    tend,
+)
+from framework.wire import keys
+from tests.harness import enqueue, until
+
+C = "PoisonWorker"
+
+
+def rule(**fields):
+    return encode_rule(BreakAfter(**fields), 18.0)
+
+
+def start(redis, process="p1", jid="j", chosen=None, **ended):
+    answer, news = ask_start(redis, C, process, jid, chosen or rule(deaths=2), EndedRuns(**ended))
+    return answer, news.change
+
+
+def keep(redis, process="p1", chosen=None, *, runs=False, **ended):
+    releases, _, news = tend(redis, C, process, chosen or rule(deaths=2), EndedRuns(**ended), runs=runs)
+    return releases, news.change
+
+
+def live(redis, *processes):
+    for one in processes:
+        redis.set(keys.lease(one), 1)
+        redis.zadd(keys.REGISTRY, {one: 1.0})
+
+
+def die(redis, process):
+    """As a parent does that saw its child end."""
+    redis.delete(keys.lease(process))
+    redis.zadd(keys.REGISTRY, {process: -1.0})
+
+
+def due(redis):
+    redis.hset(breaker(C), "until", 1)
+
+
+def test_attribute_takes_a_number_of_deaths_or_a_rule():
+    class Worker(BreakerAttributes):
+        pass
+
+    assert BreakAfter(3) == BreakAfter(deaths=3)
+    with pytest.raises(DeclarationError, match="needs deaths or failures"):
+        BreakAfter()
+    with pytest.raises(DeclarationError, match=r"failures = 2 is not allowed. Allowed: a number from 0 to 1"):
+        BreakAfter(failures=2)
+    with pytest.raises(DeclarationError, match="did you mean 'deaths'"):
+        BreakAfter(death=2)
+
+
+def test_deaths_of_processes_open_the_breaker(redis):
+    live(redis, "p1", "p2", "p3")
+    assert start(redis, "p1") == ("starts", "")
+    die(redis, "p1")
+    # As long as no run has succeeded, no more processes run the class than may still die.
+    assert start(redis, "p2") == ("starts", "")
+    assert start(redis, "p2") == ("starts", "")
+    assert start(redis, "p3") == ("later", "")
+    die(redis, "p2")
+    assert start(redis, "p3") == ("held", "opened")
+    assert start(redis, "p3") == ("held", "")
+    found = read_breaker(redis, C)
+    assert (found.state, found.cause, found.reason) == ("open", "deaths", "2 processes died that ran it")
+    assert [one.worker for one in read_breakers(redis)] == [C]
+
+
+def test_success_after_a_death_lets_all_processes_run_again(redis):
+    live(redis, "p1", "p2", "p3")
+    start(redis, "p1")
+    die(redis, "p1")
+    assert start(redis, "p2") == ("starts", "")
+    assert start(redis, "p3") == ("later", "")
+    assert start(redis, "p3", runs=1) == ("starts", "")
+
+
+def test_lapsed_lease_after_an_outage_is_no_death(redis):
+    """Every lease has expired then; the heartbeats have come without a gap for a moment only."""
+    live(redis, "p1", "p2")
+    start(redis, "p1")
+    redis.delete(keys.lease("p1"))
+    redis.set(keys.STEADY_SINCE, redis.time()[0])
+    assert start(redis, "p2", chosen=rule(deaths=1)) == ("starts", "")
+    redis.set(keys.STEADY_SINCE, redis.time()[0] - 60)
+    assert start(redis, "p2", chosen=rule(deaths=1)) == ("held", "opened")
+
+
+def test_process_that_ends_in_order_is_no_death(redis):
+    live(redis, "p1", "p2")
+    start(redis, "p1", chosen=rule(deaths=1))
+    keep(redis, "p1", rule(deaths=1))
+    die(redis, "p1")
+    assert start(redis, "p2", chosen=rule(deaths=1)) == ("starts", "")
+
+
+def test_share_of_failures_opens_the_breaker(redis):
+    chosen = rule(failures=0.5, runs=10)
+    live(redis, "p1")
+    assert start(redis, chosen=chosen, runs=8, failures=8) == ("starts", "")
+    assert start(redis, chosen=chosen, runs=12, failures=1) == ("starts", "")
+    assert start(redis, chosen=chosen, runs=2, failures=2) == ("held", "opened")
+    assert read_breaker(redis, C).reason == "11 of 22 runs failed"
+
+
+def test_probe_closes_the_breaker_or_opens_it_for_longer(redis):
+    chosen = rule(failures=0.5, runs=1)
+    live(redis, "p1", "p2")
+    start(redis, chosen=chosen, runs=1, failures=1)
+    redis.zadd(keys.paused_jobs(C), {'["q"]\nx': 1})
+    assert keep(redis, chosen=chosen) == (False, "")
+    assert redis.get(keys.pause_strategy(C)) == b"=breaker: 1 of 1 runs failed"
+    due(redis)
+    assert keep(redis, chosen=chosen) == (True, "")
+    assert start(redis, "p1", "probe", chosen) == ("probe", "")
+    assert start(redis, "p2", "other", chosen) == ("held", "")
+    assert keep(redis, "p1", chosen, probe="probe", probe_failed=True, runs=True) == (False, "opened")
+    assert redis.hget(breaker(C), "wait") == b"120"
+    due(redis)
+    assert start(redis, "p2", "again", chosen) == ("probe", "")
+    assert keep(redis, "p2", chosen, probe="again") == (False, "closed")
+    assert (redis.exists(keys.pause_strategy(C)), read_breaker(redis, C).state) == (0, "closed")
+    assert start(redis, "p2", "next", chosen) == ("starts", "")
+
+
+def test_death_of_the_probe_doubles_the_wait_up_to_the_longest(redis):
+    chosen = rule(deaths=1, longest_wait=100)
+    live(redis, "p0", "p1", "p2", "p3")
+    start(redis, "p0", chosen=chosen)
+    die(redis, "p0")
+    assert start(redis, "p1", chosen=chosen) == ("held", "opened")
+    for process, after in (("p1", "p2"), ("p2", "p3")):
+        due(redis)
+        assert start(redis, process, "probe", chosen) == ("probe", "")
+        die(redis, process)
+        assert start(redis, after, chosen=chosen) == ("held", "opened")
+        assert redis.hget(breaker(C), "wait") == b"100"
+    assert read_breaker(redis, C).reason == "the process of its probe died"
+
+
+def test_operator_opens_and_closes(redis):
+    live(redis, "p1")
+    assert not close_breaker(redis, C)
+    open_breaker(redis, C, "bad deploy", 60.0)
+    assert start(redis) == ("held", "")
+    assert read_breaker(redis, C).cause == "operator"
+    assert close_breaker(redis, C)
+    assert start(redis) == ("starts", "")
+    keep(redis)
+    assert read_breakers(redis) == []
+    assert redis.keys("aw:break*") in ([], [BREAKERS.encode()])
+
+
+@pytest.fixture
+def copied(site):
+    shutil.copy(Path(__file__).parent / "breaker_jobs.py", site.folder)
+    return site
+
+
+def run(site, *words):
+    done = site.run("-m", "framework", *words, role="operator")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_failing_class_is_held_until_its_probe_succeeds(copied, redis):
+    redis.set("broken", 1)
+    process = copied.hurried_worker("-r", "breaker_jobs", "-q", "default", "-c", "1").ready()
+    for number in range(8):
+        enqueue(redis, "ShakyWorker", jid=f"j{number}", retry=0)
+    line = process.line(event_name="breaker.opened")
+    assert (line["class"], line["cause"]) == ("ShakyWorker", "failures")
+    until(lambda: redis.zcard(keys.paused_jobs("ShakyWorker")) and not redis.llen(keys.queue("default")))
+    assert process.line(job_status="paused")["pause_control"] == "breaker"
+    (shown,) = json.loads(run(copied, "breakers", "show", "--json"))["breakers"]
+    assert shown["state"] in ("open", "probing")
+    (paused,) = json.loads(run(copied, "jobs", "paused", "--json"))["paused"]
+    assert (paused["by"], "runs failed" in paused["reason"] or "probe failed" in paused["reason"]) == ("breaker", True)
+    assert "breakers close ShakyWorker" in run(copied, "jobs", "explain", "ShakyWorker", "-r", "breaker_jobs")
+    redis.delete("broken")
+    process.line(event_name="breaker.closed")
+    until(lambda: not redis.exists(keys.paused_jobs("ShakyWorker")))
+    until(lambda: redis.llen("proof:runs") >= 8)
+    assert redis.zcard(keys.DEAD) + redis.llen("proof:done") == 8
+    assert process.end() == 0
+
+
+@pytest.mark.campaign
+def test_poison_class_kills_no_more_processes_than_its_rule(copied, redis):
+    """A fleet of three processes, restarted by their supervisor, and twenty jobs that kill."""
+    redis.set("poisonous", 1)
+    for number in range(20):
+        enqueue(redis, "PoisonWorker", jid=f"poison{number}")
+    fleet = copied.start(
+        "-m",
+        "framework",
+        "cluster",
+        "default",
+        "-r",
+        "jobs",
+        "-r",
+        "breaker_jobs",
+        "--processes",
+        "3",
+        "--max-concurrency",
+        "2",
+    )
+    opened = fleet.line(event_name="breaker.opened")
+    assert opened["cause"] == "deaths"
+    deaths = len(fleet.find(event_name="child.died"))
+    begun_at_first = redis.llen("proof:begun")
+    enqueue(redis, "NoopWorker", jid="healthy")
+    fleet.line(jid="healthy", job_status="done")
+    assert deaths <= 3
+    assert begun_at_first <= 6
+    redis.delete("poisonous")
+    fleet.line(event_name="breaker.closed")
+    until(lambda: len(set(redis.lrange("proof:done", 0, -1))) == 20, "all jobs")
+    assert redis.zcard(keys.DEAD) + redis.zcard(keys.INTERRUPTED) == 0
+    assert fleet.end() == 0
