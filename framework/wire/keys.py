@@ -62,6 +62,11 @@ LIMITS_THROTTLING = "aw:limits:throttling"
 """STRING with a TTL: a process has read the load signals in this period."""
 
 
+def database_seconds(number: int) -> str:
+    """HASH with a TTL: the seconds of SQL in one minute by ``DATABASE|CLASS``; ``number`` is that of the minute modulo 3."""
+    return f"aw:database_seconds:{number}"
+
+
 CANCELLED = "aw:cancelled"
 """ZSET of the ids of cancelled jobs that have not ended; score: when they were cancelled, in seconds of Redis's clock."""
 

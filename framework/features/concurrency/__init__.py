@@ -4,7 +4,15 @@ from framework.feature import Feature, Figures, Late, LateCommand, Rights
 
 CONCURRENCY = Feature(
     name="concurrency",
-    rights={"worker": Rights(scripts=(Late("framework.features.concurrency.limits:THROTTLE"),))},
+    rights={
+        "worker": Rights(
+            scripts=(
+                Late("framework.features.concurrency.limits:THROTTLE"),
+                Late("framework.features.concurrency.database_load:ADD_SECONDS"),
+            )
+        )
+    },
+    observer=Late("framework.features.concurrency.database_load:observer"),
     bases=(Late("framework.features.concurrency.limited_capacity:LimitedCapacityWorker"),),
     worker=Late("framework.features.concurrency.admission:worker_part"),
     explain=Late("framework.features.concurrency.explain:LimitReader"),

@@ -16,6 +16,7 @@ from framework.execute.admission import (
     release_reservation,
 )
 from framework.feature import Late
+from framework.features.concurrency.database_load import may_throttle, open_load
 from framework.features.concurrency.limits import QUEUE_PREFIX, FleetSlots, Limits, Throttle
 from framework.features.concurrency.settings import ConcurrencySettings
 from framework.features.concurrency.sweeper import LimitSweeper
@@ -23,6 +24,7 @@ from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.script import is_wrong_type
 from framework.telemetry.job_events import JobHeld, JobResumed, job_events
+from framework.telemetry.library_calls import count_library_calls
 from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import format_count
 from framework.wire import keys
@@ -237,5 +239,11 @@ def worker_part(process: ProcessContext) -> WorkerPart:
 
     process.absent.watch(keys.LIMITS, keys.LIMITS_WAITING)
     sweeper = LimitSweeper(upkeep, limits, process.invalidate, process.absent)
+    database = open_load(upkeep, process.settings, process.absent)
+    written = () if database is None else (database.write,)
+    if may_throttle(process.settings):
+        # Also where no log line shows the calls.
+        count_library_calls()
+    throttle = Throttle(upkeep, limits, database=database)
     # Throttling before the sweep, which assigns the slots that throttling has freed.
-    return WorkerPart(of_capsule=of_capsule, periodic=(Throttle(upkeep, limits).adjust, sweeper.sweep))
+    return WorkerPart(of_capsule=of_capsule, periodic=(*written, throttle.adjust, sweeper.sweep))

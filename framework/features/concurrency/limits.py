@@ -264,6 +264,17 @@ class LoadSignal(Protocol):
         ...
 
 
+class ReadSignal(LoadSignal, Protocol):
+    """A load signal whose figures are read once for all classes."""
+
+    def has_figures(self) -> bool:
+        """Return whether there is anything to read. Raises redis errors."""
+        ...
+
+    def read(self) -> None:
+        """Read the figures. Raises redis errors."""
+
+
 _STRONGEST_FIRST: tuple[Strategy, ...] = ("hard", "soft")
 
 
@@ -277,12 +288,23 @@ def register(signal: LoadSignal) -> LoadSignal:
 
 
 class Throttle:
-    """Lower and raise the limits of a shard. In each period one process does it; ``signals`` defaults to the registered ones."""
+    """Lower and raise the limits of a shard. In each period one process does it; ``signals`` defaults to the registered ones.
 
-    def __init__(self, client: "redis.Redis", limits: Limits, signals: Sequence[LoadSignal] = _signals) -> None:
+    ``database`` is the framework's own signal.
+    """
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        limits: Limits,
+        signals: Sequence[LoadSignal] = _signals,
+        database: ReadSignal | None = None,
+    ) -> None:
         self._client = client
         self._limits = limits
         self._signals = signals
+        self._database = database
+        self._has_lowered = False
         self._thread: SupervisedThread | None = None
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
@@ -290,7 +312,9 @@ class Throttle:
         """Adapt the limit of each class, unless another process has done it in this period. Raises redis errors. Sends
         nothing if there are no signals.
         """
-        if not self._signals or (self._thread is not None and self._thread.is_alive()):
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if not self._signals and not self._reads_database():
             return
         if not self._client.set(keys.LIMITS_THROTTLING, 1, px=int(_SIGNALS_PERIOD_S * 1000), nx=True):
             return
@@ -299,8 +323,14 @@ class Throttle:
             declaration = worker.declaration()
             if self._limits.may_limit(declaration) and (limit := self._limits.class_limit(declaration)) > 0:
                 limited[declaration.wire_name] = limit
+        if self._database is not None:
+            self._database.read()
         if limited:
             self._apply(limited, self._collect_signals(list(limited)))
+
+    def _reads_database(self) -> bool:
+        """Return whether the databases have figures, or a limit that they have lowered is to be raised again."""
+        return self._database is not None and (self._has_lowered or self._database.has_figures())
 
     def _collect_signals(self, names: list[str]) -> "Mapping[str, Strategy | None]":
         results: dict[str, Strategy | None] = {}
@@ -314,8 +344,9 @@ class Throttle:
         return dict(results)
 
     def _call_signals(self, names: list[str], found: "dict[str, Strategy | None]") -> None:
+        signals = [*self._signals, *([] if self._database is None else [self._database])]
         for name in names:
-            answers = [self._call_signal(signal, name) for signal in self._signals]
+            answers = [self._call_signal(signal, name) for signal in signals]
             worst: Strategy | None = next((strategy for strategy in _STRONGEST_FIRST if strategy in answers), None)
             # A failed signal changes nothing: the failure may be the overload itself, and is no reason to admit more jobs.
             if worst is not None or all(answer is None for answer in answers):
@@ -339,6 +370,8 @@ class Throttle:
             )
             for name, strategy in answers.items()
         ]
+        # Each limit is at its most: nothing is to be raised until the databases have figures again.
+        self._has_lowered = False
         for name, reply in zip(answers, THROTTLE.each(self._client, calls), strict=True):
             if isinstance(reply, ResponseError) and is_lasting(reply):
                 self._warn(
@@ -349,6 +382,7 @@ class Throttle:
             if isinstance(reply, Exception):
                 raise reply
             before, after = reply
+            self._has_lowered |= after < limited[name]
             if before == after:
                 continue
             strategy = answers[name]
