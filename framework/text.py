@@ -4,6 +4,8 @@ import re
 import time
 from collections.abc import Iterable
 
+from framework.known_secrets import known_secrets
+
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _PLURAL_VERBS = {
@@ -102,11 +104,15 @@ def _plain(text: str) -> str:
     return str.encode(str.__getitem__(text, slice(_MAX_NAME)), "utf-8", "replace").decode()
 
 
+_MOST_SECRET = 1_000
+"""Characters behind a cut that are read too, so that no secret is cut before it is masked."""
+
+
 def error_message(error: BaseException, limit: int) -> str:
-    """Return at most ``limit`` characters of an error's message, as Unicode, whatever its ``__str__`` does."""
+    """Return at most ``limit`` characters of an error's message, as Unicode, without secrets, whatever its ``__str__`` does."""
     try:
-        # Slice as a plain str: __str__ may return a subclass whose slicing runs any code.
-        text = str.__getitem__(str(error), slice(limit))
+        # Slice as a plain str: __str__ may return a subclass whose slicing runs any code. Before the cut nothing is half a secret.
+        text = known_secrets.masked(str.__getitem__(str(error), slice(limit + _MOST_SECRET)))[:limit]
     except BaseException as failure:  # noqa: BLE001 - a job's exception may raise anything, and reporting it must not fail
         text = f"<its message cannot be read: __str__ raised {type(failure).__name__}>"
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -456,7 +456,9 @@ class ProcessEvents(ProcessorEvents):
 
 
 def _payload_excerpt(data: bytes) -> str:
-    return decode_escaped(data[:_SHOWN_BYTES])
+    """Return the beginning of a payload that cannot be read, without the arguments if it names them."""
+    shown, args, _ = data[:_SHOWN_BYTES].partition(b'"args"')
+    return decode_escaped(shown + args)
 
 
 def failure_kind(component: str, error: BaseException) -> str:

@@ -1,9 +1,10 @@
 """The bases of sections and of settings, and the schema that is read from the composed class: keys, files, allowed values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Self, Union, cast, get_args, get_origin
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from pydantic.fields import FieldInfo
@@ -208,3 +209,36 @@ def unwrap_annotation(annotation: Any) -> Any:
         members = [member for member in get_args(annotation) if member is not type(None)]
         return unwrap_annotation(members[0]) if len(members) == 1 else annotation
     return annotation
+
+
+def secrets_of(value: Any) -> Iterator[str]:
+    """Yield the secrets in settings or a part of them: values that are never shown, and the credentials in URLs."""
+    if isinstance(value, SecretStr):
+        text = value.get_secret_value()
+        yield text
+        # Sentry has the secret in place of a user.
+        yield from _credentials_of(text, user_is_secret=True)
+    elif isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            part: Any = getattr(value, name)
+            if isinstance(part, str):
+                # A part that may be a secret, and has no type that says so, is a URL.
+                yield from () if field.repr else _credentials_of(part)
+            else:
+                yield from secrets_of(part)
+    elif isinstance(value, Mapping):
+        for part in cast("Mapping[Any, Any]", value).values():
+            yield from secrets_of(part)
+    elif isinstance(value, list | tuple):
+        for part in cast("Sequence[Any]", value):
+            yield from secrets_of(part)
+
+
+def _credentials_of(url: str, *, user_is_secret: bool = False) -> Iterator[str]:
+    """Yield the password of a URL, or its user if that is a secret."""
+    _, separator, rest = url.partition("://")
+    user_info, at, _ = rest.partition("/")[0].rpartition("@")
+    if separator and at:
+        user, _, password = user_info.partition(":")
+        secret = password or (user if user_is_secret else "")
+        yield from {secret, unquote(secret)}

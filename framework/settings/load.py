@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.settings.base import ENV_PREFIX, SettingsBase, SettingsSchema
+from framework.known_secrets import known_secrets
+from framework.settings.base import ENV_PREFIX, SettingsBase, SettingsSchema, secrets_of
 from framework.settings.environment import (
     ENVIRONMENT_SOURCE,
     VariableOrigins,
@@ -65,6 +66,7 @@ def load_as(settings_class: type[S], env: Mapping[str, str] | None, cwd: Path | 
         raise ConfigurationError(list(dict.fromkeys(problems))) from None
     if problems:
         raise ConfigurationError(list(dict.fromkeys(problems)))
+    known_secrets.add(secrets_of(settings))
     return settings
 
 

@@ -350,6 +350,8 @@ class _StandardHandler(logging.Handler):
 
 def _text_of(value: object) -> str:
     try:
+        if isinstance(value, BaseException):
+            return error_message(value, _MAX_VALUE)
         # With the methods of plain ``str``: ``__str__`` may return a subclass that overrides them.
         return str.encode(str.__getitem__(str(value), slice(_MAX_VALUE)), "utf-8", "replace").decode()
     except BaseException:  # noqa: BLE001 - ``__str__`` of a job's object may even raise SystemExit

@@ -1,7 +1,8 @@
 """Report errors to Sentry; ``sentry_sdk`` is loaded only when there is a DSN.
 
 A report never contains a job's arguments: local variables are removed from every frame, whatever the application's own client
-sends. The message of an exception is sent unchanged, so the application must keep personal data out of it.
+sends. The message of an exception is sent, without credentials of URLs and secrets of the settings, so the application must keep
+personal data out of it.
 """
 
 import importlib
@@ -9,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from framework.known_secrets import known_secrets
 from framework.settings.model import CoreSettings
 from framework.telemetry import logs
 
@@ -110,13 +112,16 @@ def open_tracker(dsn: str | None, environment: str, traces_sample_rate: float | 
 
 
 def without_variables(event: dict[str, Any], _hint: dict[str, Any]) -> dict[str, Any]:
-    """Remove local variables, which may hold a job's arguments, breadcrumbs and extras from an event."""
+    """Remove local variables, which may hold a job's arguments, breadcrumbs and extras from an event; mask secrets in messages."""
     raised: list[Any] = [event.get("exception"), event.get("threads")]
     values: list[Any] = [value for part in raised if part for value in part.get("values", ())]
     traces: list[Any] = [value.get("stacktrace") for value in values]
     for trace in traces:
         for frame in trace["frames"] if trace else ():
             frame.pop("vars", None)
+    for value in values:
+        if isinstance(value.get("value"), str):
+            value["value"] = known_secrets.masked(value["value"])
     for part in ("breadcrumbs", "extra"):
         event.pop(part, None)
     return event

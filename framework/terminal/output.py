@@ -18,6 +18,7 @@ import click
 
 from framework.command_line import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from framework.errors import ConfigurationError, DeclarationError, FrameworkError
+from framework.known_secrets import known_secrets
 from framework.text import did_you_mean, visible, visible_json
 from framework.typeguards import is_text, short_repr
 
@@ -120,10 +121,10 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             _check_texts(kwargs.values())
             return command(*args, **kwargs)
         except (ConfigurationError, DeclarationError) as error:
-            echo_text(str(error), err=True)
+            echo_text(known_secrets.masked(str(error)), err=True)
             sys.exit(EXIT_CONFIGURATION)
         except FrameworkError as error:
-            echo(error, err=True)
+            echo(known_secrets.masked(str(error)), err=True)
             sys.exit(EXIT_FAILED)
         except click.ClickException as error:
             vars(error).update(message="\n".join(map(visible, error.message.split("\n"))))
@@ -131,7 +132,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         except (click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:  # noqa: BLE001 - a bug of the framework is shown whole, with its texts escaped
-            echo_text("".join(traceback.format_exception(error)).rstrip(), err=True)
+            echo_text(known_secrets.masked("".join(traceback.format_exception(error)).rstrip()), err=True)
             sys.exit(EXIT_FAILED)
 
     return run

@@ -1,7 +1,14 @@
 """No log line, key or report shows the password of Redis or an argument that its class does not list."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 
+from framework.all_settings import load
+from framework.known_secrets import KnownSecrets, known_secrets
+from framework.settings.base import secrets_of
 from framework.wire import keys
 from tests.harness import ROOT, enqueue, until
 
@@ -69,3 +76,70 @@ def test_wrong_password_is_not_shown_by_any_command(site, server_with_password, 
     assert done.returncode
     assert "invalid username-password pair" in done.stdout + done.stderr  # the command reached the server
     assert PASSWORD not in done.stdout + done.stderr
+
+
+CANARY = "canary-7f3a9c"
+"""In the password of a URL that is no setting, which an exception quotes."""
+MESSAGES = ("Leak", "LeakInProcess", "LeakCause")
+
+
+def sinks(site, process, client):
+    """Return what each sink holds: the log, stderr, the error fields in Redis, records and keys without arguments, commands."""
+    jobs = [json.loads(one) for name in (keys.RETRY, keys.DEAD) for one in client.zrange(name, 0, -1)]
+    outside = [client.hgetall(process.identity), client.hgetall(keys.COUNTERS), client.keys("*")]
+    commands = [
+        *(
+            ("-m", "framework", "jobs", *words)
+            for words in (("stats",), ("processes",), ("top", "retry", "--by", "error"))
+        ),
+        *(("-m", "framework", "jobs", "list", place) for place in ("retry", "dead")),
+        *(("-m", "framework", *words) for words in (("diagnose",), ("jobs", "counters"))),
+    ]
+    return {
+        "log": process.log.read_text(),
+        "stderr": process.errors.read_text(),
+        "errors": repr([{name: job[name] for name in job if name.startswith(("error", "failed"))} for job in jobs]),
+        "keys": repr(outside),
+        **{" ".join(words[2:]): (done := site.run(*words)).stdout + done.stderr for words in commands},
+    }
+
+
+@pytest.mark.proves("I25")
+def test_canaries_are_in_no_sink_after_each_failure(site, server_with_password):
+    """Arguments, the password of Redis, that of another URL, the environment, and exceptions with causes."""
+    own, client = server_with_password
+    shutil.copy(Path(__file__).parent / "leaking_jobs.py", site.folder)
+    url = own.url.replace("unix://", f"unix://:{PASSWORD}@")
+    environment = {
+        "REDIS_URL": url,
+        "LEAK_ENVIRONMENT": f"env-{CANARY}",
+        "LEAK_URL": f"postgresql://ann:{CANARY}@db/shop",
+    }
+    process = site.worker("-r", "leaking_jobs", "-q", "default", "-c", "2", "-t", "0", **environment).ready()
+    for name in MESSAGES:
+        enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-retries", retry=3)
+        enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-dies", retry=0)
+    enqueue(client, "LeakCrashWorker", args=[ARGUMENT], jid="crash", retry=0)
+    enqueue(client, "LeakTimeoutWorker", args=[ARGUMENT], jid="timeout", retry=0)
+    client.lpush(keys.queue("default"), b'{"class": "LeakWorker", "args": ["%s"' % ARGUMENT.encode())
+    until(lambda: (client.zcard(keys.RETRY), client.zcard(keys.DEAD)) == (3, 6), "all failures")
+    found = sinks(site, process, client)
+    assert "://***@db/shop" in found["errors"]
+    for canary in (PASSWORD, CANARY, ARGUMENT):
+        held = [name for name, text in found.items() if canary in text]
+        # An operator who lists jobs sees their arguments.
+        allowed = {"jobs list retry", "jobs list dead"} if canary == ARGUMENT else set()
+        assert not set(held) - allowed, canary
+    process.end()
+
+
+def test_secrets_of_settings_are_masked_in_any_text():
+    known = KnownSecrets()
+    known.add(["short", "longer-secret", "with/slash"])
+    text = "short longer-secret with%2Fslash redis://u:p@host/1 a@b.example https://key@sentry/1 //x:y@z"
+    assert known.masked(text) == "short *** *** redis://***@host/1 a@b.example https://***@sentry/1 //x:y@z"
+    settings = load(
+        {"REDIS_URL": f"redis://user:{PASSWORD}@host/0", "SENTRY_DSN": f"https://{CANARY}@sentry.example/1"}, ROOT
+    )
+    assert {PASSWORD, CANARY} <= set(secrets_of(settings))
+    assert known_secrets.masked(f"<{PASSWORD}> <{CANARY}>") == "<***> <***>"
