@@ -13,6 +13,7 @@ One process of each shard calls the signals every ten seconds, once per limited 
 docs/guides/concurrency.md.
 """
 
-from framework.features.concurrency.limits import LoadSignal, Strategy, register
+from framework.features.concurrency.database_load import Strategy
+from framework.features.concurrency.limits import LoadSignal, register
 
 __all__ = ["LoadSignal", "Strategy", "register"]

@@ -187,6 +187,7 @@ def replicated(postgres: Postgres) -> Iterator[dict[str, str]]:
         standby.resume_replay()
 
 
+@pytest.mark.invented_lines
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 def test_page_examples_run_and_print_their_output(
     page: Path, runner: PageRunner, request: pytest.FixtureRequest

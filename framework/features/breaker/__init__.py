@@ -10,7 +10,7 @@ _SCRIPTS = tuple(Late[Any](f"framework.features.breaker.store:{name}") for name 
 BREAKER = Feature(
     name="breaker",
     rights={"worker": Rights(scripts=_SCRIPTS), "operator": Rights(scripts=(_CHANGE,))},
-    observer=Late("framework.features.breaker.admission:observer"),
+    observer=Late("framework.features.breaker.observer:observer"),
     worker=Late("framework.features.breaker.admission:worker_part"),
     explain=Late("framework.features.breaker.explain:BreakerReader"),
     commands=(

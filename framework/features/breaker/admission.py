@@ -6,9 +6,7 @@ process is surely dead. The held jobs are those of the room ``pause``: nothing i
 """
 
 import random
-import threading
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,32 +14,27 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.command_line import command
-from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import BusinessError, JobStoppedError
 from framework.execute.admission import AdmissionRequest, StagedPolicy
 from framework.features.breaker.attributes import BreakAfter
+from framework.features.breaker.ended_runs import EndedRuns
 from framework.features.breaker.keys import BREAKERS
-from framework.features.breaker.store import MARKER, PAUSED_BY, BreakerNews, EndedRuns, ask_start, encode_rule, tend
+from framework.features.breaker.observer import broken_classes, broken_runs
+from framework.features.breaker.store import MARKER, PAUSED_BY, BreakerNews, ask_start, encode_rule, tend
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.process_flags import WORKER_FLAGS
 from framework.features.pause.admission import PAGE_BYTES, Pause, PausePolicy, PauseState
 from framework.features.pause.store import RELEASE_PAUSED
 from framework.features.pause.strategies import PauseStrategies
-from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Deferred, Failed, Interrupted, NotAdmitted
+from framework.finish.outcome import Deferred, NotAdmitted
 from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
-from framework.settings.base import SettingsBase
 from framework.store.script import is_wrong_type
 from framework.telemetry import logs
-from framework.telemetry.job_events import JobObserver, RunOfJob, StreamEvent, job_events
+from framework.telemetry.job_events import StreamEvent, job_events
 from framework.telemetry.logs import LogRateLimit
-from framework.typeguards import has_type
-from framework.types import Jid
 from framework.wire import keys
 
 _PERIOD_S = 1.0
-_STARTS_WITHIN_S = 1.0
 _LATER_S = 2.0
 """How long a job waits while as many processes run its class as may still die."""
 _LOG_INTERVAL_S = 60.0
@@ -60,97 +53,6 @@ class BreakerClosed(StreamEvent):
     """A probe has succeeded: the held jobs of the class return to their queues."""
 
     counter: ClassVar[str] = "sidekiq_breakers_closed_total"
-
-
-class BrokenRuns:
-    """The ended runs of the classes with a breaker in this process, and the probes that run. Safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ended: dict[str, EndedRuns] = {}
-        self._probes = set[Jid]()
-        self._begun: dict[str, list[tuple[UnitOfWork, float]]] = {}
-
-    def begin(self, worker: str, unit: UnitOfWork) -> None:
-        """Note that a job of the class starts."""
-        with self._lock:
-            self._begun.setdefault(worker, []).append((unit, time.monotonic()))
-
-    def running(self, units: Collection[UnitOfWork]) -> set[str]:
-        """Return the classes of the started jobs that run; ``units`` are the running ones of the process."""
-        now, found = time.monotonic(), set(map(id, units))
-        with self._lock:
-            for worker, begun in list(self._begun.items()):
-                # A job may be asked for a little before it starts.
-                begun[:] = [one for one in begun if id(one[0]) in found or now - one[1] < _STARTS_WITHIN_S]
-                if not begun:
-                    del self._begun[worker]
-            return set(self._begun)
-
-    def add(self, worker: str, jid: Jid, *, failed: bool) -> None:
-        with self._lock:
-            ended = self._ended.setdefault(worker, EndedRuns())
-            ended.runs += 1
-            ended.failures += failed
-            if jid in self._probes:
-                self._probes.discard(jid)
-                ended.probe, ended.probe_failed = jid, failed
-
-    def take(self, worker: str) -> EndedRuns:
-        """Return the runs since the last call, without the end of a probe, which ``take_all`` has."""
-        with self._lock:
-            ended = self._ended.get(worker)
-            if ended is None:
-                return EndedRuns()
-            taken = EndedRuns(ended.runs, ended.failures)
-            ended.runs = ended.failures = 0
-            return taken
-
-    def take_all(self, worker: str) -> EndedRuns:
-        with self._lock:
-            return self._ended.pop(worker, EndedRuns())
-
-    def put_back(self, worker: str, taken: EndedRuns) -> None:
-        """Count runs again whose call has failed."""
-        with self._lock:
-            ended = self._ended.setdefault(worker, EndedRuns())
-            ended.runs += taken.runs
-            ended.failures += taken.failures
-            if taken.probe:
-                ended.probe, ended.probe_failed = taken.probe, taken.probe_failed
-
-    def note_probe(self, jid: Jid) -> None:
-        with self._lock:
-            self._probes.add(jid)
-
-
-broken_runs = BrokenRuns()
-"""Those of this process: the observer of its runs writes them, its policies read them."""
-
-
-class BreakerObserver(JobObserver):
-    """Count the ends of runs of classes with a breaker."""
-
-    def ended(self, run: RunOfJob) -> None:
-        declaration = run.declaration
-        if declaration is None or declaration.facts["break_after"] is None or not run.admitted:
-            return
-        outcome = run.outcome
-        if isinstance(outcome, Interrupted):
-            return
-        failed = isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError, JobStoppedError)
-        broken_runs.add(declaration.wire_name, str((run.payload or {}).get("jid")), failed=failed)
-
-
-def observer(settings: SettingsBase) -> JobObserver | None:
-    """Return the observer if a class of this process has a breaker."""
-    del settings
-    return BreakerObserver() if _broken_classes() else None
-
-
-def _broken_classes() -> list[Declaration]:
-    found = (worker.declaration() for worker in registry.workers())
-    return [one for one in found if one.facts["break_after"] is not None]
 
 
 class BreakerPolicy:
@@ -281,7 +183,7 @@ def tell(worker: str, news: BreakerNews, rule: BreakAfter) -> None:
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    classes = _broken_classes()
+    classes = broken_classes()
     if not classes:
         return WorkerPart()
     timings = process.timings

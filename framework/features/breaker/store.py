@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import redis
 
 from framework.features.breaker.attributes import BreakAfter
+from framework.features.breaker.ended_runs import EndedRuns
 from framework.features.breaker.keys import BREAKERS, breaker
 from framework.store.script import Script
 from framework.text import decode_escaped
@@ -37,16 +38,6 @@ class BreakerNews(NamedTuple):
     cause: str
     reason: str
     until: float | None
-
-
-@dataclass(slots=True)
-class EndedRuns:
-    """The runs of a class that have ended in this process since the last call, and the end of a probe."""
-
-    runs: int = 0
-    failures: int = 0
-    probe: Jid = ""
-    probe_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

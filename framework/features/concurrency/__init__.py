@@ -12,7 +12,7 @@ CONCURRENCY = Feature(
             )
         )
     },
-    observer=Late("framework.features.concurrency.database_load:observer"),
+    observer=Late("framework.features.concurrency.observer:observer"),
     bases=(Late("framework.features.concurrency.limited_capacity:LimitedCapacityWorker"),),
     worker=Late("framework.features.concurrency.admission:worker_part"),
     explain=Late("framework.features.concurrency.explain:LimitReader"),

@@ -16,8 +16,9 @@ from framework.execute.admission import (
     release_reservation,
 )
 from framework.feature import Late
-from framework.features.concurrency.database_load import may_throttle, open_load
+from framework.features.concurrency.database_load import open_load
 from framework.features.concurrency.limits import QUEUE_PREFIX, FleetSlots, Limits, Throttle
+from framework.features.concurrency.observer import may_throttle
 from framework.features.concurrency.settings import ConcurrencySettings
 from framework.features.concurrency.sweeper import LimitSweeper
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted

@@ -7,98 +7,30 @@ database, else soft. GitLab asks the database who holds the most connections; ov
 At a crash: a process loses the seconds that it has not written, of a few seconds of time. Redis's clock says which minute it is.
 """
 
-import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import redis
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
-from framework.declare.declaration import Declaration
-from framework.features.concurrency.limits import Strategy
+from framework.features.concurrency.observer import Quotas, class_seconds
 from framework.features.concurrency.settings import ConcurrencySettings
 from framework.settings.base import SettingsBase
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import server_time
 from framework.store.script import Script, is_lasting
-from framework.telemetry.job_events import JobObserver, RunOfJob
 from framework.text import decode_escaped
 from framework.wire import keys
+
+Strategy: TypeAlias = Literal["hard", "soft"]
+"""How far a limit is lowered: to a half, or to four fifths."""
 
 ADD_SECONDS = Script("concurrency/add_seconds", "time")
 
 MINUTE_S = 60.0
 _MINUTES = 3
 """Keys of minutes: of this one, the last one, and one that has expired before it is written again."""
-
-
-class Quotas(NamedTuple):
-    """The seconds of one database that a class may use in a minute, and those with high urgency. 0 is no quota."""
-
-    seconds: float
-    high_seconds: float
-
-    def of(self, declaration: Declaration) -> float:
-        return self.high_seconds if declaration.urgency == "high" else self.seconds
-
-    @property
-    def exist(self) -> bool:
-        return self.seconds > 0 or self.high_seconds > 0
-
-
-class ClassSeconds:
-    """The seconds of SQL of this process by class and database that are not written yet. Safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seconds: dict[tuple[str, str], float] = {}
-
-    def add(self, worker: str, database: str, seconds: float) -> None:
-        with self._lock:
-            self._seconds[worker, database] = self._seconds.get((worker, database), 0.0) + seconds
-
-    def take(self) -> dict[tuple[str, str], float]:
-        with self._lock:
-            taken, self._seconds = self._seconds, {}
-        return taken
-
-
-class_seconds = ClassSeconds()
-"""Those of this process: the observer of its runs adds to them, its periodic work writes them."""
-
-
-class SecondsObserver(JobObserver):
-    """Add up what runs have used of databases. A run without SQL costs one test."""
-
-    def ended(self, run: RunOfJob) -> None:
-        usage = run.usage
-        if usage is None or not usage.db_count or run.declaration is None:
-            return
-        name, rest = run.declaration.wire_name, usage.db_duration_s
-        for database, one in usage.databases.items():
-            class_seconds.add(name, database, one.duration_s)
-            rest -= one.duration_s
-        if rest > 1e-9:
-            class_seconds.add(name, "", rest)
-
-
-def observer(settings: SettingsBase) -> JobObserver | None:
-    """Return the observer if a class of this process may be throttled."""
-    return SecondsObserver() if may_throttle(settings) else None
-
-
-def may_throttle(settings: SettingsBase) -> bool:
-    """Return whether a class of this process has a limit that its database time may lower."""
-    own = ConcurrencySettings.of(settings)
-    quotas = Quotas(own.throttling_database_seconds, own.throttling_database_seconds_high)
-    return quotas.exist and (
-        own.concurrency_limit_by_urgency
-        or any(
-            one.declaration().facts["concurrency_limit"] or one.declaration().facts["max_concurrency_limit_percentage"]
-            for one in registry.workers()
-        )
-    )
 
 
 class DatabaseLoad:
@@ -127,7 +59,7 @@ class DatabaseLoad:
                 raise
 
     def has_figures(self) -> bool:
-        """See ``ReadSignal``. Sends nothing while the check for absent keys finds none."""
+        """Return whether there is anything to read. Sends nothing while the check for absent keys finds none."""
         names = minute_keys()
         if not any(self._absent.may_exist(name) for name in names):
             return False
@@ -137,7 +69,7 @@ class DatabaseLoad:
         return found
 
     def read(self) -> None:
-        """See ``ReadSignal``."""
+        """Read the figures of the last minute. Raises redis errors."""
         names = list(minute_keys())
         now = server_time(self._client)
         pipeline: Any = self._client.pipeline(transaction=False)

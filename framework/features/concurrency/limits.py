@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import redis
 from redis.exceptions import ResponseError
@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.extensions import append_once
+from framework.features.concurrency.database_load import DatabaseLoad, Strategy
 from framework.process_clock import process_clock
 from framework.store.connect import server_time
 from framework.store.script import SLOT_PARTS, Script, is_lasting
@@ -250,9 +251,6 @@ def _describe_fallback(limit: int | None) -> str:
 # four fifths, never below 1; then up again by a tenth, or by 1.
 
 
-Strategy: TypeAlias = Literal["hard", "soft"]
-
-
 _LOWER_INTERVAL_S, _RAISE_INTERVAL_S = 60, 25
 
 
@@ -262,17 +260,6 @@ class LoadSignal(Protocol):
     def __call__(self, worker: str, /) -> Strategy | None:
         """Return ``"hard"`` if this class (its wire name) is the main cause, ``"soft"`` if it is one of several, else ``None``."""
         ...
-
-
-class ReadSignal(LoadSignal, Protocol):
-    """A load signal whose figures are read once for all classes."""
-
-    def has_figures(self) -> bool:
-        """Return whether there is anything to read. Raises redis errors."""
-        ...
-
-    def read(self) -> None:
-        """Read the figures. Raises redis errors."""
 
 
 _STRONGEST_FIRST: tuple[Strategy, ...] = ("hard", "soft")
@@ -298,7 +285,7 @@ class Throttle:
         client: "redis.Redis",
         limits: Limits,
         signals: Sequence[LoadSignal] = _signals,
-        database: ReadSignal | None = None,
+        database: DatabaseLoad | None = None,
     ) -> None:
         self._client = client
         self._limits = limits

@@ -9,9 +9,9 @@ import pytest
 from framework.breaker import BreakAfter
 from framework.errors import DeclarationError
 from framework.features.breaker.attributes import BreakerAttributes
+from framework.features.breaker.ended_runs import EndedRuns
 from framework.features.breaker.keys import BREAKERS, breaker
 from framework.features.breaker.store import (
-    EndedRuns,
     ask_start,
     close_breaker,
     encode_rule,
@@ -190,7 +190,7 @@ def test_failing_class_is_held_until_its_probe_succeeds(copied, redis):
     line = process.line(event_name="breaker.opened")
     assert (line["class"], line["cause"]) == ("ShakyWorker", "failures")
     until(lambda: redis.zcard(keys.paused_jobs("ShakyWorker")) and not redis.llen(keys.queue("default")))
-    assert process.line(job_status="paused")["pause_control"] == "breaker"
+    assert process.line(job_status="paused")["pause_control.strategy"] == "breaker"
     (shown,) = json.loads(run(copied, "breakers", "show", "--json"))["breakers"]
     assert shown["state"] in ("open", "probing")
     (paused,) = json.loads(run(copied, "jobs", "paused", "--json"))["paused"]

@@ -8,13 +8,12 @@ import pytest
 from framework.features.concurrency import limits as limits_module
 from framework.features.concurrency.database_load import (
     DatabaseLoad,
-    Quotas,
-    class_seconds,
     minute_keys,
     seconds_of_last_minute,
     strategy_of,
 )
 from framework.features.concurrency.limits import Throttle
+from framework.features.concurrency.observer import Quotas, class_seconds
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from tests.features.concurrency.test_limits import ANSWER, limits

@@ -1,0 +1,15 @@
+"""The ended runs of one class, as the observer counts them and the scripts take them."""
+
+from dataclasses import dataclass
+
+from framework.types import Jid
+
+
+@dataclass(slots=True)
+class EndedRuns:
+    """The runs of a class that have ended in this process since the last call, and the end of a probe."""
+
+    runs: int = 0
+    failures: int = 0
+    probe: Jid = ""
+    probe_failed: bool = False

@@ -1,0 +1,109 @@
+"""Count the ends of runs of the classes with a breaker, in each process."""
+
+import threading
+import time
+from collections.abc import Collection
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import BusinessError, JobStoppedError
+from framework.features.breaker.ended_runs import EndedRuns
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Failed, Interrupted
+from framework.settings.base import SettingsBase
+from framework.telemetry.job_events import JobObserver, RunOfJob
+from framework.typeguards import has_type
+from framework.types import Jid
+
+_STARTS_WITHIN_S = 1.0
+
+
+class BrokenRuns:
+    """The ended runs of the classes with a breaker in this process, and the probes that run. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: dict[str, EndedRuns] = {}
+        self._probes = set[Jid]()
+        self._begun: dict[str, list[tuple[UnitOfWork, float]]] = {}
+
+    def begin(self, worker: str, unit: UnitOfWork) -> None:
+        """Note that a job of the class starts."""
+        with self._lock:
+            self._begun.setdefault(worker, []).append((unit, time.monotonic()))
+
+    def running(self, units: Collection[UnitOfWork]) -> set[str]:
+        """Return the classes of the started jobs that run; ``units`` are the running ones of the process."""
+        now, found = time.monotonic(), set(map(id, units))
+        with self._lock:
+            for worker, begun in list(self._begun.items()):
+                # A job may be asked for a little before it starts.
+                begun[:] = [one for one in begun if id(one[0]) in found or now - one[1] < _STARTS_WITHIN_S]
+                if not begun:
+                    del self._begun[worker]
+            return set(self._begun)
+
+    def add(self, worker: str, jid: Jid, *, failed: bool) -> None:
+        with self._lock:
+            ended = self._ended.setdefault(worker, EndedRuns())
+            ended.runs += 1
+            ended.failures += failed
+            if jid in self._probes:
+                self._probes.discard(jid)
+                ended.probe, ended.probe_failed = jid, failed
+
+    def take(self, worker: str) -> EndedRuns:
+        """Return the runs since the last call, without the end of a probe, which ``take_all`` has."""
+        with self._lock:
+            ended = self._ended.get(worker)
+            if ended is None:
+                return EndedRuns()
+            taken = EndedRuns(ended.runs, ended.failures)
+            ended.runs = ended.failures = 0
+            return taken
+
+    def take_all(self, worker: str) -> EndedRuns:
+        with self._lock:
+            return self._ended.pop(worker, EndedRuns())
+
+    def put_back(self, worker: str, taken: EndedRuns) -> None:
+        """Count runs again whose call has failed."""
+        with self._lock:
+            ended = self._ended.setdefault(worker, EndedRuns())
+            ended.runs += taken.runs
+            ended.failures += taken.failures
+            if taken.probe:
+                ended.probe, ended.probe_failed = taken.probe, taken.probe_failed
+
+    def note_probe(self, jid: Jid) -> None:
+        with self._lock:
+            self._probes.add(jid)
+
+
+broken_runs = BrokenRuns()
+"""Those of this process: the observer of its runs writes them, its policies read them."""
+
+
+class BreakerObserver(JobObserver):
+    """Count the ends of runs of classes with a breaker."""
+
+    def ended(self, run: RunOfJob) -> None:
+        declaration = run.declaration
+        if declaration is None or declaration.facts["break_after"] is None or not run.admitted:
+            return
+        outcome = run.outcome
+        if isinstance(outcome, Interrupted):
+            return
+        failed = isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError, JobStoppedError)
+        broken_runs.add(declaration.wire_name, str((run.payload or {}).get("jid")), failed=failed)
+
+
+def observer(settings: SettingsBase) -> JobObserver | None:
+    """Return the observer if a class of this process has a breaker."""
+    del settings
+    return BreakerObserver() if broken_classes() else None
+
+
+def broken_classes() -> list[Declaration]:
+    found = (worker.declaration() for worker in registry.workers())
+    return [one for one in found if one.facts["break_after"] is not None]
