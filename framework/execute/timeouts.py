@@ -25,6 +25,7 @@ import redis
 from framework.declare.declaration import Declaration
 from framework.errors import JobTimeoutError
 from framework.supervised_threads import SupervisedThread
+from framework.telemetry.stacks import current_frames
 from framework.wire.job import TIMEOUT
 
 _GUARDED = (f"{Path(__file__).parent.parent}{os.sep}", f"{Path(redis.__file__).parent}{os.sep}")
@@ -137,7 +138,7 @@ class Timeouts:
 
     def _raise(self, one: _TimedCall, now: float) -> None:
         # The look and the call are one step, unless another thread of the host keeps this one off for 5 ms in between.
-        if is_in_guarded_code(sys._current_frames().get(one.thread)):  # pyright: ignore[reportPrivateUsage]
+        if is_in_guarded_code(current_frames().get(one.thread)):
             one.due = now + _POSTPONED_S
             return
         one.raised = True

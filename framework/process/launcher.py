@@ -12,7 +12,6 @@ thread hangs.
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -32,6 +31,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.supervised_threads import supervised_threads
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
+from framework.telemetry.stacks import current_frames
 from framework.telemetry.usage import usage_records
 from framework.wire.job import base36
 
@@ -363,7 +363,7 @@ def log_stacks(
     """Write a line for each thread, whose jobs are in ``running`` by thread id, and for each async job."""
     log = logs.logger()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+    for ident, frame in current_frames().items():
         unit = running.get(ident)
         jid = payload_field(unit[0], "jid") if unit else None
         log.warning(

@@ -4,6 +4,8 @@ A stack begins with the innermost call and ends with the first call of the job's
 """
 
 import asyncio
+import gc
+import os
 import re
 import sys
 import threading
@@ -36,9 +38,30 @@ class StackCall(NamedTuple):
         return f"{self.function} ({self.file}:{self.line})"
 
 
+_reading = threading.Lock()
+"""Held while the collector is off. A fork waits for it, so that no child begins with the collector off."""
+os.register_at_fork(before=_reading.acquire, after_in_parent=_reading.release, after_in_child=_reading.release)
+
+
+def current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by thread id.
+
+    ``sys._current_frames`` of Python 3.11.7 makes its objects under a lock of the interpreter. A garbage collection that starts
+    there and frees a ``threading.local`` takes the same lock, and the process stands still for ever. So none starts meanwhile.
+    """
+    with _reading:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        finally:
+            if collects:
+                gc.enable()
+
+
 def stack_of_thread(thread: int) -> list[StackCall]:
     """Return the calls of a thread of this process by its identifier; empty when it has ended."""
-    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+    frame = current_frames().get(thread)
     return stack_of_job(_outwards(frame))
 
 
