@@ -1,8 +1,12 @@
 """The ended runs of one class, as the observer counts them and the scripts take them."""
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from framework.types import Jid
+
+ProbeEnd: TypeAlias = Literal["succeeded", "failed", "undecided"]
+"""``undecided``: the probe did not run, or an operator stopped it. Another job is the probe then."""
 
 
 @dataclass(slots=True)
@@ -12,4 +16,4 @@ class EndedRuns:
     runs: int = 0
     failures: int = 0
     probe: Jid = ""
-    probe_failed: bool = False
+    probe_end: ProbeEnd = "succeeded"

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import BusinessError, JobStoppedError
-from framework.features.breaker.ended_runs import EndedRuns
+from framework.features.breaker.ended_runs import EndedRuns, ProbeEnd
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Failed, Interrupted
+from framework.finish.outcome import Cancelled, Failed, Held, Interrupted, Lost
 from framework.settings.base import SettingsBase
 from framework.telemetry.job_events import JobObserver, RunOfJob
 from framework.typeguards import has_type
@@ -43,14 +43,17 @@ class BrokenRuns:
                     del self._begun[worker]
             return set(self._begun)
 
-    def add(self, worker: str, jid: Jid, *, failed: bool) -> None:
+    def add(self, worker: str, jid: Jid, end: ProbeEnd) -> None:
+        """Count a run, unless it is undecided, and note the end if it was the probe."""
         with self._lock:
+            if end == "undecided" and jid not in self._probes:
+                return
             ended = self._ended.setdefault(worker, EndedRuns())
-            ended.runs += 1
-            ended.failures += failed
+            ended.runs += end != "undecided"
+            ended.failures += end == "failed"
             if jid in self._probes:
                 self._probes.discard(jid)
-                ended.probe, ended.probe_failed = jid, failed
+                ended.probe, ended.probe_end = jid, end
 
     def take(self, worker: str) -> EndedRuns:
         """Return the runs since the last call, without the end of a probe, which ``take_all`` has."""
@@ -73,7 +76,7 @@ class BrokenRuns:
             ended.runs += taken.runs
             ended.failures += taken.failures
             if taken.probe:
-                ended.probe, ended.probe_failed = taken.probe, taken.probe_failed
+                ended.probe, ended.probe_end = taken.probe, taken.probe_end
 
     def note_probe(self, jid: Jid) -> None:
         with self._lock:
@@ -89,13 +92,22 @@ class BreakerObserver(JobObserver):
 
     def ended(self, run: RunOfJob) -> None:
         declaration = run.declaration
-        if declaration is None or declaration.facts["break_after"] is None or not run.admitted:
+        if declaration is None or declaration.facts["break_after"] is None:
             return
-        outcome = run.outcome
-        if isinstance(outcome, Interrupted):
+        outcome, error = run.outcome, run.error
+        # The job comes back as the probe, or another process has it. One that waits for a slot takes one slot, as the probe.
+        if isinstance(outcome, Interrupted | Held | Lost):
             return
-        failed = isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError, JobStoppedError)
-        broken_runs.add(declaration.wire_name, str((run.payload or {}).get("jid")), failed=failed)
+        end: ProbeEnd = "succeeded"
+        if (
+            not run.admitted
+            or isinstance(outcome, Cancelled)
+            or (error is not None and has_type(error, JobStoppedError))
+        ):
+            end = "undecided"
+        elif isinstance(outcome, Failed) and not has_type(outcome.error, BusinessError):
+            end = "failed"
+        broken_runs.add(declaration.wire_name, str((run.payload or {}).get("jid")), end)
 
 
 def observer(settings: SettingsBase) -> JobObserver | None:

@@ -93,7 +93,7 @@ def tend(
         [breaker(worker), keys.paused_jobs(worker), keys.pause_strategy(worker)],
         [
             *(worker, identity, rule, ended.runs, ended.failures),
-            *(int(runs), ended.probe, int(ended.probe_failed), MARKER_TTL_MS, MARKER),
+            *(int(runs), ended.probe, ended.probe_end, MARKER_TTL_MS, MARKER),
         ],
     )
     return bool(reply[0]), not reply[5], _news(reply)

@@ -78,7 +78,9 @@ def resume_(worker: str, *, reason: str, modules: Sequence[str], names: Sequence
 def _result_text(worker: str, done: ResumeResult, *, ended: bool) -> str:
     parts = ["the pause has ended" if ended else f"no operator had paused {worker}"]
     if done.paused:
-        parts.append("a strategy keeps it paused, or an operator paused it again: its jobs stay held")
+        parts.append(
+            "a strategy keeps it paused, its breaker is open, or an operator paused it again: its jobs stay held"
+        )
     else:
         parts.append(
             f"{format_count(done.moved, 'held job', 'is')} back in {'its queue' if done.moved == 1 else 'their queues'}"

@@ -28,3 +28,10 @@ class ShakyWorker(jobs.Base):
         if jobs.proofs.exists("broken"):
             raise ValueError("broken")
         jobs.prove("done", self.jid)
+
+
+class NarrowWorker(ShakyWorker):
+    """Of one slot, and in a batch."""
+
+    break_after = BreakAfter(failures=0.5, runs=2, probe_after=timedelta(seconds=1))
+    concurrency_limit = 1

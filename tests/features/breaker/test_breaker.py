@@ -3,14 +3,18 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from framework.breaker import BreakAfter
-from framework.errors import DeclarationError
+from framework.errors import BusinessError, DeclarationError, JobStoppedError
+from framework.features.batches import keys as batch_keys
+from framework.features.breaker.admission import BreakerTasks
 from framework.features.breaker.attributes import BreakerAttributes
 from framework.features.breaker.ended_runs import EndedRuns
 from framework.features.breaker.keys import BREAKERS, breaker
+from framework.features.breaker.observer import BreakerObserver, broken_runs
 from framework.features.breaker.store import (
     ask_start,
     close_breaker,
@@ -20,6 +24,10 @@ from framework.features.breaker.store import (
     read_breakers,
     tend,
 )
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag, unset_flag
+from framework.features.pause.admission import ResumeResult, resume
+from framework.finish.outcome import SUCCEEDED, Cancelled, Deferred, Discarded, Failed, Held, Interrupted
 from framework.wire import keys
 from tests.harness import enqueue, until
 
@@ -133,7 +141,7 @@ def test_probe_closes_the_breaker_or_opens_it_for_longer(redis):
     assert keep(redis, chosen=chosen) == (True, "")
     assert start(redis, "p1", "probe", chosen) == ("probe", "")
     assert start(redis, "p2", "other", chosen) == ("held", "")
-    assert keep(redis, "p1", chosen, probe="probe", probe_failed=True, runs=True) == (False, "opened")
+    assert keep(redis, "p1", chosen, probe="probe", probe_end="failed", runs=True) == (False, "opened")
     assert redis.hget(breaker(C), "wait") == b"120"
     due(redis)
     assert start(redis, "p2", "again", chosen) == ("probe", "")
@@ -170,6 +178,115 @@ def test_operator_opens_and_closes(redis):
     assert redis.keys("aw:break*") in ([], [BREAKERS.encode()])
 
 
+def open_with_held_jobs(redis, count=1):
+    """Open the breaker for an operator, due for its probe, with jobs held."""
+    open_breaker(redis, C, "bad", 0.0)
+    redis.zadd(keys.paused_jobs(C), {f'["q"]\nx{number}': number for number in range(count)})
+    redis.sadd(keys.PAUSED_CLASSES, C)
+
+
+def release_probe(redis):
+    tasks = BreakerTasks(SimpleNamespace(), [], 18.0)
+    tasks._release_probe(redis, C, "bad")
+    return redis.llen(keys.queue("q"))
+
+
+def test_each_shard_has_its_own_state(redis, second_redis):
+    open_breaker(redis, C, "bad", 60.0)
+    for shard in (redis, second_redis):
+        live(shard, "p1")
+    assert start(redis) == ("held", "")
+    assert start(second_redis) == ("starts", "")
+    assert not close_breaker(second_redis, C)
+    assert read_breaker(redis, C).state == "open"
+
+
+def test_operator_resumes_no_jobs_that_a_breaker_holds(redis):
+    open_with_held_jobs(redis)
+    assert keep(redis) == (True, "")
+    for class_known in (True, False):
+        assert resume(redis, C, b"", class_known=class_known) == ResumeResult(0, 0, True)
+    assert release_probe(redis) == 1
+
+
+def test_breaker_ends_no_pause_of_an_operator(redis):
+    open_with_held_jobs(redis)
+    set_flag(redis, Flag(pause_flag(C), 100, "why", "ops"), None)
+    keep(redis)
+    assert release_probe(redis) == 0
+    assert close_breaker(redis, C)
+    # As a process whose flags are old, and as the command: the flag still keeps the jobs.
+    assert resume(redis, C, b"", class_known=True).paused
+    assert unset_flag(redis, pause_flag(C))
+    assert resume(redis, C, b"", class_known=False).moved == 1
+
+
+@pytest.mark.parametrize("has_died", [False, True])
+def test_probe_without_an_end_gives_way_to_a_held_job(redis, has_died):
+    """It was deleted, or its process died: no job of the class comes that could ask."""
+    live(redis, "p1", "p2")
+    open_with_held_jobs(redis)
+    assert start(redis, "p1", "probe") == ("probe", "")
+    assert keep(redis, "p2") == (False, "")
+    if has_died:
+        die(redis, "p1")
+        assert keep(redis, "p2") == (False, "opened")
+        assert redis.hget(breaker(C), "wait") == b"60"
+    else:
+        keep(redis, "p1")
+        assert keep(redis, "p2") == (False, "")
+    redis.hset(breaker(C), "until", redis.time()[0] - 61)
+    assert keep(redis, "p2") == (True, "")
+    assert start(redis, "p2", "next") == ("probe", "")
+    assert keep(redis, "p2", probe="probe", runs=True) == (False, "")
+
+
+def test_undecided_probe_neither_closes_nor_waits_longer(redis):
+    live(redis, "p1")
+    open_with_held_jobs(redis)
+    start(redis, "p1", "probe")
+    assert keep(redis, "p1", probe="probe", probe_end="undecided") == (True, "")
+    assert start(redis, "p1", "next") == ("probe", "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "admitted", "end"),
+    [
+        (SUCCEEDED, True, "succeeded"),
+        (Failed(ValueError()), True, "failed"),
+        (Failed(BusinessError("no")), True, "succeeded"),
+        # An operator has stopped or cancelled it; a policy after the breaker has sent it away or dropped it.
+        (Failed(JobStoppedError()), True, "undecided"),
+        (Cancelled("probe", ran=True), True, "undecided"),
+        (Cancelled("probe", ran=False), False, "undecided"),
+        (Deferred(5.0, "replica"), False, "undecided"),
+        (Discarded("duplicate"), False, "undecided"),
+        # It comes back as the probe.
+        (Interrupted(), True, None),
+        (Held("concurrency_limit"), False, None),
+    ],
+)
+def test_end_of_a_probe_by_its_outcome(outcome, admitted, end):
+    declaration = SimpleNamespace(wire_name=C, facts={"break_after": BreakAfter(3)})
+    run = SimpleNamespace(
+        declaration=declaration,
+        payload={"jid": "probe"},
+        outcome=outcome,
+        admitted=admitted,
+        error=getattr(outcome, "error", None),
+    )
+    broken_runs.note_probe("probe")
+    BreakerObserver().ended(run)
+    found = broken_runs.take_all(C)
+    assert (found.probe, found.runs) == ("probe" if end else "", int(end in ("succeeded", "failed")))
+    assert found.probe_end == (end or "succeeded")
+    # Of other jobs, these say nothing.
+    broken_runs.add(C, "probe", "undecided")
+    broken_runs.take_all(C)
+    BreakerObserver().ended(run)
+    assert broken_runs.take_all(C).runs == int(end in ("succeeded", "failed"))
+
+
 @pytest.fixture
 def copied(site):
     shutil.copy(Path(__file__).parent / "breaker_jobs.py", site.folder)
@@ -201,6 +318,29 @@ def test_failing_class_is_held_until_its_probe_succeeds(copied, redis):
     until(lambda: not redis.exists(keys.paused_jobs("ShakyWorker")))
     until(lambda: redis.llen("proof:runs") >= 8)
     assert redis.zcard(keys.DEAD) + redis.llen("proof:done") == 8
+    assert process.end() == 0
+
+
+def test_held_jobs_keep_their_batch_and_no_slot(copied, redis):
+    redis.set("broken", 1)
+    pushed = copied.run(
+        "-c",
+        "import breaker_jobs; from framework.batches import Batch; batch = Batch()\n"
+        "with batch.jobs(): breaker_jobs.NarrowWorker.perform_bulk([()] * 6)\n"
+        "print(batch.bid)",
+    )
+    assert pushed.returncode == 0, pushed.stderr
+    process = copied.hurried_worker("-r", "breaker_jobs", "-q", "default", "-c", "3").ready()
+    process.line(event_name="breaker.opened")
+    until(lambda: redis.zcard(keys.paused_jobs("NarrowWorker")) >= 3)
+    until(lambda: not redis.zcard(f"{keys.limit('NarrowWorker')}:running"), "no slot is taken")
+    assert int(redis.hget(batch_keys.batch(pushed.stdout.strip()), "pending")) >= 3
+    redis.delete("broken")
+    process.line(event_name="breaker.closed")
+    resume(redis, "NarrowWorker", b"", class_known=False)
+    until(lambda: redis.zcard(keys.DEAD) + redis.llen("proof:done") == 6, "all jobs")
+    until(lambda: process.find(event_name="batch.finished"))
+    assert not redis.zcard(f"{keys.limit('NarrowWorker')}:running")
     assert process.end() == 0
 
 

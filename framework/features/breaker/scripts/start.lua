@@ -12,10 +12,7 @@ local state, event = breaker_judge(base, ARGV[1], rule, tonumber(ARGV[5]), tonum
 local now = redis_now()
 local answer = 1
 if state == 'probing' then
-  local probe, owner = unpack(redis.call('HMGET', base, 'probe', 'owner'))
-  -- A probe that no living process runs any more, and whose end was not told.
-  local lost = not redis.call('ZSCORE', base .. ':owners', owner) and now > tonumber(redis.call('HGET', base, 'until')) + 60
-  answer = (probe == ARGV[3] or lost) and 2 or -1
+  answer = redis.call('HGET', base, 'probe') == ARGV[3] and 2 or -1
 elseif state == 'open' then
   answer = now >= tonumber(redis.call('HGET', base, 'until')) and 2 or -1
 elseif rule.deaths > 0 and redis.call('HEXISTS', base, 'cautious') == 1 then

@@ -1,21 +1,23 @@
 -- Keep the breaker of a class: count, note whether this process still runs it, end a probe, and say whether a held job is to be a probe.
 -- KEYS    1 the breaker of the class (HASH)  2 held jobs of the class (ZSET)  3 marker of the pause of the class (STRING)
 -- ARGV    1 class 2 identity of the process 3 the rule as JSON 4 ended runs since the last call 5 failed ones of these
---         6 whether the process runs jobs of the class (1, 0) 7 id of an ended probe, '' for none 8 whether it has failed (1, 0)
+--         6 whether the process runs jobs of the class (1, 0) 7 id of an ended probe, '' for none 8 its end: 'succeeded', 'failed', 'undecided'
 --         9 milliseconds of the marker 10 beginning of the marker
 -- RETURN  { 1 a held job is to be released as a probe, else 0; 'opened', 'closed' or ''; cause; reason; until; state }
 -- COST    that of parts/judge.lua
--- CRASH   nothing moves. The end of a probe that is not told: the next start after a minute is the probe.
+-- CRASH   nothing moves. The end of a probe that is not told: after a minute another job is the probe.
 local base = KEYS[1]
 local rule = cjson.decode(ARGV[3])
 local runs, failures = tonumber(ARGV[4]), tonumber(ARGV[5])
 local event
 if ARGV[7] ~= '' and redis.call('HGET', base, 'state') == 'probing' and redis.call('HGET', base, 'probe') == ARGV[7] then
   local now = redis_now()
-  local cause, wait = unpack(redis.call('HMGET', base, 'cause', 'wait'))
+  local cause = redis.call('HGET', base, 'cause')
   -- A process that lives after its probe has ended: for deaths that is a success, also if the job has failed.
-  if ARGV[8] == '1' and cause ~= 'deaths' then
-    breaker_open(base, now, rule, cause, 'its probe failed', math.min(rule.longest_wait, 2 * tonumber(wait)))
+  if ARGV[8] == 'undecided' then
+    breaker_await_probe(base)
+  elseif ARGV[8] == 'failed' and cause ~= 'deaths' then
+    breaker_open(base, now, cause, 'its probe failed', breaker_longer_wait(base, rule))
     event = 'opened'
   else
     redis.call('DEL', base, base .. ':deaths')

@@ -4,7 +4,7 @@
 -- more, or heartbeats of other processes have come without a gap for a while. Else an outage of Redis would count as deaths.
 -- COST    O(dead owners seen, 20 at most, + log of both sets)
 -- CRASH   nothing moves.
-local function breaker_open(base, now, rule, cause, reason, wait)
+local function breaker_open(base, now, cause, reason, wait)
   local opens = redis.call('HINCRBY', base, 'opens', 1)
   redis.call('HSET', base, 'state', 'open', 'cause', cause, 'reason', reason, 'wait', wait,
     'until', string.format('%.6f', now + wait), 'opened_at', string.format('%.6f', now))
@@ -14,6 +14,17 @@ local function breaker_open(base, now, rule, cause, reason, wait)
     if string.find(field, '^[rf]:') then redis.call('HDEL', base, field) end
   end
   return opens
+end
+
+-- The wait after a probe that has failed. That of an operator may have been shorter than the rule's.
+local function breaker_longer_wait(base, rule)
+  return math.min(rule.longest_wait, math.max(rule.probe_after, 2 * tonumber(redis.call('HGET', base, 'wait'))))
+end
+
+-- The next job is the probe: the last one has no end that says something.
+local function breaker_await_probe(base)
+  redis.call('HSET', base, 'state', 'open')
+  redis.call('HDEL', base, 'probe', 'owner')
 end
 
 local function breaker_is_dead(owner, now, steady_s)
@@ -44,14 +55,19 @@ local function breaker_judge(base, class, rule, runs, failures)
   redis.call('EXPIRE', base .. ':deaths', ttl)
   redis.call('EXPIRE', base .. ':owners', ttl)
   if probe_died then
-    local wait = math.min(rule.longest_wait, 2 * tonumber(redis.call('HGET', base, 'wait')))
-    breaker_open(base, now, rule, 'deaths', 'the process of its probe died', wait)
+    breaker_open(base, now, 'deaths', 'the process of its probe died', breaker_longer_wait(base, rule))
     return 'open', 'opened'
+  end
+  -- A probe that no living process runs, and whose end was not told: it was deleted, or waits elsewhere.
+  if state == 'probing' and not redis.call('ZSCORE', base .. ':owners', owner)
+    and now > tonumber(redis.call('HGET', base, 'until')) + 60 then
+    breaker_await_probe(base)
+    return 'open'
   end
   if state ~= '' then return state end
   local deaths = redis.call('ZCARD', base .. ':deaths')
   if rule.deaths > 0 and deaths >= rule.deaths then
-    breaker_open(base, now, rule, 'deaths', deaths .. ' processes died that ran it', rule.probe_after)
+    breaker_open(base, now, 'deaths', deaths .. ' processes died that ran it', rule.probe_after)
     return 'open', 'opened'
   end
   if runs > failures then redis.call('HDEL', base, 'cautious') end
@@ -76,7 +92,7 @@ local function breaker_judge(base, class, rule, runs, failures)
       end
     end
     if rule.failures >= 0 and all >= rule.runs and failed > 0 and failed >= rule.failures * all then
-      breaker_open(base, now, rule, 'failures', failed .. ' of ' .. all .. ' runs failed', rule.probe_after)
+      breaker_open(base, now, 'failures', failed .. ' of ' .. all .. ' runs failed', rule.probe_after)
       return 'open', 'opened'
     end
   end
