@@ -47,6 +47,7 @@ from framework.finish.outcome import (
     Yielded,
 )
 from framework.finish.retry import MAX_DELAY_S
+from framework.known_secrets import known_secrets
 from framework.process_clock import process_clock
 from framework.telemetry.job_events import CountedEnd, job_events
 from framework.telemetry.logs import error_fields
@@ -192,9 +193,9 @@ def requested_outcome(unit: UnitOfWork, payload: Payload | None, error: BaseExce
         return Deferred(_NO_STORE_DELAY_S, NO_STORE, error_fields(error))
     if has_type(error, RetryLater):
         # A new instance checks the delay of a subclass too.
-        return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)
+        return Snoozed(RetryLater(error.delay_s).delay_s, _shown(error.reason))
     if has_type(error, Discard):
-        return Discarded(error.reason)
+        return Discarded(_shown(error.reason))
     if has_type(error, BatchCancelledError):
         # Its batch, or the one that it writes, was cancelled: so was the work of the job.
         return Cancelled(slot_id(payload or {}, unit.data), ran=True)
@@ -296,3 +297,8 @@ def _ran_since(payload: Payload, first: float) -> bool:
     """Return whether a process with the class has run the job meanwhile: a Ruby process keeps the fields of the deferral."""
     failures = (timestamp(payload.get(name)) for name in ("failed_at", "retried_at"))
     return any(failed is not None and failed > first for failed in failures)
+
+
+def _shown(reason: str) -> str:
+    """Return the reason that a job gives, without secrets. Untyped code may give anything."""
+    return known_secrets.masked(reason) if isinstance(reason, str) else reason  # pyright: ignore[reportUnnecessaryIsInstance]

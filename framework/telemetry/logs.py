@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from framework.known_secrets import known_secrets
 from framework.process_clock import process_clock
 from framework.telemetry import context
 from framework.telemetry.traceback_lines import traceback_lines
@@ -97,7 +98,7 @@ class RelayedLog(ProcessLog):
         self.writer = writer
 
     def write(self, line: Mapping[str, Any]) -> None:
-        self.writer.write(object_text(line) + "\n")
+        self.writer.write(object_text(without_secrets(line)) + "\n")
 
 
 class ServerLog(ProcessLog):
@@ -117,7 +118,7 @@ class ServerLog(ProcessLog):
         super().__init__(level, static)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        self.writer.write(object_text(line) + "\n")
+        self.writer.write(object_text(without_secrets(line)) + "\n")
 
     def close(self) -> None:
         """Write the queued lines, and end the thread of the writer."""
@@ -132,6 +133,46 @@ class ServerLog(ProcessLog):
         message = "the log output was blocked for too long, so log lines were dropped. Check the log collector"
         head = {"severity": "WARN", "time": iso_time(time.time()), "message": message}
         return object_text({**head, **self.static, "event_name": "log.dropped", "count": count}) + "\n"
+
+
+_WITHOUT_SECRETS = frozenset(
+    (
+        "severity",
+        "time",
+        "pid",
+        "worker_id",
+        "shard",
+        "identity",
+        "event_name",
+        "logger",
+        "class",
+        "jid",
+        "queue",
+        "job_status",
+    )
+)
+"""Fields that say what a line is, and whose: a password that is an ordinary word must not hide them."""
+
+
+def without_secrets(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line with *** in place of each secret: an application's message, reason or field may quote a URL."""
+    return {name: value if name in _WITHOUT_SECRETS else _masked(value) for name, value in line.items()}
+
+
+def _masked(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if type(value) is str:
+        return known_secrets.masked(value)
+    text = json_text(value)
+    shown = known_secrets.masked(text)
+    if shown == text:
+        return value
+    try:
+        return from_json(shown)
+    except ValueError:
+        # The secret was a number.
+        return shown
 
 
 def shorten(name: str, most: int = MAX_NAME) -> str:

@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from framework.all_settings import load
+from framework.features.results.payload import RESULT, result_request
 from framework.known_secrets import KnownSecrets, known_secrets
 from framework.settings.base import secrets_of
 from framework.wire import keys
+from framework.wire.status_key import STATUS_EXPIRATION
 from tests.harness import ROOT, enqueue, until
+from tests.process.test_worker_health import request
+from tests.servers.envelopes import envelope_receiver
+from tests.servers.otlp import collector
 
 PASSWORD = "s3same-0pen"
 ARGUMENT = "4111-1111-1111-1111"
@@ -80,27 +85,43 @@ def test_wrong_password_is_not_shown_by_any_command(site, server_with_password, 
 
 CANARY = "canary-7f3a9c"
 """In the password of a URL that is no setting, which an exception quotes."""
+KEY = "0f3ab5c7d9e1"
+"""In place of the user in the DSN."""
 MESSAGES = ("Leak", "LeakInProcess", "LeakCause")
 
 
-def sinks(site, process, client):
-    """Return what each sink holds: the log, stderr, the error fields in Redis, records and keys without arguments, commands."""
+def sinks(site, process, client, reports, spans, url):
+    """Return what each sink holds: the log, stderr, Redis without arguments, metrics, Sentry, the collector of spans, commands."""
     jobs = [json.loads(one) for name in (keys.RETRY, keys.DEAD) for one in client.zrange(name, 0, -1)]
-    outside = [client.hgetall(process.identity), client.hgetall(keys.COUNTERS), client.keys("*")]
+    # Status keys, results, records, counters, signals: all but those that hold jobs.
+    work = (f"{process.identity}:work", f"{process.identity}:workers")
+    held = {keys.RETRY, keys.DEAD, keys.SCHEDULE, *work}
+    others = [key for key in client.keys("*") if key.decode() not in held and not key.startswith(b"aw:working:")]
+    assert {b"aw:status:Discard", b"aw:result:Discard", b"aw:result:Leak-dies"} <= set(others)
+    (port,) = {line["port"] for line in process.find(event_name="health.listening")}
     commands = [
         *(
-            ("-m", "framework", "jobs", *words)
-            for words in (("stats",), ("processes",), ("top", "retry", "--by", "error"))
+            ("stats",),
+            ("processes",),
+            ("top", "retry", "--by", "error"),
+            ("list", "retry", "--json"),
+            ("list", "dead", "--json"),
         ),
-        *(("-m", "framework", "jobs", "list", place) for place in ("retry", "dead")),
-        *(("-m", "framework", *words) for words in (("diagnose",), ("jobs", "counters"))),
+        *(("counters",), ("stack", process.identity), ("story", "Leak-retries", str(process.log))),
     ]
+    argv = [*(("-m", "framework", "jobs", *words) for words in commands), ("-m", "framework", "diagnose")]
+    done = {" ".join(words[2:5]): site.run(*words, REDIS_URL=url) for words in argv}
+    assert "LeakRunningWorker" in done[f"jobs stack {process.identity}"].stdout
+    assert "RuntimeError" in done["jobs story Leak-retries"].stdout
     return {
         "log": process.log.read_text(),
         "stderr": process.errors.read_text(),
         "errors": repr([{name: job[name] for name in job if name.startswith(("error", "failed"))} for job in jobs]),
-        "keys": repr(outside),
-        **{" ".join(words[2:]): (done := site.run(*words)).stdout + done.stderr for words in commands},
+        "redis": repr([(key, READS[client.type(key).decode()](client, key)) for key in others]),
+        "metrics": request(port, "/metrics")[2],
+        "sentry": repr(reports.bodies),
+        "spans": repr(spans.bodies),
+        **{name: one.stdout + one.stderr for name, one in done.items()},
     }
 
 
@@ -109,28 +130,75 @@ def test_canaries_are_in_no_sink_after_each_failure(site, server_with_password):
     """Arguments, the password of Redis, that of another URL, the environment, and exceptions with causes."""
     own, client = server_with_password
     shutil.copy(Path(__file__).parent / "leaking_jobs.py", site.folder)
-    url = own.url.replace("unix://", f"unix://:{PASSWORD}@")
+    site.write("application.yml", {"tracing": {"opentelemetry": True}})
     environment = {
-        "REDIS_URL": url,
+        "REDIS_URL": own.url.replace("unix://", f"unix://:{PASSWORD}@"),
         "LEAK_ENVIRONMENT": f"env-{CANARY}",
         "LEAK_URL": f"postgresql://ann:{CANARY}@db/shop",
     }
-    process = site.worker("-r", "leaking_jobs", "-q", "default", "-c", "2", "-t", "0", **environment).ready()
-    for name in MESSAGES:
-        enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-retries", retry=3)
-        enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-dies", retry=0)
-    enqueue(client, "LeakCrashWorker", args=[ARGUMENT], jid="crash", retry=0)
-    enqueue(client, "LeakTimeoutWorker", args=[ARGUMENT], jid="timeout", retry=0)
-    client.lpush(keys.queue("default"), b'{"class": "LeakWorker", "args": ["%s"' % ARGUMENT.encode())
-    until(lambda: (client.zcard(keys.RETRY), client.zcard(keys.DEAD)) == (3, 6), "all failures")
-    found = sinks(site, process, client)
-    assert "://***@db/shop" in found["errors"]
-    for canary in (PASSWORD, CANARY, ARGUMENT):
-        held = [name for name, text in found.items() if canary in text]
-        # An operator who lists jobs sees their arguments.
-        allowed = {"jobs list retry", "jobs list dead"} if canary == ARGUMENT else set()
-        assert not set(held) - allowed, canary
-    process.end()
+    options = ("-r", "leaking_jobs", "-q", "default", "-c", "3", "-t", "0", "--health-port", "0")
+    with envelope_receiver() as reports, collector() as spans:
+        environment |= {"SENTRY_DSN": reports.dsn.replace("key@", f"{KEY}@"), "OTEL_EXPORTER_OTLP_ENDPOINT": spans.url}
+        process = site.hurried_worker(*options, **environment).ready()
+        kept = {STATUS_EXPIRATION: 600, RESULT: result_request(600)}
+        for name in MESSAGES:
+            enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-retries", retry=3)
+            enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-dies", retry=0, **kept)
+        for name in ("Crash", "Timeout", "Discard", "Later", "Running"):
+            enqueue(client, f"Leak{name}Worker", args=[ARGUMENT], jid=name, retry=0, **kept)
+        client.lpush(keys.queue("default"), b'{"class": "LeakWorker", "args": ["%s"' % ARGUMENT.encode())
+        until(lambda: [client.zcard(name) for name in (keys.RETRY, keys.DEAD, keys.SCHEDULE)] == [3, 6, 1], "the ends")
+        process.line(jid="Discard", job_status="dropped"), process.line(jid="Running", job_status="start")
+        until(lambda: client.hgetall(f"{process.identity}:work"), "its work")
+        until(lambda: len(reports.events) >= 8 and len(spans.spans) >= 11, "reports and spans")
+        found = sinks(site, process, client, reports, spans, environment["REDIS_URL"])
+        process.end()
+    for name in ("log", "errors", "sentry", "spans", "jobs list dead"):
+        assert "://***@db/shop" in found[name], name
+    for canary in (PASSWORD, CANARY, KEY, ARGUMENT):
+        holding = [name for name, text in found.items() if canary in text]
+        # An operator who lists jobs sees their arguments. The key of a DSN is the login at Sentry itself.
+        allowed = {ARGUMENT: {"jobs list retry", "jobs list dead"}, KEY: {"sentry"}}.get(canary, set())
+        assert not set(holding) - allowed, canary
+
+
+BOOTS = {
+    "Redis": {"REDIS_URL": f"redis://:{CANARY}@127.0.0.1:none/0"},
+    "DSN": {"SENTRY_DSN": f"https://{CANARY}@sentry.example/shop"},
+    "database": {"FRAMEWORK_TASKS__URL": f"oracle://ann:{CANARY}@db/shop"},
+    "Prometheus": {"FRAMEWORK_HEALTH__PROMETHEUS__URL": f"htp://ann:{CANARY}@metrics.example"},
+}
+
+
+@pytest.mark.proves("I25")
+@pytest.mark.parametrize("wrong", BOOTS.values(), ids=BOOTS)
+def test_boot_error_names_a_wrong_url_without_its_secret(site, wrong):
+    process = site.worker("-q", "default", **wrong)
+    assert process.wait() == 78, process.output
+    assert next(iter(wrong)) in process.output
+    assert CANARY not in process.log.read_text() + process.errors.read_text()
+
+
+REFUSED = f"""
+import traceback
+from framework.errors import ShardUnavailableError
+import jobs
+
+try:
+    jobs.NoopWorker.perform_async("{ARGUMENT}")
+except ShardUnavailableError as error:
+    traceback.print_exc()
+    print(error, repr(error), vars(error), error.__cause__, repr(error.__cause__))
+"""
+
+
+@pytest.mark.proves("I25")
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "nowhere.invalid:6379"])
+def test_refused_push_shows_no_secret(site, place):
+    done = site.run("-c", REFUSED, REDIS_URL=f"redis://ann:{PASSWORD}@{place}/0")
+    assert "ShardUnavailableError" in done.stdout + done.stderr
+    assert place.partition(":")[0] in done.stdout
+    assert not [secret for secret in (PASSWORD, ARGUMENT) if secret in done.stdout + done.stderr]
 
 
 def test_secrets_of_settings_are_masked_in_any_text():

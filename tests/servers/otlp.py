@@ -33,6 +33,8 @@ class Collector(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: list[bytes] = []
+        """The requests as they came, without their compression."""
         self.spans: list[ReceivedSpan] = []
         self.metrics: dict[str, list[Any]] = {}
         """The data points by the name of the instrument, of all exports."""
@@ -67,6 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
+        self.server.bodies.append(body)
         if self.path == "/v1/traces":
             self.server.spans += _spans(ExportTraceServiceRequest.FromString(body))
         elif self.path == "/v1/metrics":
