@@ -285,6 +285,7 @@ class Launcher:
             # The unfinished jobs are in the working list; another process recovers them when the lease has expired.
             self._log.error(
                 "the process has stopped while Redis did not answer; another process will recover its jobs in flight",
+                event_name="process.jobs_left",
                 error=error,
             )
         self._lifecycle.fire("exit")

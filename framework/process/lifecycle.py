@@ -3,6 +3,7 @@
 The handlers of an event run in one daemon thread. The main thread waits for those of startup, shutdown and exit, within limits.
 """
 
+import threading
 import time
 from functools import partial
 
@@ -31,6 +32,8 @@ class LifecycleEvents:
         self._threads: dict[LifecycleEvent, SupervisedThread] = {}
         self._started_at: dict[LifecycleEvent, float] = {}
         self._last: SupervisedThread | None = None
+        self._firing = threading.Lock()
+        """Events are fired by several threads, and no thread can be waited for before it has started."""
 
     def fire(self, event: LifecycleEvent) -> bool:
         """Start the handlers of ``event``, unless they run or the event has happened and happens once. Does not wait.
@@ -38,7 +41,13 @@ class LifecycleEvents:
         Return False if those of its last call still run, so that nothing was started.
         """
         handlers = list(lifecycle_handlers[event])
-        if not handlers or (event in self._threads and event in _ONCE):
+        if not handlers:
+            return True
+        with self._firing:
+            return self._start(event, handlers)
+
+    def _start(self, event: LifecycleEvent, handlers: list[LifecycleHandler]) -> bool:
+        if event in self._threads and event in _ONCE:
             return True
         running = self._threads.get(event)
         if running is not None and running.is_alive():
@@ -47,15 +56,16 @@ class LifecycleEvents:
         if event in _REVERSED:
             handlers.reverse()
         thread = SupervisedThread(event, self._call, event, handlers, self._before(event), elastic=True)
-        self._threads[event], self._started_at[event] = thread, time.monotonic()
-        if event in _ONCE:
-            self._last = thread
+        self._started_at[event] = time.monotonic()
         try:
             thread.start()
         # The system cannot start another thread.
         except RuntimeError as error:
-            del self._threads[event]
             self._failed(event, error)
+            return True
+        self._threads[event] = thread
+        if event in _ONCE:
+            self._last = thread
         return True
 
     def _before(self, event: LifecycleEvent) -> SupervisedThread | None:

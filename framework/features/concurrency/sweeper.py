@@ -107,8 +107,8 @@ class LimitSweeper:
             "keys of a concurrency limit have the wrong type, or Redis refuses them; jobs that wait at the limit may stay "
             f"there. Look at the error, then at the keys {_KEY_PREFIX}{name}*",
             "concurrency_limit.unusable",
-            limit=name or None,
             error=error,
+            **({"limit": name} if name else {}),
         )
 
     def _update_operator_limits(self, names: list[str]) -> None:
