@@ -62,7 +62,16 @@ Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
 _CHANGING = {
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace", "interrupted_count"),
     "aw_death_count",
-    *("aw_suspect", "enqueued_at", "scheduled_at", "at", "aw_transfer", "queue", "discarded_at", "concurrency_limit_buffered_at"),
+    *(
+        "aw_suspect",
+        "enqueued_at",
+        "scheduled_at",
+        "at",
+        "aw_transfer",
+        "queue",
+        "discarded_at",
+        "concurrency_limit_buffered_at",
+    ),
     *("idempotency_key", "duplicate-of", "aw_unknown_class_count", "aw_unknown_class_since"),
 }
 """The fields of a payload that the framework writes."""
