@@ -42,20 +42,22 @@ STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
     "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
+    "aw:fleet_reporter",
 )  # fmt: skip
 HASHES = (
     "aw:process:{id}", "aw:flags", "aw:lock:{digest}", "aw:levels:{queue}", "aw:limit:{cls}", "aw:limit:{cls}:scopes",
     "aw:limit:{cls}:scope_slots", "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
     "aw:counters", "j|{date}|1:1", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
-    "{id}:workers", "aw:dead:business",
+    "{id}:workers", "aw:dead:business", "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
 )  # fmt: skip
 SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting", "aw:limit:{cls}:full",
-        "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children")  # fmt: skip
+        "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers")  # fmt: skip
 ZSETS = (
     "schedule", "retry", "dead", "interrupted", "aw:processes", "aw:paused_jobs:{cls}", "aw:turns:{queue}",
     "aw:limit:{cls}:running", "aw:limit:{cls}:waiting:", "aw:limit:{cls}:turns", "aw:batches", "aw:workflows", "aw:task_events",
     "aw:limiters", "aw:limiter:{limiter}:", "aw:exclusive_leases", "aw:profiles", "aw:cancelled",
+    "aw:breaker:{cls}:owners", "aw:breaker:{cls}:deaths",
 )  # fmt: skip
 LISTS = ("{id}-signals", "aw:orders:{id}",
          "aw:working:{id}", "aw:batch_events", "aw:cron_ticks:{app}:{limiter}", "aw:result_calls:{jid}",
@@ -68,7 +70,7 @@ FIELDS = """
 v jid class since limit share known current current_until throttled_at override override_until total pending removed open
 parent ttl_s created_at cancelled_at on_success definition steps name failed_steps ended_at a:state a:jobs a:dead rule taken
 waited refused resized token holder page at duration_s bytes error ex c rt cancelled aw_done aw_total info concurrency busy
-beat rss rtt_us next starts slots capsule:x expires_at
+beat rss rtt_us next starts slots capsule:x expires_at until wait cause reason probe opened_at cautious r:1 f:1
 """.split()  # noqa: SIM905 - a list would have a line for each
 
 

@@ -137,6 +137,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "fair_by": (True, False, 5, "a key", ("user",), DeferOnHealth(), str),
     "priority": ("urgent", "", True, 1, len, ("high",)),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
+    "break_after": (True, False, 0, -1, 1_001, 3.0, "3", (3,), DeferOnHealth()),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,
     "data_consistency": (*LITERALS, "Always", "stikcy", "delay", "eventual"),

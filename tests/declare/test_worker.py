@@ -15,6 +15,7 @@ from framework.declare.options import bulk_schedule, due_at, times_schedule
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import BulkPacing, DueTime, JobTimes
 from framework.errors import ArgumentsError, DeclarationError, PushError
+from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
 from framework.limiter import unlimited
@@ -123,6 +124,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("fair_by", "user", "user"),
     ("priority", "low", "low"),
     ("limiter", unlimited("a"), unlimited("a")),
+    ("break_after", 3, BreakAfter(deaths=3)),
+    ("break_after", BreakAfter(failures=0.5), BreakAfter(failures=0.5)),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),
     ("strict_arguments", "warn", "warn"),

@@ -47,6 +47,7 @@ def test_worker_parts_policies_are_asked_in_this_order(process):
 def test_worker_parts_periodic_work_has_this_order(process):
     assert [step.__qualname__ for step in parts_of(process).periodic] == [
         "PauseResumer.resume_ended",
+        "DatabaseLoad.write",
         "Throttle.adjust",
         "LimitSweeper.sweep",
         "SkipTracker.warn_stale",

@@ -313,7 +313,65 @@ def workflow_advance(event):
     return ["aw:workflow:wf-w", BATCH, "aw:workflow:wf-w:jobs:one"], ["one", event, "two", ""]
 
 
+BREAKER = "aw:breaker:C"
+BREAKER_RULE = dumps(
+    {"deaths": 3, "failures": 0.5, "within": 600, "runs": 1, "probe_after": 60, "longest_wait": 3600, "steady": 15}
+)
+
+
+def breaker_closed(redis, jobs):
+    """A process that runs the class is gone, and jobs of the class are held."""
+    held(redis, jobs)
+    redis.zadd(f"{BREAKER}:owners", {"gone": 1})
+    redis.zadd(SET, {job: number for number, job in enumerate(jobs, 1)})
+    redis.zadd("aw:processes", {"me": time.time()})
+    redis.set("aw:lease:me", 1)
+
+
+def breaker_is(state):
+    def prepare(redis, jobs):
+        breaker_closed(redis, jobs)
+        redis.delete(f"{BREAKER}:owners")
+        fields = {"cause": "failures", "reason": "r", "wait": 60, "until": 1, "probe": "j", "owner": "me"}
+        redis.hset(BREAKER, mapping={"state": state, **fields})
+        redis.set("marker", "=breaker: r")
+
+    return prepare
+
+
+def breaker_start(jid):
+    return [BREAKER], ["C", "me", jid, BREAKER_RULE, 0, 0]
+
+
+def breaker_tend(runs=0, probe="", end=""):
+    return [BREAKER, SET, "marker"], ["C", "me", BREAKER_RULE, 0, 0, runs, probe, end, 60_000, "=breaker"]
+
+
+def breaker_change(action):
+    return [BREAKER, "marker"], ["C", action, "r", 60, 600]
+
+
 CALLS = {
+    # Without ended runs: these are added to the counts at each call, so a second call would count them again.
+    "breaker/start": (breaker_closed, lambda jobs: breaker_start("j")),
+    "breaker/start, as the probe": (breaker_is("open"), lambda jobs: breaker_start("j")),
+    "breaker/start, beside the probe": (breaker_is("probing"), lambda jobs: breaker_start("k")),
+    "breaker/tend": (breaker_closed, lambda jobs: breaker_tend(runs=1)),
+    "breaker/tend, open": (breaker_is("open"), lambda jobs: breaker_tend(runs=1)),
+    "breaker/tend, after the probe": (breaker_is("probing"), lambda jobs: breaker_tend(probe="j", end="succeeded")),
+    "breaker/tend, after its failure": (
+        breaker_is("probing"),
+        lambda jobs: breaker_tend(probe="j", end="failed"),
+    ),
+    "breaker/tend, after an undecided probe": (
+        breaker_is("probing"),
+        lambda jobs: breaker_tend(probe="j", end="undecided"),
+    ),
+    "breaker/change, open": (breaker_closed, lambda jobs: breaker_change("open")),
+    "breaker/change, close": (breaker_is("open"), lambda jobs: breaker_change("close")),
+    "observability/report": (held, lambda jobs: (["lease of the reporter"], ["me", 30_000])),
+    # Adds at each call: no seconds here, so this shows only that a second call makes no other key.
+    "concurrency/add_seconds": (held, lambda jobs: (["m0", "m1", "m2"], ["main|C", 0])),
     "workflows/change, create": (workflow, lambda jobs: workflow_change("create", dumps({"ttl_s": 60, "fields": {}}))),
     "workflows/change, plan": (workflow, lambda jobs: workflow_change("plan", "two", 1, 3)),
     "workflows/change, cancel": (workflow, lambda jobs: workflow_change("cancel")),
@@ -481,7 +539,10 @@ def database_content(redis):
         b"hash": redis.hgetall,
         b"string": redis.get,
     }
-    return {key: read[redis.type(key)](key) for key in redis.keys("*")}
+    content = {key: read[redis.type(key)](key) for key in redis.keys("*")}
+    for field in (b"until", b"opened_at"):
+        content.get(BREAKER.encode(), {}).pop(field, None)
+    return content
 
 
 def test_every_script_is_run_twice():

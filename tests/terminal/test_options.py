@@ -122,7 +122,7 @@ USAGE = [
     ("attributes --wrte", "No such option '--wrte'. Did you mean '--write'?"),
     ("attributes --check --docs nowhere", "nowhere is no folder; name the documentation with --docs."),
     ("retired Absent", "no class 'Absent' is retired"),
-    ("wrker", "No such command 'wrker'. Did you mean 'worker'?"),
+    ("workr", "No such command 'workr'. Did you mean 'worker'?"),
 ]
 
 

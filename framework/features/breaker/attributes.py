@@ -12,6 +12,7 @@ from framework.declare.validators import InvalidValue, Validator
 from framework.errors import DeclarationError
 
 DEFAULT_DEATHS = 3
+_MOST_DEATHS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class BreakAfter:
 
 
 _VALIDATORS: Mapping[str, Validator] = {
-    "deaths": validators.optional(validators.integer(1, 1_000)),
+    "deaths": validators.optional(validators.integer(1, _MOST_DEATHS)),
     "failures": validators.optional(validators.fraction),
     "within": validators.duration_up_to(timedelta(days=1), "a positive timedelta up to a day"),
     "runs": validators.integer(1, 1_000_000),
@@ -62,12 +63,12 @@ _VALIDATORS: Mapping[str, Validator] = {
 def _break_after(value: Any) -> BreakAfter | None:
     if value is None or isinstance(value, BreakAfter):
         return value
-    if type(value) is int:
+    if type(value) is int and 1 <= value <= _MOST_DEATHS:
         return BreakAfter(deaths=value)
     raise InvalidValue(_RULE.allowed)
 
 
-_RULE = Validator("a number of deaths, BreakAfter(...), or None", _break_after)
+_RULE = Validator("a number of deaths from 1 to 1,000, BreakAfter(...), or None", _break_after)
 
 
 @attribute_group()

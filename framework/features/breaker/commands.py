@@ -16,7 +16,7 @@ from framework.terminal.options import (
     modules_option,
     shard_option,
 )
-from framework.terminal.output import reports_errors
+from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import resolve_class
 from framework.terminal.shards import ShardCommand, ShardTable
 from framework.text import format_age, format_duration
@@ -61,7 +61,9 @@ def show(*, names: Sequence[str], as_json: bool) -> None:
 @shard_option
 @reports_errors
 def close(worker: str, *, reason: str, names: Sequence[str]) -> None:
-    """Close the breaker of CLASS: its held jobs return to their queues within seconds, and its counts begin again.
+    """Close the breaker of CLASS: its held jobs return to their queues.
+
+    They return within seconds, and the counts of the breaker begin again.
 
     Status 1: the breaker is open on no shard asked; or a shard does not answer.
     """
@@ -75,7 +77,7 @@ def close(worker: str, *, reason: str, names: Sequence[str]) -> None:
 
     closed = [shard for shard, was_open in on.each(act) if was_open]
     for shard in closed:
-        click.echo(f"{shard}: the breaker of {worker} is closed")
+        echo(f"{shard}: the breaker of {worker} is closed")
     on.exit_unless(closed, f"The breaker of {worker} is not open.")
 
 

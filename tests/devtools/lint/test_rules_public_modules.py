@@ -23,6 +23,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "extensions",
     "feature",
     "function_jobs",
+    "known_secrets",
     "lazy_names",
     "messages",
     "private_files",

@@ -165,6 +165,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "active_job": "exchange jobs with Rails: push an Active Job by its name (`enqueue`), read a wrapped one (`unwrap`)",
     "admin": "look at jobs, queues and processes on the shards, and act on them: the data API",
     "batches": "jobs whose common end matters: `Batch`, with callbacks",
+    "breaker": "when the jobs of a class are held: `BreakAfter`",
     "context": "context of requests and jobs (`bound`, `current`): the cause of a job, passed on to the jobs that it pushes",
     "databases": "the application's databases: choose the server that this job reads from, note its writes",
     "embedding": "a worker inside of another Python process: `EmbeddedWorker`",
@@ -183,6 +184,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "lease": "exclusive leases: `Lease`, held by one holder at a time over all processes",
     "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`, "
     "`on_leader`, `on_follower`",
+    "metrics": "`/metrics` of a process that pushes: `asgi_app`, `wsgi_app`, `metrics_text`",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
