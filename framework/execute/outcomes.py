@@ -299,6 +299,6 @@ def _ran_since(payload: Payload, first: float) -> bool:
     return any(failed is not None and failed > first for failed in failures)
 
 
-def _shown(reason: str) -> str:
+def _shown(reason: Any) -> Any:
     """Return the reason that a job gives, without secrets. Untyped code may give anything."""
-    return known_secrets.masked(reason) if isinstance(reason, str) else reason  # pyright: ignore[reportUnnecessaryIsInstance]
+    return known_secrets.masked(reason) if isinstance(reason, str) else reason
