@@ -30,6 +30,7 @@ def ups(process):
     return [value for (name, _), value in series_of(scraped(process)).items() if name == "application_worker_up"]
 
 
+@pytest.mark.campaign
 def test_one_of_two_workers_reports_and_the_other_takes_over(site, redis, settings, monkeypatch):
     first, second = (site.hurried_worker("-q", "default", "--health-port", "0", **settings).ready() for _ in range(2))
     until(lambda: ups(first) == [1] and ups(second) == [], "the first process reports")
