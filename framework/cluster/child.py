@@ -70,7 +70,7 @@ class Child:
     """One spec and its current process."""
 
     def __init__(self, spec: ChildSpec, counts: GroupCounts | None = None) -> None:
-        """``counts`` keeps what the processes count; ``None`` if nobody asks."""
+        """``counts`` keeps the counts of the processes; ``None`` if they have no reader."""
         self.spec = spec
         self.name = spec.name
         self.restarts = 0

@@ -56,7 +56,7 @@ class Supervisor:
         counts: GroupCounts | None = None,
     ) -> None:
         self.counts = counts
-        """What the children count; ``None`` if nobody asks."""
+        """The counts of the children; ``None`` if they have no reader."""
         self.children = [Child(spec, counts) for spec in specs]
         self.standby: list[Child] = []
         """Successors that do not serve yet, and replaced children that finish their jobs."""

@@ -2,11 +2,12 @@
 
 import gzip
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.servers.serving import serving
 
 
 class EnvelopeReceiver(ThreadingHTTPServer):
@@ -58,13 +59,6 @@ def _items(body: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
             yield header["type"], json.loads(content)
 
 
-@contextmanager
-def envelope_receiver() -> Iterator[EnvelopeReceiver]:
+def envelope_receiver() -> AbstractContextManager[EnvelopeReceiver]:
     """Run a receiver."""
-    server = EnvelopeReceiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return serving(EnvelopeReceiver())

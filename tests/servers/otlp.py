@@ -1,14 +1,15 @@
 """Receive spans and metrics over OTLP/HTTP on the loopback, as a collector does, and parse their protobuf."""
 
 import gzip
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.servers.serving import serving
 
 
 class ReceivedSpan(NamedTuple):
@@ -119,13 +120,6 @@ def _metrics(request: ExportMetricsServiceRequest) -> Iterator[tuple[str, list[A
                 yield metric.name, [(_attributes(one.attributes), one) for one in points]
 
 
-@contextmanager
-def collector() -> Iterator[Collector]:
+def collector() -> AbstractContextManager[Collector]:
     """Run a receiver."""
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return serving(Collector())

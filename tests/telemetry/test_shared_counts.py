@@ -82,7 +82,7 @@ def test_killed_process_of_a_group_stays_counted_once():
         assert group.sums() == {b"cjobs": [1_000]}
 
 
-def test_processes_of_a_folder_are_summed_up_and_the_ended_ones_merged(tmp_path):
+def test_processes_of_a_folder_are_summed_and_ended_ones_merged(tmp_path):
     processes = [start(str(tmp_path)) for _ in range(3)]
     counts = FolderCounts(tmp_path)
     assert counts.sums() == {b"cjobs": [3_000], b"gbusy": [21]}
@@ -96,7 +96,7 @@ def test_processes_of_a_folder_are_summed_up_and_the_ended_ones_merged(tmp_path)
     assert counts.sums() == {b"cjobs": [3_000]}
 
 
-def test_crash_between_the_merge_and_the_removal_counts_nothing_twice(tmp_path, monkeypatch):
+def test_crash_between_merge_and_removal_counts_nothing_twice(tmp_path, monkeypatch):
     process = start(str(tmp_path))
     process.communicate("")
 

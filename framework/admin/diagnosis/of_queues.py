@@ -111,7 +111,7 @@ class QueueReader(CauseReader):
         ended = sum(self.facts.history(name).recent.processed for name in queue.classes)
         return ended > queue.slots * _SEVERAL
 
-    # --- who has the slots
+    # --- the classes that have the slots
 
     def _slow_class(self, queue: QueueFacts) -> _SlowClass | None:
         serving = {one.identity for one in queue.serving}

@@ -22,7 +22,7 @@ CHANGE = Script("breaker/change", "time")
 PAUSED_BY = "breaker"
 """The name of the pause of the held jobs."""
 MARKER = f"={PAUSED_BY}"
-"""The beginning of its marker, which nobody else ends."""
+"""The beginning of its marker, which only the breaker ends."""
 MARKER_TTL_MS = 60_000
 _OPERATOR_TTL_S = 8 * 86_400
 

@@ -1,4 +1,4 @@
-"""Open the tally of this process, if somebody may read it."""
+"""Open the tally of this process, if it has a reader."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _settings: MetricsSettings | None = None
 
 
 def observer(settings: ObservabilitySettings) -> "Tally | None":
-    """Return the tally of this process; ``None`` if nobody may read it."""
+    """Return the tally of this process; ``None`` if it has no reader."""
     global _tally, _settings  # noqa: PLW0603 - the counts of a process are one thing
     metrics = settings.metrics
     is_read = job_events.is_scraped or job_events.shared_counts or metrics.statsd or folder_of(settings)

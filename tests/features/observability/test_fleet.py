@@ -288,7 +288,7 @@ def test_series_of_a_counter_are_read(text, read):
     assert read_series(text) == read
 
 
-def test_payload_store_says_whether_it_answers_and_its_last_sweep(tmp_path):
+def test_payload_store_shows_its_answer_and_its_last_sweep(tmp_path):
     settings = Settings(
         config_dir=tmp_path,
         root=tmp_path,

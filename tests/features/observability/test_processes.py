@@ -31,7 +31,7 @@ def total(process, name, **labels):
     return sum(value for (series, given), value in found if series == name and labels.items() <= dict(given).items())
 
 
-def test_worker_shows_all_its_series_with_zero_before_its_first_job(site, redis, proofs):
+def test_worker_shows_all_series_with_zero_before_its_first_job(site, redis, proofs):
     process = site.worker("-q", "default", "-c", "2", "--health-port", "0").ready()
     text = scraped(process)
     assert promtool_says(text) == ""

@@ -65,7 +65,7 @@ def test_rate_of_arrival_is_that_of_ended_runs_and_of_growth():
     assert needed(sample(0, 0, 5_000), sample(60, 300, 5_600), urgency="low") == 16
 
 
-def test_runs_of_a_new_process_count_and_of_a_first_reading_do_not():
+def test_runs_of_a_new_process_count_those_of_a_first_read_not():
     first, new = sample(0, 0, 9_000), sample(60, 0, 600, identity="new")
     assert needed(first, new, urgency="low") == 11
 
