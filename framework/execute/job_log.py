@@ -28,7 +28,7 @@ from framework.telemetry.logs import (
     shorten,
 )
 from framework.typeguards import is_list, is_mapping
-from framework.types import Payload
+from framework.types import Payload, Urgency
 from framework.wire.context_fields import TRACEPARENT, trace_ids
 from framework.wire.job import (
     BUFFERED_AT,
@@ -69,7 +69,7 @@ _NOT_LOGGABLE = frozenset[int]()
 _RARE_TIMES = (SCHEDULED_AT, "failed_at", "retried_at")
 _FIXED = ("time", "message", "class", "jid", "job_status")
 """The fields that no policy, job or payload replaces."""
-_TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
+TARGETS: Mapping[Urgency, tuple[int | None, int]] = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
 """Urgency -> target seconds of waiting and running (GitLab's SLO table)."""
 
 StartLine: TypeAlias = tuple[str, str]
@@ -252,7 +252,7 @@ class JobLog:
         fields: dict[str, Any] = {**self.log.static, "class": shorten(name), "queue": shorten(queue)}
         loggable = _NOT_LOGGABLE
         if declaration is not None:
-            wait, run = _TARGETS[declaration.urgency]
+            wait, run = TARGETS[declaration.urgency]
             optional = {
                 "feature_category": declaration.feature_category,
                 "urgency": declaration.urgency,

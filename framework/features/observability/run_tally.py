@@ -2,13 +2,14 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from framework.declare.declaration import Declaration
 from framework.declare.job_context import ExtraFields
 from framework.errors import BusinessError
 from framework.execute.execution import Execution
+from framework.execute.job_log import TARGETS
 from framework.features.observability import layout
 from framework.features.observability.catalogue import (
     COMPLETION_BUCKETS,
@@ -22,12 +23,8 @@ from framework.telemetry.job_events import JobObserver
 from framework.telemetry.shared_counts import Row
 from framework.telemetry.usage import Usage
 from framework.typeguards import has_type
-from framework.types import Payload, Urgency
+from framework.types import Payload
 from framework.wire.job import INTERRUPTED_COUNT, LOAD_BALANCING_STRATEGY, timestamp
-
-EXECUTION_TARGETS_S: Final[Mapping[Urgency, float]] = {"high": 10.0, "low": 300.0, "throttled": 300.0}
-QUEUEING_TARGETS_S: Final[Mapping[Urgency, float]] = {"high": 10.0, "low": 60.0, "throttled": math.inf}
-"""GitLab's targets of the service level indicators."""
 
 _FIRST_COMPLETION, _FIRST_WAIT, _FIRST_CPU = COMPLETION_BUCKETS[0], QUEUE_BUCKETS[0], RESOURCE_BUCKETS[0]
 
@@ -83,12 +80,12 @@ class ThreadTally(JobObserver):
             self._add_marks(row, ended, payload, failed=failed)
 
     def _add_row(self, declaration: Declaration, queue: str) -> _RunRow:
-        urgency = declaration.urgency
+        wait_s, run_s = TARGETS[declaration.urgency]
         row = self._tally.run_row(declaration, queue)
         known = _RunRow(
             row,
-            EXECUTION_TARGETS_S[urgency],
-            QUEUEING_TARGETS_S[urgency],
+            float(run_s),
+            math.inf if wait_s is None else float(wait_s),
             not (declaration.is_async or declaration.in_thread),
         )
         self._rows[declaration.wire_name, queue] = known

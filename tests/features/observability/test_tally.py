@@ -5,7 +5,7 @@ import math
 import pytest
 
 from framework.errors import BusinessError
-from framework.features.observability.run_tally import EXECUTION_TARGETS_S, QUEUEING_TARGETS_S
+from framework.execute.job_log import TARGETS
 from framework.features.observability.tally import Tally
 from framework.finish.endings import KILLED, RETRIED
 from framework.finish.outcome import Failed
@@ -80,8 +80,9 @@ def test_indicators_judge_done_runs_by_the_targets_of_the_class(bench):
         "queueing_apdex_total": 4,
         "queueing_apdex_success_total": 2,
     }
-    assert EXECUTION_TARGETS_S == {"high": 10, "low": 300, "throttled": 300}
-    assert {"high": 10, "low": 60, "throttled": math.inf} == QUEUEING_TARGETS_S
+    assert {urgency: run_s for urgency, (_, run_s) in TARGETS.items()} == {"high": 10, "low": 300, "throttled": 300}
+    waits = {urgency: math.inf if wait_s is None else wait_s for urgency, (wait_s, _) in TARGETS.items()}
+    assert waits == {"high": 10, "low": 60, "throttled": math.inf}
 
 
 def test_mode_counters_counts_every_run_without_a_status(job):
