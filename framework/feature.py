@@ -130,6 +130,8 @@ class Feature:
     """Base classes of workers that it defines. No option of an application may have the name of one of their methods."""
     stored_jobs: "Late[Any] | None" = None
     """``(redis.Redis, bytes) -> Iterator[bytes]``: the payloads with this text that it keeps, to enqueue them later."""
+    notices: "Late[Any] | None" = None
+    """``(redis.Redis) -> Iterator[str]``: what it holds back on a shard now, a sentence each, for ``jobs stats``."""
     explain: "Late[Any] | None" = None
     """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
     assumptions: "Late[Any] | None" = None

@@ -4,13 +4,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 
 from framework.admin.access import Answers
 from framework.admin.statistics import MOST_DAYS, ShardStats, Stats, read_history, read_stats, sum_stats
+from framework.feature import all_features
 from framework.terminal.options import SecondsOption, json_option, shard_option
-from framework.terminal.output import clear_screen, reports_errors
+from framework.terminal.output import clear_screen, echo, reports_errors
 from framework.terminal.shards import ShardCommand
 
 _HEADINGS = ("SHARD", *(one.name.upper() for one in fields(ShardStats)))
@@ -35,7 +37,8 @@ _TOTAL = "total"
 def stats(*, watch: bool, period_s: float, days: int | None, names: Sequence[str], as_json: bool) -> None:
     """Show the counters and sizes of each shard.
 
-    PROCESSED counts runs, failed ones included. HELD are jobs that a limit or a pause holds outside of their queues.
+    PROCESSED counts runs, failed ones included. HELD are jobs that a limit or a pause holds outside of their queues. Below the
+    table stand the breakers that are open.
 
     Status 1: a shard does not answer.
     """
@@ -47,18 +50,23 @@ def stats(*, watch: bool, period_s: float, days: int | None, names: Sequence[str
     elif watch:
         _watch(on, max(0.1, period_s), as_json=as_json)
     else:
-        _show(on, _read(on), as_json=as_json)
+        _show(on, *_read(on), as_json=as_json)
     on.exit_if_unanswered()
 
 
-def _read(on: ShardCommand) -> Stats:
-    return sum_stats(Answers(dict(on.each(read_stats))))
+def _read(on: ShardCommand) -> tuple[Stats, Sequence[tuple[str, str]]]:
+    """Return the figures, and what features hold back: each with its shard."""
+    readers = [one.notices.load() for one in all_features() if one.notices is not None]
+    stats = sum_stats(Answers(dict(on.each(read_stats))))
+    notices = on.each(lambda shard: [notice for read in readers for notice in read(shard.client)])
+    return stats, [(shard, notice) for shard, found in notices for notice in found]
 
 
-def _show(on: ShardCommand, found: Stats, rate: str = "", *, as_json: bool) -> None:
+def _show(on: ShardCommand, found: Stats, notices: Sequence[tuple[str, str]], rate: str = "", *, as_json: bool) -> None:
     total = {one.name: getattr(found, one.name) for one in fields(ShardStats)}
     if as_json:
-        shown = {"total": total, "shards": {name: asdict(one) for name, one in found.shards.items()}}
+        shown: dict[str, Any] = {"total": total, "shards": {name: asdict(one) for name, one in found.shards.items()}}
+        shown["notices"] = [{"shard": shard, "notice": notice} for shard, notice in notices]
         on.print_json({**shown, **({"runs_per_second": float(rate)} if rate else {})})
         return
     rows = [(name, *(f"{count:,}" for count in asdict(one).values())) for name, one in found.shards.items()]
@@ -67,6 +75,8 @@ def _show(on: ShardCommand, found: Stats, rate: str = "", *, as_json: bool) -> N
     heading, cells = (("RUNS/S",), (rate,)) if rate else ((), ())
     padded = [(*row, *(cells if row is rows[-1] else ("",) * len(cells))) for row in rows]
     on.print_table((*_HEADINGS, *heading), padded, "")
+    for shard, notice in notices:
+        echo(f"{shard}: {notice}")
 
 
 def _watch(on: ShardCommand, period_s: float, *, as_json: bool) -> None:
@@ -74,11 +84,11 @@ def _watch(on: ShardCommand, period_s: float, *, as_json: bool) -> None:
     try:
         while True:
             on.unanswered.clear()
-            found, now = _read(on), time.monotonic()
+            (found, notices), now = _read(on), time.monotonic()
             rate = "" if before is None else f"{max(0, found.processed - before[1]) / (now - before[0]):.1f}"
             if not as_json:
                 clear_screen()
-            _show(on, found, rate, as_json=as_json)
+            _show(on, found, notices, rate, as_json=as_json)
             before = now, found.processed
             time.sleep(period_s)
     except KeyboardInterrupt:

@@ -112,6 +112,7 @@ def test_a_new_room_changes_no_file_of_the_core(cold_site, tmp_path):
         return found.stdout
 
     assert "Show the counts of labels." in command("--help")
+    assert "main: the toy has counted 4 labels" in command("jobs", "stats")
     assert command("toy").splitlines() == ["blue done 1", "green done 1", "green failed 1", "no done 1"]
     (explained,) = json.loads(command("jobs", "explain", jids["later"], "--json", "-r", "toy_jobs"))["found"]
     assert explained["holds"] == ["the label green"]

@@ -68,6 +68,9 @@ BATCHES_AND_LIMITERS = {
     "script leases/renew": ("features/leases/store.py", "RENEW"),
 }
 
+UNSEEN = {"+acl|log": ("admin/diagnosis/of_server.py", '"ACL", "LOG"')}
+"""MONITOR does not show commands of administrators."""
+
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "producer": {
         "+unlink": ("shard/connection.py", "UNLINK"),
@@ -113,6 +116,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script deduplication/start_locked": ("features/deduplication/admission.py", "START_LOCKED("),
     },
     "operator": {
+        **UNSEEN,
         "+hscan": ("features/flags/redis_flags.py", "hscan("),
         "script fairness/change_priority": ("features/fairness/admin.py", "CHANGE_PRIORITY("),
         "+watch": ("features/deduplication/admin.py", ".transaction("),
@@ -125,6 +129,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+zrandmember": ("admin/groups.py", "zrandmember("),
     },
     "read-only": {
+        **UNSEEN,
         "+zrandmember": ("admin/groups.py", "zrandmember("),
         "+lindex": ("admin/groups.py", "lindex("),
         "+hscan": ("features/flags/redis_flags.py", "hscan("),
@@ -193,7 +198,8 @@ def work(site, redis, client, resumes):
     """Run two processes, kill one of them during its jobs, and stop a child of a cluster."""
     set_flag(client, Flag(pause_flag("PausedWorker"), 100.0, "test"), None)
     set_flag(client, Flag(drop_flag("AsideWorker"), 100.0, "test"), None)
-    first = site.start("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3").ready()
+    options = ("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3")
+    first = site.start(*options, "--health-port", "0", FRAMEWORK_FLEET__REPORTER="true").ready()
     ended = site.run("-c", PUSHES, role="worker")
     assert ended.returncode == 0, ended.stderr
     until(lambda: redis.llen("proof:note") == 14, "every note")
@@ -208,7 +214,7 @@ def work(site, redis, client, resumes):
     until(lambda: redis.llen("proof:hang") == 1)
     first.popen.send_signal(signal.SIGKILL)
     first.wait()
-    second = site.start("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3", "-t", "1").ready()
+    second = site.start(*options, "-t", "1").ready()
     until(lambda: redis.llen("proof:hang") == 2, "taken back from the dead", 60)
     until(lambda: any("b" in one["flags"] for one in client.client_list()), "a blocking call")
     second.send(signal.SIGTSTP)
@@ -270,7 +276,7 @@ def placed(client):
     client.lpush(keys.queue("old"), *(encoded("NoteWorker", jid=jid, queue="old") for jid in ("waiting", "second")))
     client.set(keys.status("waiting"), "queued")
     client.zadd(keys.REGISTRY, {owner: 1})
-    client.set(keys.lease(owner), 1, px=60_000)
+    client.set(keys.lease(owner), 1, px=3_600_000)  # longer than all commands take on a loaded machine
     client.lpush(keys.working(owner), encoded("OneWorker", jid="in-hand"))
     client.zadd(f"{keys.limit('OneWorker')}:running", {f"{owner} in-hand": 4e9})
     client.hset(keys.limit("OneWorker"), mapping={"limit": 1, "share": 0})

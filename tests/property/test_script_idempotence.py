@@ -352,7 +352,7 @@ def breaker_change(action):
 
 
 CALLS = {
-    # Without ended runs: these are added to the counts at each call, so a second call would count them again.
+    # Without ended runs: each call adds them to the counts, and no caller sends them again (tests/features/breaker).
     "breaker/start": (breaker_closed, lambda jobs: breaker_start("j")),
     "breaker/start, as the probe": (breaker_is("open"), lambda jobs: breaker_start("j")),
     "breaker/start, beside the probe": (breaker_is("probing"), lambda jobs: breaker_start("k")),
@@ -370,7 +370,7 @@ CALLS = {
     "breaker/change, open": (breaker_closed, lambda jobs: breaker_change("open")),
     "breaker/change, close": (breaker_is("open"), lambda jobs: breaker_change("close")),
     "observability/report": (held, lambda jobs: (["lease of the reporter"], ["me", 30_000])),
-    # Adds at each call: no seconds here, so this shows only that a second call makes no other key.
+    # Without seconds: each call adds them, and no caller sends them again (tests/features/concurrency/test_database_load.py).
     "concurrency/add_seconds": (held, lambda jobs: (["m0", "m1", "m2"], ["main|C", 0])),
     "workflows/change, create": (workflow, lambda jobs: workflow_change("create", dumps({"ttl_s": 60, "fields": {}}))),
     "workflows/change, plan": (workflow, lambda jobs: workflow_change("plan", "two", 1, 3)),

@@ -12,6 +12,7 @@ BREAKER = Feature(
     rights={"worker": Rights(scripts=_SCRIPTS), "operator": Rights(scripts=(_CHANGE,))},
     observer=Late("framework.features.breaker.observer:observer"),
     worker=Late("framework.features.breaker.admission:worker_part"),
+    notices=Late("framework.features.breaker.explain:notices"),
     explain=Late("framework.features.breaker.explain:BreakerReader"),
     commands=(
         LateCommand(

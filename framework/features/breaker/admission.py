@@ -3,6 +3,9 @@
 The state of a class is on its shard: all processes agree on it, and each job asks it before it starts. A process notes that it
 runs the class when the first job starts; if it dies, the note stays behind, and counts as a death once the lease is gone and the
 process is surely dead. The held jobs are those of the room ``pause``: nothing is lost, whatever dies when.
+
+A call whose reply was lost may have been made. Nothing of it counts twice: deaths are counted by process, a probe ends once, and
+ended runs are not sent again. So a breaker judges by fewer runs than there were at most, and never by more.
 """
 
 import random
@@ -77,7 +80,6 @@ class BreakerPolicy:
                 self._client, worker, self._identity, jid, encode_rule(rule, self._steady_s), ended
             )
         except ResponseError as error:
-            broken_runs.put_back(worker, ended)
             if not is_wrong_type(error):
                 raise
             self._log_limit.error(
@@ -88,9 +90,6 @@ class BreakerPolicy:
                 **{"class": worker},
             )
             return None
-        except BaseException:
-            broken_runs.put_back(worker, ended)
-            raise
         tell(worker, news, rule)
         match answer:
             case "starts" | "probe":
@@ -121,12 +120,12 @@ class BreakerTasks:
             self._process.absent.note(BREAKERS, found=bool(self._process.upkeep.exists(BREAKERS)))
         for worker, rule in self._rules.items():
             ended = broken_runs.take_all(worker)
-            if not (exists or ended.runs or worker in running or worker in self._noted):
+            if not (exists or ended.runs or ended.probe or worker in running or worker in self._noted):
                 continue
             try:
                 self._keep(worker, rule, ended, runs=worker in running)
             except BaseException:
-                broken_runs.put_back(worker, ended)
+                broken_runs.put_back_probe(worker, ended)
                 raise
         return _PERIOD_S
 

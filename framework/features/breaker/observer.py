@@ -69,13 +69,11 @@ class BrokenRuns:
         with self._lock:
             return self._ended.pop(worker, EndedRuns())
 
-    def put_back(self, worker: str, taken: EndedRuns) -> None:
-        """Count runs again whose call has failed."""
-        with self._lock:
-            ended = self._ended.setdefault(worker, EndedRuns())
-            ended.runs += taken.runs
-            ended.failures += taken.failures
-            if taken.probe:
+    def put_back_probe(self, worker: str, taken: EndedRuns) -> None:
+        """Tell the end of a probe again, whose call has failed. The runs of the call may be counted, so they are not sent again."""
+        if taken.probe:
+            with self._lock:
+                ended = self._ended.setdefault(worker, EndedRuns())
                 ended.probe, ended.probe_end = taken.probe, taken.probe_end
 
     def note_probe(self, jid: Jid) -> None:

@@ -1,16 +1,18 @@
 """The breaker of a class: its scripts, and processes whose jobs fail or kill them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from redis.exceptions import RedisError
 
 from framework.breaker import BreakAfter
 from framework.errors import BusinessError, DeclarationError, JobStoppedError
 from framework.features.batches import keys as batch_keys
-from framework.features.breaker.admission import BreakerTasks
+from framework.features.breaker.admission import BreakerPolicy, BreakerTasks
 from framework.features.breaker.attributes import BreakerAttributes
 from framework.features.breaker.ended_runs import EndedRuns
 from framework.features.breaker.keys import BREAKERS, breaker
@@ -28,8 +30,11 @@ from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag, unset_flag
 from framework.features.pause.admission import ResumeResult, resume
 from framework.finish.outcome import SUCCEEDED, Cancelled, Deferred, Discarded, Failed, Held, Interrupted
+from framework.store.absent_keys import AbsentKeys
+from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import enqueue, until
+from tests.servers.proxy import Proxy
 
 C = "PoisonWorker"
 
@@ -288,6 +293,72 @@ def test_end_of_a_probe_by_its_outcome(outcome, admitted, end):
 
 
 @pytest.fixture
+def process(redis, redis_url):
+    """A process behind a proxy, as the policy and the periodic work see it; the server knows the scripts."""
+    broken_runs.take_all(C)
+    live(redis, "p1")
+    start(redis)
+    keep(redis)
+    redis.flushall()
+    absent = AbsentKeys([BREAKERS], 600.0)
+    absent.note(BREAKERS, found=False)
+    absent.check(redis)
+    live(redis, "p1")
+    with Proxy(redis_url) as proxy, open_client(Endpoint(proxy.url), name="tested") as client:
+        yield SimpleNamespace(
+            identity="p1",
+            proxy=proxy,
+            upkeep=client,
+            shard=SimpleNamespace(client=client),
+            runs=SimpleNamespace(running=dict),
+            absent=absent,
+        )
+    broken_runs.take_all(C)
+
+
+def declared(**fields):
+    return SimpleNamespace(wire_name=C, facts={"break_after": BreakAfter(**fields)})
+
+
+@pytest.mark.proves("I19")
+@pytest.mark.parametrize("caller", ["policy", "tasks"])
+def test_runs_of_a_lost_reply_count_once(redis, process, caller):
+    """Six failed runs of at least ten: counted twice, they would open the breaker."""
+    declaration = declared(failures=0.5, runs=10)
+    request = SimpleNamespace(declaration=declaration, payload={"jid": "j"}, unit=object())
+    policy, tasks = BreakerPolicy(process, None, 18.0), BreakerTasks(process, [declaration], 18.0)
+    call = tasks.step if caller == "tasks" else lambda: policy.admit(request)
+    for number in range(6):
+        broken_runs.add(C, f"j{number}", "failed")
+    process.proxy.lose_replies(b"aw:breaker:", {1})
+    with pytest.raises(RedisError):
+        call()
+    assert len(process.proxy.lost) == 1
+    call()
+    assert read_breaker(redis, C).state == "closed"
+    assert sum(int(count) for field, count in redis.hgetall(breaker(C)).items() if field.startswith(b"f:")) == 6
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_end_of_a_probe_is_told_until_it_is_answered(redis, process, arrives):
+    tasks = BreakerTasks(process, [declared(failures=0.5)], 18.0)
+    open_with_held_jobs(redis)
+    start(redis, "p1", "probe")
+    broken_runs.note_probe("probe")
+    broken_runs.add(C, "probe", "succeeded")
+    if arrives:
+        process.proxy.lose_replies(b"aw:breaker:", {1})
+    else:
+        process.proxy.refusal = b"-LOADING it starts\r\n"
+    with pytest.raises(RedisError):
+        tasks.step()
+    assert read_breaker(redis, C).state == ("closed" if arrives else "probing")
+    process.proxy.heal()
+    tasks.step()
+    assert read_breaker(redis, C).state == "closed"
+
+
+@pytest.fixture
 def copied(site):
     shutil.copy(Path(__file__).parent / "breaker_jobs.py", site.folder)
     return site
@@ -310,14 +381,39 @@ def test_failing_class_is_held_until_its_probe_succeeds(copied, redis):
     assert process.line(job_status="paused")["pause_control.strategy"] == "breaker"
     (shown,) = json.loads(run(copied, "breakers", "show", "--json"))["breakers"]
     assert shown["state"] in ("open", "probing")
+    notice = r"the breaker of ShakyWorker is (open|probing): (.+ runs failed|its probe failed)"
+    (told,) = json.loads(run(copied, "jobs", "stats", "--json"))["notices"]
+    assert re.fullmatch(notice, told["notice"])
+    assert re.search(f"^main: {notice}$", run(copied, "jobs", "stats"), re.MULTILINE)
     (paused,) = json.loads(run(copied, "jobs", "paused", "--json"))["paused"]
     assert (paused["by"], "runs failed" in paused["reason"] or "probe failed" in paused["reason"]) == ("breaker", True)
     assert "breakers close ShakyWorker" in run(copied, "jobs", "explain", "ShakyWorker", "-r", "breaker_jobs")
     redis.delete("broken")
     process.line(event_name="breaker.closed")
+    assert json.loads(run(copied, "jobs", "stats", "--json"))["notices"] == []
     until(lambda: not redis.exists(keys.paused_jobs("ShakyWorker")))
-    until(lambda: redis.llen("proof:runs") >= 8)
-    assert redis.zcard(keys.DEAD) + redis.llen("proof:done") == 8
+    until(lambda: redis.zcard(keys.DEAD) + redis.llen("proof:done") == 8, "all jobs")
+    assert process.end() == 0
+
+
+def test_cron_job_of_an_open_breaker_is_held_and_returns(copied, redis):
+    """Each tick has its job, as while a class is paused; an entry that skips overlaps has one job, which waits."""
+    entries = {
+        name: {"cron": "* * * * * *", "class": "ShakyWorker", "overlap": overlap}
+        for name, overlap in (("all", "run"), ("one", "skip"))
+    }
+    copied.write("schedule.yml", {"schedule": entries})
+    open_breaker(redis, "ShakyWorker", "bad deploy", 3600.0)
+    process = copied.hurried_worker("-r", "breaker_jobs", "-q", "default", "-c", "1").ready()
+    process.line(event_name="cron.skipped", entry="one")
+    until(lambda: redis.zcard(keys.paused_jobs("ShakyWorker")) >= 3, "held jobs")
+    held = [json.loads(data.split(b"\n", 1)[1]) for data in redis.zrange(keys.paused_jobs("ShakyWorker"), 0, -1)]
+    assert [one["cron"]["name"] for one in held].count("one") == 1
+    assert redis.llen("proof:runs") == 0
+    run(copied, "breakers", "close", "ShakyWorker")
+    for one in held:
+        process.line(jid=one["jid"], job_status="done")
+    until(lambda: len(process.find(event_name="cron.pushed", entry="one")) > 1, "the next tick")
     assert process.end() == 0
 
 

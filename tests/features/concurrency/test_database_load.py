@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from redis.exceptions import RedisError
 
 from framework.features.concurrency import limits as limits_module
 from framework.features.concurrency.database_load import (
@@ -15,9 +16,11 @@ from framework.features.concurrency.database_load import (
 from framework.features.concurrency.limits import Throttle
 from framework.features.concurrency.observer import Quotas, class_seconds
 from framework.store.absent_keys import AbsentKeys
+from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.features.concurrency.test_limits import ANSWER, limits
 from tests.harness import enqueue
+from tests.servers.proxy import Proxy
 
 __all__ = ["limits"]
 
@@ -45,6 +48,22 @@ def test_seconds_of_processes_add_up_in_the_minute(redis):
     (key,) = redis.keys("aw:database_seconds*")
     assert redis.hgetall(key) == {b"|Report": b"1.5", b"main|Report": b"3.25"}
     assert 100 < redis.ttl(key) <= 150
+
+
+@pytest.mark.proves("I19")
+def test_seconds_of_a_lost_reply_count_once(redis, redis_url):
+    with Proxy(redis_url) as proxy, open_client(Endpoint(proxy.url), name="tested") as client:
+        load = load_of(client)
+        for seconds in (1.0, 2.0, 4.0):
+            class_seconds.add("Report", "main", seconds)
+            if seconds == 2.0:
+                proxy.lose_replies(b"aw:database_seconds", {1})
+                with pytest.raises(RedisError):
+                    load.write()
+            else:
+                load.write()
+    assert len(proxy.lost) == 1
+    assert redis.hgetall(redis.keys("aw:database_seconds*")[0]) == {b"main|Report": b"7"}
 
 
 def test_window_is_this_minute_and_the_rest_of_the_last():

@@ -12,6 +12,7 @@ TOY = Feature(
     },
     holds=(Hold(name="toy", field=LABEL, part="toy/label", waiter=Late("framework.features.toy.waiter:WAITER")),),
     worker=Late("framework.features.toy.worker:worker_part"),
+    notices=Late("framework.features.toy.explain:notices"),
     explain=Late("framework.features.toy.explain:LabelReader"),
     commands=(LateCommand("toy", "Show the counts of labels.", Late("framework.features.toy.commands:toy")),),
 )

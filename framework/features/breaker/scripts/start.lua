@@ -3,7 +3,8 @@
 -- ARGV    1 class 2 identity of the process 3 id of the job 4 the rule as JSON 5 ended runs since the last call 6 failed ones of these
 -- RETURN  { 1 it starts, 2 it starts as the probe, 0 it starts later, -1 it is held; 'opened' or ''; cause; reason; until }
 -- COST    that of parts/judge.lua
--- CRASH   nothing moves. A process that dies after this counts as a death of the class, also if the job had not begun.
+-- CRASH   nothing moves. A process that dies after this counts as a death of the class, also if the job had not begun. A repeated call
+--         counts ARGV 5 and 6 again, so no caller sends them twice. A lost 'opened' has no line in the log; `breakers` shows the state.
 -- While a death is fresh, and no run has succeeded since, no more processes run the class than may still die: so the deaths are at most
 -- those of the rule, and those of the processes that ran the class at the first one.
 local base = KEYS[1]

@@ -5,7 +5,8 @@
 --         9 milliseconds of the marker 10 beginning of the marker
 -- RETURN  { 1 a held job is to be released as a probe, else 0; 'opened', 'closed' or ''; cause; reason; until; state }
 -- COST    that of parts/judge.lua
--- CRASH   nothing moves. The end of a probe that is not told: after a minute another job is the probe.
+-- CRASH   nothing moves. The end of a probe that is not told: after a minute another job is the probe. A repeated call ends no probe
+--         twice, and counts ARGV 4 and 5 again, so no caller sends them twice.
 local base = KEYS[1]
 local rule = cjson.decode(ARGV[3])
 local runs, failures = tonumber(ARGV[4]), tonumber(ARGV[5])
