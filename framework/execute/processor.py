@@ -328,10 +328,21 @@ class Processor:
             error,
         )
 
-    def _settle(self, run: Execution, outcome: SettledOutcome, decision: RetryDecision | None) -> None:
-        confirmed = awaits_acknowledgement(run)
-        settled: SettleResult = self._settler.settle(run.unit, outcome, decision, run.tracked, confirmed=confirmed)
-        self._fetcher.finish(run.unit, settled=not settled.acknowledge)
+    def _settle(
+        self, run: Execution, outcome: SettledOutcome, decision: RetryDecision | None, *, unmoved: bool = False
+    ) -> None:
+        """Move the job, or let the next call of the fetcher move it. ``unmoved``: that call was refused."""
+        unit = run.unit
+        settled: SettleResult = self._settler.settle(
+            unit, outcome, decision, run.tracked, confirmed=awaits_acknowledgement(run), with_others=not unmoved
+        )
+        if unit.move is not None:
+            again = partial(self._retry_until_done, unit, partial(self._settle, run, outcome, decision, unmoved=True))
+            unit.move.settle_alone = partial(self._settles.submit, partial(copy_context().run, again))
+        if unmoved:
+            self._fetcher.finish_unmoved(unit)
+        else:
+            self._fetcher.finish(unit, settled=not settled.acknowledge)
         if settled.moved_to == "lost":
             self._events.fenced(run.unit)
             return

@@ -139,6 +139,10 @@ class Fetcher:
         if unit.resources is not None or self._limited_queues:
             self._note_room(unit)
 
+    def finish_unmoved(self, unit: UnitOfWork) -> None:
+        """End a job that Redis has refused to move with others (``Move.refused``), and that has left the working list since."""
+        self.in_flight.end_unmoved(unit)
+
     def leave(self, unit: UnitOfWork) -> bool:
         """Free the place of an ended job that is not to be acknowledged yet; ``finish_left`` must follow.
 

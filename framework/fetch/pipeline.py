@@ -8,24 +8,24 @@ for the reply instead.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias, cast
 
 import redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from framework.fetch.queues import Prefetch, ProcessLimits, QueueOrder, QueueRotation
 from framework.fetch.state import FetchState
-from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.recover.reaper import RecoveredJob
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.store.channel import Channel
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.store.script import FETCH
+from framework.store.script import FETCH, Script
 from framework.text import decode_escaped
 from framework.timings import Timings
 from framework.wire import keys
@@ -39,6 +39,9 @@ MAX_ACKS_PER_CALL = 256
 
 ACK_INTERVAL_S = 0.003
 """Fewer ended jobs are acknowledged this long after the last call."""
+
+MAX_MOVES_PER_SCRIPT = 100
+"""Most jobs that one script moves: a millisecond of Redis's time."""
 
 MAX_ERRORS = 10
 WINDOW_S = 10.0
@@ -91,8 +94,8 @@ class FetchReply:
 
     lease_held: bool
     """Whether the lease of this process is held; if not, any process may take the working list over."""
-    fenced: list[int]
-    """Positions, from 1, of acknowledgements of jobs that another process owns."""
+    fenced: list[UnitOfWork]
+    """Ended units whose jobs another process owns."""
     wrong_type_queues: list[str]
     """Queues whose key is not a list."""
     units: list[UnitOfWork]
@@ -100,7 +103,8 @@ class FetchReply:
     """The queues that the units came from."""
     wanted: int
     release_errors: list[str]
-    """Errors of locks, slots or statuses that acknowledged jobs did not release or write."""
+    """Errors of locks, slots or statuses that ended jobs did not release or write."""
+    moves: "list[_MovesCall]"
 
 
 # Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.
@@ -316,12 +320,14 @@ class FetchPipeline:
 
     def _apply_reply(self, reply: FetchReply) -> bool:
         # Units first: an error in a log line or a statistic must not lose a unit.
-        confirmed = self._in_flight.confirm()
+        self._in_flight.confirm()
         if reply.units and reply.lease_held:
             self._in_flight.add(reply.units)
         self._process_limits.fetch_ended()
-        for position in reply.fenced:
-            self._events.fenced(confirmed[position - 1])
+        for call in reply.moves:
+            self._apply_moves(call, reply)
+        for unit in reply.fenced:
+            self._events.fenced(unit)
         for error in reply.release_errors:
             self._events.release_failed(error)
         for queue in reply.wrong_type_queues:
@@ -336,6 +342,29 @@ class FetchPipeline:
             empty = not reply.units and self._rotation.all_checked
             self._state.note_queues(empty=empty, wrong_type=reply.wrong_type_queues)
         return True
+
+    def _apply_moves(self, call: "_MovesCall", reply: FetchReply) -> None:
+        """Tell the moves of one call what Redis has done. A unit whose job was not moved stays in flight."""
+        words, units = call.words, call.units
+        if isinstance(words, Exception):
+            for unit, move, _ in units:
+                self._in_flight.leave_unmoved(unit)
+                move.refused(words)
+            return
+        gone = set[int]()
+        for position, word in zip(words[::2], words[1::2], strict=True):
+            if not position:
+                units[0][1].noted(word)
+            elif position < 0:
+                reply.release_errors.append(decode_escaped(word))
+            else:
+                unit, _, was_sent = units[int(position) - 1]
+                if not was_sent:
+                    gone.add(int(position) - 1)
+                    reply.fenced.append(unit)
+        for index, (_, move, _) in enumerate(units):
+            if index not in gone:
+                move.moved()
 
     def _fail(self, error: BaseException) -> None:
         """Reset the call and stop all calls. Raises the error if a second try cannot help (``SystemExit``, say)."""
@@ -401,6 +430,33 @@ class _FetchRequest:
     wanted: int
     arguments: tuple[Any, ...]
     sent_at: float
+    acknowledged: list[UnitOfWork]
+    moves: "list[_MovesCall]"
+
+
+@dataclass(slots=True)
+class _MovesCall:
+    """The call of one script that moves several ended jobs."""
+
+    script: Script
+    arguments: list[Any]
+    units: list[tuple[UnitOfWork, Move, bool]]
+    """Each unit, its move, and whether it was sent before."""
+    words: list[Any] | Exception = field(default_factory=list[Any])
+    """What the script has replied (``Move``), or the error by which Redis has refused it."""
+
+    def add(self, unit: UnitOfWork, move: Move) -> None:
+        self.arguments += (unit.data, *move.arguments)
+        self.units.append((unit, move, move.note_sent()))
+
+    def read_words(self, channel: Channel, words: Any) -> None:
+        """Keep the reply; a server that does not know the script gets its source. Raises errors of the connection."""
+        self.words = words
+        if isinstance(words, NoScriptError):
+            try:
+                self.words = channel.call(*self.script.by_source(*self.arguments))
+            except ResponseError as error:
+                self.words = error
 
 
 class FetchCall:
@@ -428,7 +484,13 @@ class FetchCall:
         return self._request is not None
 
     def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
-        """Acknowledge ``ended`` and request ``wanted`` jobs from ``queues`` (name, quota); ``now`` becomes their ``fetched_at``."""
+        """Move or acknowledge ``ended``, and request ``wanted`` jobs from ``queues`` (name, quota).
+
+        ``now`` becomes their ``fetched_at``.
+        """
+        moves = list(_moves_of(ended))
+        if moves:
+            ended = [unit for unit in ended if unit.move is None]
         names = [name for name, _ in queues]
         arguments: tuple[Any, ...] = (
             # The number of keys: the lease, the working list and the queues.
@@ -450,8 +512,8 @@ class FetchCall:
         ]
         if held:
             arguments += (dumps_known(held),)
-        self._channel.send(FETCH.by_digest(*arguments))
-        self._request = _FetchRequest(names, wanted, arguments, now)
+        self._channel.send(*(one.script.by_digest(*one.arguments) for one in moves), FETCH.by_digest(*arguments))
+        self._request = _FetchRequest(names, wanted, arguments, now, ended, moves)
 
     def _quota(self, queue: tuple[str, int]) -> str | int:
         """Return the argument for a queue and its quota: ``fetch.lua`` looks for sub-queues where it is marked."""
@@ -475,10 +537,29 @@ class FetchCall:
         self._channel.close()
 
     def _read(self, request: "_FetchRequest") -> list[Any]:
-        try:
-            return cast("list[Any]", self._channel.read())
-        except NoScriptError:
-            return cast("list[Any]", self._channel.call(*FETCH.by_source(*request.arguments)))
+        *moved, reply = self._channel.replies(len(request.moves) + 1)
+        if isinstance(reply, NoScriptError):
+            reply = self._channel.call(*FETCH.by_source(*request.arguments))
+        elif isinstance(reply, RedisError):
+            raise reply
+        for call, words in zip(request.moves, moved, strict=True):
+            call.read_words(self._channel, words)
+        return cast("list[Any]", reply)
+
+
+def _moves_of(ended: list[UnitOfWork]) -> Iterator[_MovesCall]:
+    """Yield the calls that move those of ``ended`` that have a move: one for each script with its keys."""
+    calls: dict[tuple[Any, ...], _MovesCall] = {}
+    for unit in ended:
+        move = unit.move
+        if move is None:
+            continue
+        kind = (move.script, move.names, move.shared)
+        call = calls.get(kind)
+        if call is None or len(call.units) == MAX_MOVES_PER_SCRIPT:
+            call = calls[kind] = _MovesCall(move.script, [len(move.names), *move.names, *move.shared], [])
+            yield call
+        call.add(unit, move)
 
 
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
@@ -494,4 +575,7 @@ def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
         source_queues.append(queue)
         units += [UnitOfWork(queue, data, request.sent_at) for data in reply[position + 1]]
     wrong_type = [request.queues[int(position) - 1] for position in reply[2]]
-    return FetchReply(bool(reply[0]), reply[1], wrong_type, units, source_queues, request.wanted, release_errors)
+    fenced = [request.acknowledged[int(position) - 1] for position in reply[1]]
+    return FetchReply(
+        bool(reply[0]), fenced, wrong_type, units, source_queues, request.wanted, release_errors, request.moves
+    )

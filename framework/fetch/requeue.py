@@ -151,9 +151,10 @@ class Reconciler:
             killed: Any = KILL(
                 self._client,
                 [keys.working(self._owner), keys.DEAD],
-                [data, stored, *self._dead_set_limits.arguments, "", "", 0, held.on_end()],
+                [*self._dead_set_limits.arguments, 0, data, stored, "", held.on_end()],
             )
-            moved, trimmed = int(killed >= 0), max(0, int(killed))
+            # The first pair says how many were trimmed; one of the job itself, that another process owns it.
+            moved, trimmed = int(killed[2:] != [1, 0]), int(killed[1])
         else:
             destination, trimmed = keys.queue(queue), 0
             moved = requeue(self._client, self._owner, [(UnitOfWork(queue, data), data)])

@@ -168,6 +168,16 @@ class InFlight:
             self.last_started_at = 0.0
         return is_full
 
+    def leave_unmoved(self, unit: UnitOfWork) -> None:
+        """Keep a confirmed unit whose job Redis has refused to move, until ``end_unmoved``; it counts as not confirmed."""
+        unit.forget_move()
+        self._by_id[id(unit)] = self.left[id(unit)] = unit
+
+    def end_unmoved(self, unit: UnitOfWork) -> None:
+        """End a unit of ``leave_unmoved``: its job has left the working list."""
+        self._by_id.pop(id(unit), None)
+        self.left.pop(id(unit), None)
+
     def end_left(self, unit: UnitOfWork) -> None:
         """Acknowledge a unit that has left its place."""
         self.done.append(unit)
@@ -180,7 +190,7 @@ class InFlight:
         return taken
 
     def confirm(self) -> list[UnitOfWork]:
-        """Remove the units whose acknowledgements were sent, after the reply has arrived; return them."""
+        """Remove the units whose acknowledgements and moves were sent, after the reply has arrived; return them."""
         confirmed: list[UnitOfWork] = []
         while self.sent:
             unit = self.done.popleft()

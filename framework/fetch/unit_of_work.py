@@ -1,9 +1,10 @@
 """Hold one fetched job: its bytes, the queue they came from, and the facts of its run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from framework.store.script import Script
 from framework.types import Payload
 from framework.wire.resources import JobResources, Lock
 from framework.wire.status_key import TrackedJob
@@ -43,6 +44,42 @@ class Preparation:
 
 
 @dataclass(slots=True, eq=False)
+class Move:
+    """The move of an ended job to its next place. One call of ``script`` makes it with those of other jobs (``FetchPipeline``).
+
+    The script gets ``names`` as keys, then ``shared``, and for each job its payload as fetched and ``arguments``. It replies with
+    pairs of a position and a word, mostly with none: with the position of a job, from 1, and 0 the job was not found; with the
+    position below 0 the job has moved, and an error text says what else has failed; with 0 the number is for ``noted``.
+    """
+
+    script: Script
+    names: tuple[str, ...]
+    shared: tuple[str | int | float, ...]
+    arguments: tuple[str | int | bytes, ...]
+    sent: bool = False
+    """Whether a call was sent before: after a lost reply the job may have moved, so that a later call does not find it."""
+    settle_alone: Callable[[], object] | None = None
+    """Settles the job by a call of its own, in another thread."""
+
+    def note_sent(self) -> bool:
+        """Note that a call is about to be sent; return whether one was sent before."""
+        before, self.sent = self.sent, True
+        return before
+
+    def moved(self) -> None:
+        """Redis has moved the job."""
+
+    def noted(self, number: int) -> None:
+        """Receive the number that the script returns for all jobs of the call."""
+
+    def refused(self, error: Exception) -> None:
+        """Redis has refused the call: the job is in the working list, and has left its place in this process."""
+        if self.settle_alone is None:
+            raise error
+        self.settle_alone()
+
+
+@dataclass(slots=True, eq=False)
 class UnitOfWork:
     """One fetched job. ``data`` never changes: LREM finds the job in the working list by exactly these bytes.
 
@@ -67,6 +104,8 @@ class UnitOfWork:
     """The lock that was released at its start; if the job returns to its queue, it takes the lock again if that is free."""
     released_on_ack: dict[str, Any] | None = None
     """The resources and the state that its acknowledgement releases and writes (``parts/release.lua``); ``None`` for none."""
+    move: Move | None = None
+    """The move of its end, which the next call makes; ``None`` for a job that is acknowledged, or has moved."""
     extra_fields: Payload | None = None
     """Fields that a policy adds to the payload if the job is delayed or retried."""
 
@@ -110,6 +149,10 @@ class UnitOfWork:
     def admission(self) -> Admission | None:
         """The answer of the script that has asked for this job and others; ``None`` if the job needs a call of its own."""
         return None if self.prepared is None else self.prepared.admission
+
+    def forget_move(self) -> None:
+        """Note that the job is not moved with others: it is settled alone."""
+        self.move = None
 
     def mark_stale(self) -> None:
         """Let the job start only after the fetcher has seen that the lease is held."""

@@ -78,6 +78,11 @@ class Handlers:
         self.death: list[DeathHandler] = []
         self._events = events
 
+    @property
+    def has_death_handlers(self) -> bool:
+        """Whether anything is called when a job dies."""
+        return bool(self.death or death_handlers)
+
     def call_error_handlers(self, error: BaseException, facts: dict[str, Any]) -> None:
         """Call every error handler."""
         for handler in (*self.error, *error_handlers):
@@ -125,6 +130,9 @@ class ProcessorEvents:
 
     def fenced(self, unit: UnitOfWork) -> None:
         """Another process owned the job before its end was written."""
+
+    def release_failed(self, error: str) -> None:
+        """Redis refused a lock, slot or status of a job that has moved."""
 
     def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
         """Redis did not take the result; the processor tries again."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import redis
 from redis import exceptions
 
-from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.finish.answers import note_end, sign_answer
 from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
 from framework.finish.outcome import (
@@ -34,7 +34,8 @@ from framework.finish.status_writer import StatusWrite, StatusWriter, status_wri
 from framework.process_clock import process_clock
 from framework.recover.suspects import SUSPECT_FIELD, quarantine_counter
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
-from framework.text import error_class, error_message
+from framework.telemetry.job_events import JobDied, job_events
+from framework.text import decode_escaped, error_class, error_message
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
@@ -50,6 +51,7 @@ from framework.wire.job import (
     TRANSFER,
     UNKNOWN_COUNT,
     UNKNOWN_SINCE,
+    Job,
     clear_error,
     clear_unknown_class,
     decode,
@@ -88,7 +90,28 @@ class SettleResult:
     payload: Payload | None = None
     delay_s: float | None = None
     acknowledge: bool = False
-    """Whether the job is still in the working list, until the next call of ``fetch.lua`` acknowledges it."""
+    """Whether the job is still in the working list, until the next call of ``fetch.lua`` acknowledges or moves it."""
+
+
+class MoveToSet(Move):
+    """The move of an ended job to a sorted set: it waits there to run again, or is dead."""
+
+    def __init__(
+        self, settler: "Settler", target: str, script: Script, shared: tuple[int | float, ...], *arguments: Any
+    ) -> None:
+        super().__init__(script, (settler.working, target), shared, arguments)
+        self._settler = settler
+        self.target = target
+        self.due_soon = False
+        """Whether the job may be due before the next look at the set."""
+        self.died: Job | None = None
+
+    def moved(self) -> None:
+        self._settler.on_moved(self)
+
+    def noted(self, number: int) -> None:
+        if number:
+            self._settler.on_trimmed(number, self.target)
 
 
 class Settler:
@@ -110,7 +133,7 @@ class Settler:
         self._signatures = signatures
         self._signs = signatures.signs
         self._lease = keys.lease(identity)
-        self._working = keys.working(identity)
+        self.working = keys.working(identity)
         self._events = events
         self._handlers = events.handlers
         self._policy = policy
@@ -153,15 +176,19 @@ class Settler:
         tracked: TrackedJob | None = None,
         *,
         confirmed: bool = False,
+        with_others: bool = False,
     ) -> SettleResult:
         """Move the job out of the working list, and return where the job is; its capacity in this process is then free.
 
-        ``confirmed``: wait until Redis has confirmed the acknowledgement (``ack = "sync"``).
+        ``confirmed``: wait until Redis has confirmed the acknowledgement (``ack = "sync"``). ``with_others``: a job that waits for
+        another run, or is dead, may be moved by the next call of the fetcher, with those that end meanwhile (``UnitOfWork.move``).
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement and no resources
         gets its last state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
         if unit.resources is not None and unit.resources.awaited is not None:
             self._note_end(unit.resources, outcome, decision)
+        # What a lost reply has perhaps done is asked alone.
+        with_others = with_others and not confirmed and unit.data not in self._in_doubt
         match outcome:
             case Succeeded() | Discarded() | Expired() | Cancelled():
                 if isinstance(outcome, Cancelled):
@@ -170,9 +197,9 @@ class Settler:
                 return self._acknowledge(unit, tracked, ending_of(outcome, None).state, confirmed=confirmed)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
-                return self._fail(unit, error, decision, tracked)
+                return self._fail(unit, error, decision, tracked, with_others=with_others)
             case Snoozed() | Deferred() | ForeignClass() | UnknownClass():
-                return self._delay(unit, outcome, tracked)
+                return self._delay(unit, outcome, tracked, with_others=with_others)
             case Yielded():
                 return self._yield(unit, outcome, tracked)
             # The policy's script has moved the job.
@@ -183,7 +210,7 @@ class Settler:
             case Malformed(error, stored):
                 worker = loads_object(unit.data).get("class")
                 unit.own_resources().counter = quarantine_counter(worker, "malformed")
-                return self._kill(unit, stored, None, error, tracked)
+                return self._kill(unit, stored, None, error, tracked, with_others=with_others)
             case _:
                 assert_never(outcome)
 
@@ -229,7 +256,7 @@ class Settler:
 
     def _complete(self, unit: UnitOfWork, status: LastStatus | None, *, done: bool = False) -> bool:
         """Remove a job with resources from Redis, and release these; return whether this process owned the job."""
-        names, arguments = [self._working], [unit.data, _resources_on_end(unit, status)]
+        names, arguments = [self.working], [unit.data, _resources_on_end(unit, status)]
         resources = unit.resources
         next_run = resources.next_run() if done and resources is not None and resources.next_run is not None else None
         if next_run is not None and resources is not None and resources.lock is not None:
@@ -247,14 +274,20 @@ class Settler:
         So no job that starts instead of it can kill the process before the acknowledgement has arrived.
         """
         # The fetch script without queues only acknowledges.
-        reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [self._lease_ms, 0, 1, unit.data])
+        reply: Any = self._run_tracked(unit, FETCH, [self._lease, self.working], [self._lease_ms, 0, 1, unit.data])
         _, fenced, _ = reply
         removed = not fenced or unit.data in self._in_doubt
         self._in_doubt.discard(unit.data)
         return SettleResult("acknowledged" if removed else "lost")
 
     def _fail(
-        self, unit: UnitOfWork, error: BaseException, decision: RetryDecision, tracked: TrackedJob | None
+        self,
+        unit: UnitOfWork,
+        error: BaseException,
+        decision: RetryDecision,
+        tracked: TrackedJob | None,
+        *,
+        with_others: bool,
     ) -> SettleResult:
         match decision:
             case Delete(payload, args):
@@ -267,55 +300,106 @@ class Settler:
                 self._in_doubt.discard(unit.data)
                 return SettleResult("deleted" if removed else "lost", payload, acknowledge=not has_resources)
             case Retry(payload, delay_s):
-                data, status = rewrite(unit.data, payload), status_write(tracked, RETRIED.state, delay_s)
-                settled = self._schedule(unit, keys.RETRY, data, delay_s, status, "retry", payload)
-                if delay_s < self._retry_soon_s:
-                    self._on_retry_soon()
-                return settled
+                move = self._delayed(unit, keys.RETRY, rewrite(unit.data, payload), delay_s, tracked, RETRIED.state)
+                return self._move(unit, move, "retry", payload, delay_s, with_others=with_others)
             case Kill(payload):
-                return self._kill(unit, rewrite(unit.data, payload), decision, error, tracked)
+                return self._kill(unit, rewrite(unit.data, payload), decision, error, tracked, with_others=with_others)
             case _:
                 assert_never(decision)
 
-    def _schedule(
+    def _delayed(
         self,
         unit: UnitOfWork,
         target: str,
         data: bytes,
         delay_s: float,
-        status: StatusWrite | None,
+        tracked: TrackedJob | None,
+        state: JobState | None,
+    ) -> MoveToSet:
+        """Return the move of a job that runs again in ``delay_s``."""
+        status = None if tracked is None or state is None else tracked.command(state, delay_s=delay_s)
+        held = "" if unit.resources is None and status is None else _resources(unit).on_delay(delay_s, status)
+        move = MoveToSet(self, target, SCHEDULE, (), data, f"{delay_s:.6f}", held)
+        move.due_soon = target == keys.RETRY and delay_s < self._retry_soon_s
+        return move
+
+    def _move(
+        self,
+        unit: UnitOfWork,
+        move: MoveToSet,
         moved_to: MovedTo,
         payload: Payload | None = None,
+        delay_s: float | None = None,
+        *,
+        with_others: bool = False,
     ) -> SettleResult:
-        resources = unit.resources.on_delay(delay_s) if unit.resources is not None else ""
-        moved: Any = self._run_move(SCHEDULE, unit, target, [data, f"{delay_s:.6f}"], status, resources)
-        if not moved and self._already_moved(unit, target, data):
-            moved = 1
+        """Move a job now, or let the next call of the fetcher move it."""
+        if with_others:
+            unit.move = move
+            return SettleResult(moved_to, payload, delay_s, acknowledge=True)
+        names, arguments = list(move.names), [*move.shared, unit.data, *move.arguments]
+        words: list[Any] = self._run_tracked(unit, move.script, names, arguments)
+        is_gone = False
+        for position, word in zip(words[::2], words[1::2], strict=True):
+            if not position:
+                move.noted(word)
+            elif position < 0:
+                self._events.release_failed(decode_escaped(word))
+            else:
+                is_gone = not self._already_moved(unit, move)
+        if not is_gone:
+            move.moved()
         self._in_doubt.discard(unit.data)
-        return SettleResult(moved_to if moved else "lost", payload, delay_s)
+        return SettleResult("lost" if is_gone else moved_to, payload, delay_s)
+
+    def on_moved(self, move: MoveToSet) -> None:
+        """Note that Redis has moved a job. Called between two calls of the fetcher, so it waits for nothing."""
+        if move.died is not None:
+            job_events.emit(JobDied(move.died.worker, queue=str(move.died.get("queue") or "")))
+        if move.due_soon:
+            self._on_retry_soon()
+
+    def on_trimmed(self, count: int, source: str) -> None:
+        """Note that older jobs were removed from a full set."""
+        self._events.trimmed(count, source)
 
     def _kill(
-        self, unit: UnitOfWork, data: bytes, decision: Kill | None, error: BaseException, tracked: TrackedJob | None
+        self,
+        unit: UnitOfWork,
+        data: bytes,
+        decision: Kill | None,
+        error: BaseException,
+        tracked: TrackedJob | None,
+        *,
+        with_others: bool,
     ) -> SettleResult:
-        business = decision is not None and decision.business
-        trimmed = self._move_to_set(unit, keys.DEAD, data, self._dead_set, tracked, business=business)
-        # Before the capacity is free: a slow handler must not delay a job that starts instead of this one.
-        if trimmed >= 0 and decision is not None:
-            self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
-        self._in_doubt.discard(unit.data)
-        if trimmed > 0:
-            self._events.trimmed(trimmed, keys.DEAD)
-        return SettleResult("lost" if trimmed < 0 else "dead", decision.payload if decision is not None else None)
+        move = self._dead(unit, keys.DEAD, data, self._dead_set, tracked)
+        if decision is None:
+            return self._move(unit, move, "dead", with_others=with_others)
+        if decision.business:
+            move.arguments = (data, "1", *move.arguments[2:])
+        job = job_for_hooks(decision.payload, decision.args)
+        # A handler is called once the job is dead, and before the capacity is free: a slow handler must not delay a job that starts
+        # instead of this one.
+        if with_others and not self._handlers.has_death_handlers:
+            move.died = job
+            return self._move(unit, move, "dead", decision.payload, with_others=True)
+        settled = self._move(unit, move, "dead", decision.payload)
+        if settled.moved_to != "lost":
+            self._handlers.call_death_handlers(job, error)
+        return settled
 
-    def _delay(self, unit: UnitOfWork, outcome: DelayedOutcome, tracked: TrackedJob | None) -> SettleResult:
+    def _delay(
+        self, unit: UnitOfWork, outcome: DelayedOutcome, tracked: TrackedJob | None, *, with_others: bool
+    ) -> SettleResult:
         """Move a job that runs later, or in another process, to where it waits."""
         if isinstance(outcome, ForeignClass) and outcome.delay_s == 0:
             return self._return_foreign(unit, outcome.count)
         if isinstance(outcome, UnknownClass) and outcome.gives_up:
             return self._give_up_unknown(unit, outcome, tracked)
-        delay_s = outcome.delay_s
-        status = status_write(tracked, ending_of(outcome, None).state, delay_s)
-        return self._schedule(unit, keys.SCHEDULE, delayed_payload(unit, outcome), delay_s, status, "scheduled")
+        delay_s, state = outcome.delay_s, ending_of(outcome, None).state
+        move = self._delayed(unit, keys.SCHEDULE, delayed_payload(unit, outcome), delay_s, tracked, state)
+        return self._move(unit, move, "scheduled", None, delay_s, with_others=with_others)
 
     def _yield(self, unit: UnitOfWork, outcome: Yielded, tracked: TrackedJob | None) -> SettleResult:
         """Put an iterating job back into its queue; behind the others if its turn is over."""
@@ -323,7 +407,7 @@ class Settler:
         if unit.resources is not None and unit.resources.lock is not None:
             # As its payload: it has begun in time.
             unit.resources.lock = unit.resources.lock._replace(expiry=0.0)
-        names = [self._working, keys.queue(queue := return_queue(unit.queue, unit.data)), keys.QUEUES]
+        names = [self.working, keys.queue(queue := return_queue(unit.queue, unit.data)), keys.QUEUES]
         arguments = [unit.data, yielded_payload(unit, outcome), queue, place, unit.resources_on_requeue(ran=tracked)]
         moved = bool(self._run_tracked(unit, YIELD_JOB, names, arguments)) or unit.data in self._in_doubt
         self._in_doubt.discard(unit.data)
@@ -334,15 +418,15 @@ class Settler:
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)
-        names = [self._working, keys.QUEUES, keys.queue(unit.queue)]
+        names = [self.working, keys.QUEUES, keys.queue(unit.queue)]
         returned: list[int] = self._run_tracked(
             unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.resources_on_requeue()]
         )
         if not returned[0] and unit.data not in self._in_doubt:
             # Another process owns the job, or the key of its queue is no list. Then the job moves to the schedule set.
-            return self._schedule(
-                unit, keys.SCHEDULE, delayed_payload(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled"
-            )
+            data = delayed_payload(unit, ForeignClass(1.0, count))
+            move = self._delayed(unit, keys.SCHEDULE, data, 1.0, None, None)
+            return self._move(unit, move, "scheduled", None, 1.0)
         self._in_doubt.discard(unit.data)
         return SettleResult("acknowledged")
 
@@ -350,31 +434,16 @@ class Settler:
         """Move a job whose class no process has to the ``interrupted`` set, and release its resources, in one step."""
         data = delayed_payload(unit, outcome)
         unit.own_resources().counter = quarantine_counter(decode(unit.data, None).get("class"), "unknown_class")
-        trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, INTERRUPTED_SET_LIMITS, tracked)
-        self._in_doubt.discard(unit.data)
-        if trimmed > 0:
-            self._events.trimmed(trimmed, keys.INTERRUPTED)
-        return SettleResult("lost" if trimmed < 0 else "interrupted")
+        move = self._dead(unit, keys.INTERRUPTED, data, INTERRUPTED_SET_LIMITS, tracked)
+        return self._move(unit, move, "interrupted")
 
-    def _move_to_set(
-        self,
-        unit: UnitOfWork,
-        target: str,
-        data: bytes,
-        limits: SetLimits,
-        tracked: TrackedJob | None,
-        *,
-        business: bool = False,
-    ) -> int:
-        """Move a job that has failed and is not retried to ``target``, in one step.
-
-        Return how many older jobs were trimmed from that set, -1 if another process owns the job.
-        """
-        arguments = [data, *limits.arguments, limits.max_business_jobs if business else ""]
-        status = status_write(tracked, KILLED.state)
-        resources = unit.resources.on_dead() if unit.resources is not None else ""
-        trimmed: Any = self._run_move(KILL, unit, target, arguments, status, resources)
-        return 0 if trimmed < 0 and self._already_moved(unit, target, data) else int(trimmed)
+    def _dead(
+        self, unit: UnitOfWork, target: str, data: bytes, limits: SetLimits, tracked: TrackedJob | None
+    ) -> MoveToSet:
+        """Return the move of a job that does not run again."""
+        status = None if tracked is None or KILLED.state is None else tracked.command(KILLED.state)
+        held = "" if unit.resources is None and status is None else _resources(unit).on_dead(status)
+        return MoveToSet(self, target, KILL, (*limits.arguments, limits.max_business_jobs), data, "", held)
 
     def _remove_retired(self, unit: UnitOfWork, name: str, tracked: TrackedJob | None) -> SettleResult:
         # The script counts only a job that it removed. So the count is right even if a reply is lost and it runs twice.
@@ -395,7 +464,7 @@ class Settler:
         resources: str,
     ) -> Any:
         """Run one script that moves the job and releases ``resources``; remember the job if the reply is lost."""
-        names, arguments = [self._working, target], [unit.data, *more]
+        names, arguments = [self.working, target], [unit.data, *more]
         if status is not None:
             names.append(keys.status(status.tracked.jid))
             arguments += [status.state, status.lifetime_s]
@@ -420,11 +489,11 @@ class Settler:
             self._in_doubt.add(unit.data)
             raise
 
-    def _already_moved(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
-        """Return whether an earlier try of this process, with a lost reply, moved the job: ``target`` holds the same bytes."""
+    def _already_moved(self, unit: UnitOfWork, move: MoveToSet) -> bool:
+        """Return whether an earlier try of this process, with a lost reply, moved the job: its set holds the same bytes."""
         if unit.data not in self._in_doubt:
             return False
-        score: Any = self._client.zscore(target, data)
+        score: Any = self._client.zscore(move.target, move.arguments[0])
         return score is not None
 
 
@@ -441,6 +510,10 @@ def _exhausted(decision: RetryDecision) -> bool:
 def _last_status(tracked: TrackedJob | None, state: JobState | None) -> LastStatus | None:
     """Return the status that the end of a job writes; ``None`` for an untracked job, or no state."""
     return None if tracked is None or state is None else tracked.last_status(state)
+
+
+def _resources(unit: UnitOfWork) -> JobResources:
+    return unit.resources or JobResources()
 
 
 def _resources_on_end(unit: UnitOfWork, status: LastStatus | None = None) -> str:

@@ -101,7 +101,9 @@ class ProcessEvents(ProcessorEvents):
         self.moved_jobs = MovedJobs(self.handlers)
         reporter = JobReporter(self.tracker, shard, report)
         self.handlers.error.append(reporter)
-        self.handlers.death.append(reporter.died)
+        # With a handler each death takes a call of its own to Redis.
+        if not isinstance(self.tracker, NoTracker):
+            self.handlers.death.append(reporter.died)
         self.died = threading.Event()
         self.death_limit_s: float | None = None
         """The seconds from the death of a thread to the forced end of the process; ``None``: it goes on, or ends in its own time."""

@@ -1,6 +1,7 @@
 """Load Lua scripts from files, and run them by digest, or by source when the server does not know them."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
@@ -16,19 +17,22 @@ class Script:
     """A Lua file; its header names keys, arguments, return value, cost and the effect of a crash.
 
     ``"fetch"`` is in ``framework/store/scripts``, ``"leases/obtain"`` in the folder ``scripts`` of that feature. ``parts`` are files
-    with functions that several scripts share, in the folder ``parts`` beside the scripts.
+    with functions that several scripts share, in the folder ``parts`` beside the scripts. Redis makes these functions anew at each
+    call, which takes it longer than a move. Those of the parts ``late`` are made where a call first needs one: ``late().NAME(...)``.
     """
 
-    def __init__(self, name: str, *parts: str) -> None:
+    def __init__(self, name: str, *parts: str, late: Sequence[str] = ()) -> None:
         self.name = name
         self.parts = parts
+        self.late = tuple(late)
 
     # Read at the first use, so that the import of this module needs no feature. A worker process reads all of its scripts as it
     # starts (it compares its rights): files that a deployment replaces under it change nothing.
     @cached_property
     def source(self) -> bytes:
         """The text that Redis runs: the parts, then the script."""
-        return b"".join((*map(part_text, self.parts), _text(self.name, "")))
+        late = (_late(self.late),) if self.late else ()
+        return b"".join((*map(part_text, self.parts), *late, _text(self.name, "")))
 
     @cached_property
     def digest(self) -> str:
@@ -86,10 +90,27 @@ class Script:
             return error
 
 
+_FUNCTION_NAME = re.compile(rb"^local function (\w+)\(", re.MULTILINE)
+
+
 @cache
 def part_text(name: str) -> bytes:
     assembled = {_WAITERS: _waiters, FIGURES: _figures}.get(name)
     return _text(name, "parts") if assembled is None else assembled()
+
+
+@cache
+def _late(parts: tuple[str, ...]) -> bytes:
+    """Return the function ``late``, which makes the functions of the parts at its first call and returns them.
+
+    Each is at the beginning of a line, as in its file: there the list of rights finds it.
+    """
+    text = b"".join(map(part_text, parts))
+    made = b", ".join(b"%b = %b" % (name, name) for name in _FUNCTION_NAME.findall(text))
+    return (
+        b"local made_late\nlocal make_late = function()\n%breturn { %b } end\n"
+        b"local function late()\n  made_late = made_late or make_late()\n  return made_late\nend\n\n" % (text, made)
+    )
 
 
 def _waiters() -> bytes:
@@ -161,11 +182,13 @@ _WAITERS, _RECORDED = "waiters", "recorded"
 FIGURES = "figures"
 """The part that reads the figures of all features."""
 RELEASE_PARTS = (*SLOT_PARTS, _RECORDED, _WAITERS, "release")
+_LATE_RELEASE = RELEASE_PARTS[1:]
+"""The same for scripts whose jobs mostly hold nothing: all but ``time``, which comes first."""
 LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 
 ADMIT = Script("admit", *RELEASE_PARTS, "request_slot", "positions", "start_lock")
 TAKE_SLOT = Script("take_slot", *RELEASE_PARTS, "request_slot")
-PUSH_UNIQUE = Script("push_unique", "time", "lock", "positions", "duplicate", _TURNS)
+PUSH_UNIQUE = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS))
 PUSH_FAIR = Script("push_fair", _TURNS)
 RING = Script("ring", _TURNS)
 PUSH_WINDOW = Script("push_window", "time", "lock")
@@ -173,7 +196,7 @@ REGISTER_ORPHAN = Script("register_orphan", "time")
 END_PAUSES = Script("end_pauses", "time")
 NOTE_START = Script("note_start")
 HEARTBEAT = Script("heartbeat", "time")
-KILL = Script("kill", *RELEASE_PARTS, "trim")
+KILL = Script("kill", "time", "trim", late=_LATE_RELEASE)
 FINISH = Script("finish", *RELEASE_PARTS, "count")
 PUSH_DELAYED = Script("push_delayed", "time")
 DROP_HELD = Script("drop_held", *RELEASE_PARTS)
@@ -183,13 +206,13 @@ DROP_RETIRED = Script("drop_retired", *RELEASE_PARTS)
 READ_DUE = Script("read_due", "time")
 INSPECT_DEAD = Script("inspect_dead", "time")
 RENEW_CHILDREN = Script("renew_children", "time")
-FETCH = Script("fetch", *RELEASE_PARTS, "count")
+FETCH = Script("fetch", "time", "count", late=_LATE_RELEASE)
 PUSH_UP_TO = Script("push_up_to", "time", "slots", _RECORDED)
 UNREGISTER = Script("unregister", "time")
 INTERRUPT = Script("interrupt", *RELEASE_PARTS, "trim")
 RECEIVE_TRANSFER = Script("receive_transfer", *LOCK_PARTS, _TURNS)
 MIGRATE = Script("migrate", _TURNS)
-SCHEDULE = Script("schedule", *RELEASE_PARTS)
+SCHEDULE = Script("schedule", "time", late=_LATE_RELEASE)
 ENQUEUE_DUE = Script("enqueue_due", *LOCK_PARTS, _TURNS, "lock_ticket", "slots", _RECORDED, _WAITERS, "release", "trim")
 NOTE_PUSHED = Script("note_pushed")
 RECLAIM = Script("reclaim", *RELEASE_PARTS, "trim")

@@ -276,9 +276,9 @@ class JobResources:
         """Return the same as ``on_end`` for a status of the form of ``end_fields``."""
         return dumps_known(self.end_fields(status)).decode()
 
-    def on_dead(self) -> str:
+    def on_dead(self, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that moves to the dead or interrupted set: a retry from there needs its cursor."""
-        return replace(self, iteration="").on_end() if self.iteration else self.on_end()
+        return replace(self, iteration="").on_end(status) if self.iteration else self.on_end(status)
 
     def on_delay(self, delay_s: float, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps its lock; a failure is counted."""

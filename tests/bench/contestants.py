@@ -23,6 +23,8 @@ class Launch:
     queues: tuple[str, ...] = ("default",)
     """The names; those of the framework and of Sidekiq may have a weight behind a comma."""
     shard: str = "main"
+    module: str = "framework_jobs"
+    """The module with the framework's classes."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Contestant:
 
 def _framework(python: str, launch: Launch) -> list[str]:
     queues = [part for queue in launch.queues for part in ("-q", queue)]
-    module = "guideline_jobs" if launch.kind == GUIDELINE else "framework_jobs"
+    module = "guideline_jobs" if launch.kind == GUIDELINE else launch.module
     command = [python, str(ROOT / "scripts" / "worker"), "-r", module, "-c", str(launch.concurrency), *queues]
     return [*command, "--shard", launch.shard]
 

@@ -98,6 +98,17 @@ class Store:
         del calls["info"]
         return calls
 
+    def cpu_us(self) -> float:
+        """Return the processor time of the thread that runs commands so far, in microseconds."""
+        used: Any = self._queue.info("cpu")
+        return 1e6 * (float(used["used_cpu_user_main_thread"]) + float(used["used_cpu_sys_main_thread"]))
+
+    def members(self, key: str) -> int:
+        """Return how many members a list or sorted set of the queue's database has."""
+        kind: Any = self._queue.type(key)
+        count: Any = self._queue.llen(key) if kind == b"list" else self._queue.zcard(key)
+        return int(count)
+
     def _transfer(self, source: "Redis", target: int) -> None:
         names = list(source.scan_iter(count=KEYS_AT_A_TIME))
         for start in range(0, len(names), KEYS_AT_A_TIME):

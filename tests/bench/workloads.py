@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.bench import drains, framework_only, guideline, policies, pushes, waits
+from tests.bench import drains, framework_only, guideline, moves, policies, pushes, waits
 from tests.bench.contestants import Contestant
 from tests.bench.workload_run import WorkloadRun
 
@@ -111,6 +111,11 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "full_limit", "A limit of 5, jobs that wait 10 ms, 50 threads: use of the slots", "slot_percent", "%",
         run=policies.full_limit, prepare=policies.prepare_full_limit, admits=_ours,
+    ),
+    Workload(
+        "moves", "Processor time of Redis for a job's death", "death_us", "us", run=moves.moves, admits=_ours,
+        more_is_better=False,
+        details=tuple(f"{name}_us" for name in moves.NAMES if name != "death"),
     ),
     Workload("shards1", "No-op jobs, one shard, one process", "rate", "jobs/s", run=framework_only.one_shard, admits=_ours),
     Workload(

@@ -31,7 +31,7 @@ PLACES = {
         "keep_blocking_only",
     ),
     "pipeline._call": ("send", "read", "close"),
-    "pipeline._call._channel": ("send", "read", "close"),
+    "pipeline._call._channel": ("send", "replies", "close"),
     "pipeline": ("_read_reply", "_send", "_apply_reply", "drain_reply", "probe", "fetch_and_wait"),
     "blocking": ("arm", "wait", "cancel_all", "_open", "_read_reply", "_unblock", "_check_overdue"),
     "leader": ("_step", "_arm_queues", "_wait_for_jobs", "_receive", "_wait_timeout_s", "_return_buffer", "_stalled"),

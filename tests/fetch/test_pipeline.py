@@ -9,9 +9,9 @@ import pytest
 from framework.fetch import fetcher as fetcher_module
 from framework.fetch import pipeline as pipeline_module
 from framework.fetch.pipeline import ACK_BATCH, clock
-from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
-from framework.store.script import FETCH
+from framework.store.script import FETCH, KILL, SCHEDULE
 from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, until
@@ -346,3 +346,112 @@ def test_batch_of_weighted_queues_is_mixed(bench, redis):
     assert sum(data.startswith(b"a") for data in got) == 6
     assert redis.llen("queue:b") == 18
     assert threading.active_count() >= 8
+
+
+class Noting(Move):
+    """A move to a set that notes what it is told."""
+
+    def __init__(self, target="retry", script=SCHEDULE, shared=(), third="60"):
+        super().__init__(script, (WORKING, target), shared, (b"stored", third, ""))
+        self.told = []
+
+    def moved(self):
+        self.told.append("moved")
+
+    def noted(self, number):
+        self.told.append(number)
+
+    def refused(self, error):
+        self.told.append(type(error).__name__)
+
+
+def ended_with_moves(one, *moves):
+    """End the oldest units: with these moves, ``None`` for an acknowledgement. Their stored payloads differ."""
+    for number, move in enumerate(moves):
+        unit = one.in_flight.start(clock())
+        if move is not None:
+            move.arguments = (b"stored %d" % number, *move.arguments[1:])
+        unit.move = move
+        one.in_flight.end(unit, settled=False)
+
+
+@pytest.mark.proves("R22", "R50")
+def test_ended_jobs_of_one_kind_are_moved_by_one_script(bench, redis):
+    one = bench(slots=9)
+    taken(one, 7)
+    dying = [Noting("dead", KILL, (10, 1_000, 0), "") for _ in range(2)]
+    retried = [Noting() for _ in range(3)]
+    redis.config_resetstat()
+    ended_with_moves(one, retried[0], dying[0], None, *retried[1:], dying[1], None)
+    assert one.pipeline.fetch_and_wait()
+    assert redis.info("commandstats")["cmdstat_zadd"]["calls"] == 2
+    assert (one.working(), one.in_flight.payloads(), one.fenced_units) == ([], set(), [])
+    assert redis.zrange("dead", 0, -1) == [b"stored 1", b"stored 5"]
+    assert set(redis.zrange("retry", 0, -1)) == {b"stored 0", b"stored 3", b"stored 4"}
+    # The first move of a call gets the number for all of them.
+    assert [move.told for move in (*retried, *dying)] == [["moved"]] * 3 + [[0, "moved"], ["moved"]]
+
+
+def test_moves_beyond_the_most_of_a_script_take_another_call(bench, redis, monkeypatch):
+    monkeypatch.setattr(pipeline_module, "MAX_MOVES_PER_SCRIPT", 2)
+    one = bench(slots=9)
+    taken(one, 5)
+    redis.config_resetstat()
+    ended_with_moves(one, *(Noting() for _ in range(5)))
+    assert one.pipeline.fetch_and_wait()
+    assert redis.info("commandstats")["cmdstat_zadd"]["calls"] == 3
+    assert (one.working(), redis.zcard("retry")) == ([], 5)
+
+
+@pytest.mark.proves("I2")
+def test_move_of_a_job_that_another_process_owns_is_fenced(bench, redis):
+    one = bench(slots=9)
+    units = taken(one, 3)
+    moves = [Noting() for _ in range(3)]
+    redis.lrem(WORKING, 1, b"1")
+    ended_with_moves(one, *moves)
+    assert one.pipeline.fetch_and_wait()
+    assert one.fenced_units == [units[1]]
+    assert [move.told for move in moves] == [["moved"], [], ["moved"]]
+    assert one.in_flight.payloads() == set()
+
+
+@pytest.mark.proves("R9")
+def test_move_whose_reply_was_lost_is_not_fenced(bench, redis):
+    one = bench(slots=9)
+    taken(one, 1)
+    move = Noting()
+    ended_with_moves(one, move)
+    one.pipeline._send(clock(), 32)
+    until(lambda: redis.zcard("retry") == 1)
+    assert one.pipeline._call._channel._socket.recv(1 << 16)  # the reply is on its way, and gets lost
+    redis.client_kill_filter(_type="normal", skipme=True)
+    one.pipeline.fetch_and_wait()
+    assert (one.state.failures, move.told) == (1, [])
+    one.pipeline.probe(lambda: None)
+    assert (move.told, one.fenced_units, one.in_flight.payloads()) == (["moved"], [], set())
+
+
+def test_moves_after_script_flush_send_the_source(bench, redis):
+    one = bench(slots=9)
+    taken(one, 2)
+    redis.script_flush()
+    ended_with_moves(one, Noting(), Noting())
+    assert one.pipeline.fetch_and_wait()
+    assert (redis.zcard("retry"), redis.script_exists(SCHEDULE.digest)) == (2, [True])
+
+
+@pytest.mark.proves("F40", "I1")
+def test_refused_moves_stay_in_flight_and_others_go_on(bench, redis):
+    redis.set("retry", "no set")
+    one = bench(slots=9)
+    units = taken(one, 4)
+    moves = [Noting(), Noting(), Noting("dead", KILL, (10, 1_000, 0), "")]
+    ended_with_moves(one, *moves, None)
+    assert one.pipeline.fetch_and_wait()
+    assert [move.told for move in moves] == [["ResponseError"], ["ResponseError"], [0, "moved"]]
+    assert set(one.working()) == one.in_flight.payloads() == {b"0", b"1"}
+    assert (units[0].move, one.state.failures) == (None, 0)
+    one.in_flight.end_unmoved(units[0])
+    assert one.in_flight.payloads() == {b"1"}
+    assert list(one.in_flight.left.values()) == [units[1]]

@@ -20,6 +20,7 @@ from framework.features.flags.redis_flags import RedisFlags, set_flag
 from framework.features.pause.admission import PausePolicy, PauseState
 from framework.features.pause.strategies import PauseStrategies
 from framework.features.tasks.change import EVENT_ENDS
+from framework.fetch.pipeline import FetchCall
 from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
@@ -91,6 +92,7 @@ class EndingBench:
         for method in ("__call__", "each"):
             monkeypatch.setattr(Script, method, self._recording(getattr(Script, method)))
         monkeypatch.setattr(ChannelPool, "run_script", self._admitting(ChannelPool.run_script))
+        monkeypatch.setattr(FetchCall, "send", self._moving(FetchCall.send))
 
     def _recording(self, original):
         def run(script, *arguments):
@@ -99,6 +101,13 @@ class EndingBench:
             return original(script, *arguments)
 
         return run
+
+    def _moving(self, original):
+        def send(call, ended, *arguments):
+            self.moves += [unit.move.script.name for unit in ended if unit.move is not None]
+            return original(call, ended, *arguments)
+
+        return send
 
     def _admitting(self, original):
         def run(channels, script, *arguments):

@@ -87,7 +87,7 @@ def shown(violation):
 def test_prover_accepts_jobs_of_the_real_scripts(proven):
     proven.push()
     proven.fetch()
-    SCHEDULE(proven.client, [MINE, "retry"], [JOB, RETRIED, -1])
+    SCHEDULE(proven.client, [MINE, "retry"], [JOB, RETRIED, -1, ""])
     ENQUEUE_DUE(
         proven.client,
         ["retry", "queues", "dead", "queue:default"],
@@ -98,7 +98,7 @@ def test_prover_accepts_jobs_of_the_real_scripts(proven):
     proven.fetch(RETRIED)
     proven.push(encoded(jid="j2"))
     proven.fetch()
-    KILL(proven.client, [MINE, "dead"], [encoded(jid="j2"), encoded(jid="j2"), 10, 1000])
+    KILL(proven.client, [MINE, "dead"], [10, 1000, 0, encoded(jid="j2"), encoded(jid="j2"), "", ""])
     proven.push(encoded(jid="j3"))
     verdict = proven.verdict
     assert not verdict.violations

@@ -29,6 +29,11 @@ def held(redis, jobs):
     redis.rpush(WORKING, *jobs)
 
 
+def each_moved(jobs, word):
+    """Return the arguments for several jobs of a working list, and for one that is not there."""
+    return [part for job in (*jobs, b"not there") for part in (job, NEW + job, word, "")]
+
+
 HOLDS = dumps({"lock": {"key": "lock", "owner": "j", "keep_ms": 0}, "slots": [["limit", "me j"]]})
 
 
@@ -410,8 +415,9 @@ CALLS = {
     "end_pauses": (paused_queues, lambda jobs: (["paused", "ends"], [])),
     "note_start": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
     "heartbeat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000, "capsule:slow", 2])),
-    "kill": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
-    "kill, tracked": (held, lambda jobs: ([WORKING, DEAD, "status"], [jobs[0], NEW, 100, 1e9, "failed", 60])),
+    "kill": (held, lambda jobs: ([WORKING, DEAD], [100, 1e9, 0, jobs[0], NEW, "", ""])),
+    "kill, several": (held, lambda jobs: ([WORKING, DEAD], [100, 1e9, 0, *each_moved(jobs, "")])),
+    "kill, holding": (holding, lambda jobs: ([WORKING, DEAD], [100, 1e9, 2, jobs[0], NEW, "1", HOLDS])),
     "finish": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
     "finish, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
     "finish, and run once more": (running_with_duplicates, once_more),
@@ -471,7 +477,9 @@ CALLS = {
         holding,
         lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, HOLDS)),
     ),
-    "schedule": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60])),
+    "schedule": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60, ""])),
+    "schedule, several": (held, lambda jobs: ([WORKING, SET], each_moved(jobs, 60))),
+    "schedule, holding": (holding, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60, HOLDS])),
     "enqueue_due, to its queue": (due, lambda jobs: promoted(jobs, b"queue")),
     "enqueue_due, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),
     "enqueue_due, with their locks": (due, lambda jobs: claiming(promoted(jobs, b"queue"), jobs)),
@@ -569,7 +577,9 @@ def test_script_run_twice_changes_nothing(redis, script_name, jobs):
 MOVES_FROM_A_WORKING_LIST = (
     *(
         "kill",
+        "kill, several",
         "schedule",
+        "schedule, several",
         "interrupt",
         "interrupt, back",
         "requeue",

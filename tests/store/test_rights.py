@@ -144,8 +144,8 @@ MOVES = {
         lambda redis: (redis.set(keys.lease(ME), 1), redis.lpush(QUEUE, JOB, DUE)),
         lambda client: script.FETCH(client, [keys.lease(ME), WORKING, QUEUE], [15_000, 9, 0, 9]),
     ),
-    "postpone": (_hold, lambda client: script.SCHEDULE(client, [WORKING, keys.RETRY], [JOB, JOB, 1])),
-    "bury": (_hold, lambda client: script.KILL(client, [WORKING, keys.DEAD], [JOB, JOB, 9, 9, "", "", 0])),
+    "postpone": (_hold, lambda client: script.SCHEDULE(client, [WORKING, keys.RETRY], [JOB, JOB, 1, ""])),
+    "bury": (_hold, lambda client: script.KILL(client, [WORKING, keys.DEAD], [9, 9, 0, JOB, JOB, "", ""])),
     "park": (
         _hold,
         lambda client: HOLD_PAUSED(
@@ -161,7 +161,7 @@ MOVES = {
     "requeue": (_hold, lambda client: script.REQUEUE(client, [WORKING, keys.QUEUES, QUEUE], [1, JOB, JOB, "q"])),
     "let go": (
         _wait,
-        lambda client: script.SCHEDULE(client, [WORKING, keys.RETRY], [JOB, JOB, 1, "", 0, SLOTS]),
+        lambda client: script.SCHEDULE(client, [WORKING, keys.RETRY], [JOB, JOB, 1, SLOTS]),
     ),
     "reclaim": (
         lambda redis: redis.lpush(keys.working(DEAD), JOB),

@@ -149,14 +149,21 @@ def test_fetch_without_a_lease_acknowledges_and_takes_nothing(redis, memory):
 
 @pytest.mark.proves("R22", "R50", "I19")
 def test_schedule_uses_server_clock_and_own_jobs_only(redis, memory):
-    redis.lpush(WORKING, ODD, "a")
+    redis.lpush(WORKING, ODD, "a", "b")
     with memory():
-        assert SCHEDULE(redis, [WORKING, SET], [ODD, b"new" + ODD, "60.5"]) == 1
-        assert SCHEDULE(redis, [WORKING, SET], [ODD, "again", "60.5"]) == 0
+        assert SCHEDULE(redis, [WORKING, SET], [ODD, b"new" + ODD, "60.5", ""]) == []
+        assert SCHEDULE(redis, [WORKING, SET], [ODD, "again", "60.5", ""]) == [1, 0]
+        assert SCHEDULE(redis, [WORKING, SET], [ODD, "again", 1, "", "b", "new b", 9, "", ODD, "again", 1, ""]) == [
+            1,
+            0,
+            3,
+            0,
+        ]
     assert listed(redis, WORKING) == [b"a"]
-    ((member, due),) = redis.zrange(SET, 0, -1, withscores=True)
+    (_, due_b), (member, due) = redis.zrange(SET, 0, -1, withscores=True)
     assert member == b"new" + ODD
     assert 50 < due - now(redis) <= 60.5
+    assert 5 < due_b - now(redis) <= 9
 
 
 def test_drop_held_removes_and_counts_present_job_only(redis, memory):
@@ -178,8 +185,8 @@ def takes(redis, data, holds):
     """Return every script that removes a job of its process for good."""
     return {
         "complete": lambda: FINISH(redis, [WORKING], [data, holds]),
-        "postpone": lambda: SCHEDULE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
-        "bury": lambda: KILL(redis, [WORKING, DEAD], [data, data, 10, 100, "", "", 0, holds]) + 1,
+        "postpone": lambda: not SCHEDULE(redis, [WORKING, SET], [data, data, "5", holds]),
+        "bury": lambda: len(KILL(redis, [WORKING, DEAD], [10, 100, 0, data, data, "", holds])) == 2,
         "drop": lambda: DROP_RETIRED(redis, [WORKING, "counts"], [data, "Old", "", 0, holds]),
         "requeue": lambda: REQUEUE(redis, [WORKING, QUEUES, QUEUE], [1, data, data, "q", holds])[0],
         "interrupt": lambda: INTERRUPT(redis, [WORKING, QUEUE, QUEUES], [data, data, "q", holds]),
@@ -226,21 +233,27 @@ def test_removal_of_a_job_releases_its_lock_and_slots(redis, memory, move):
 
 @pytest.mark.proves("R22", "I16", "I19")
 def test_kill_moves_once_and_trims_by_age_and_count(redis, memory):
-    redis.lpush(WORKING, ODD, "a")
+    redis.lpush(WORKING, ODD, "a", "b")
     stamp = now(redis)
     redis.zadd(DEAD, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
     with memory():
-        assert KILL(redis, [WORKING, DEAD], [ODD, ODD, 3, 100]) == 2
-        assert KILL(redis, [WORKING, DEAD], [ODD, "again", 3, 100]) == -1
-        assert KILL(redis, [WORKING, DEAD], ["a", "a", 10, 100]) == 0
-    assert redis.zrange(DEAD, 0, -1) == [b"young", ODD, b"a"]
+        assert KILL(redis, [WORKING, DEAD], [3, 100, 0, ODD, ODD, "", ""]) == [0, 2]
+        assert KILL(redis, [WORKING, DEAD], [3, 100, 0, ODD, "again", "", ""]) == [0, 0, 1, 0]
+        assert KILL(redis, [WORKING, DEAD], [10, 100, 0, "b", "b", "", "", ODD, "again", "", "", "a", "a", "", ""]) == [
+            0,
+            0,
+            2,
+            0,
+        ]
+    assert redis.zrange(DEAD, 0, -1) == [b"young", ODD, b"b", b"a"]
     assert redis.llen(WORKING) == 0
 
 
 def kill_job(redis, data, business="", most=100):
     if redis.lpos(WORKING, data) is None:
         redis.lpush(WORKING, data)
-    return KILL(redis, [WORKING, DEAD], [data, data, most, 1_000, business])
+    (_, trimmed) = KILL(redis, [WORKING, DEAD], [most, 1_000, business or 0, data, data, "1" if business else "", ""])
+    return trimmed
 
 
 def test_kill_keeps_limited_business_failures(redis, memory):
@@ -812,12 +825,12 @@ def test_fetch_skips_a_queue_of_wrong_type(redis, wrong):
 
 
 @pytest.mark.proves("F40", "I1")
-@pytest.mark.parametrize("move", [SCHEDULE, KILL], ids=lambda one: one.name)
-def test_failed_move_leaves_the_job_in_the_working_list(redis, wrong, move):
-    redis.lpush(WORKING, ODD)
+@pytest.mark.parametrize(("move", "limits"), [(SCHEDULE, []), (KILL, [10, 60, 0])], ids=["schedule", "kill"])
+def test_failed_move_leaves_the_jobs_in_the_working_list(redis, wrong, move, limits):
+    redis.lpush(WORKING, ODD, "a")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        move(redis, [WORKING, wrong], [ODD, "new", 10, 60])
-    assert listed(redis, WORKING) == [ODD]
+        move(redis, [WORKING, wrong], [*limits, "gone", "new", "", "", "a", "new", 1, "", ODD, "new", 1, ""])
+    assert set(listed(redis, WORKING)) == {b"a", ODD}
 
 
 @pytest.mark.proves("F40", "I1")

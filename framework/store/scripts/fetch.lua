@@ -27,9 +27,7 @@ for i = 1, acknowledged do
   if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
     fenced[#fenced + 1] = i
   elseif holds[i] then
-    -- An ACL may refuse it, and Lua does not roll back: so the jobs behind it are still acknowledged.
-    local done, failed = pcall(release_resources, holds[i])
-    if failed then errors[#errors + 1] = done and failed or failed.err or tostring(failed) end
+    errors[#errors + 1] = late().try_release(holds[i])
   end
 end
 if acknowledged > #fenced then count_processed(acknowledged - #fenced) end
@@ -44,7 +42,7 @@ if held == 0 or wanted <= 0 then return reply end
 local function take(i, most, fair)
   -- A key of another type must not hide the queues behind it.
   local jobs
-  if fair then jobs = take_jobs(string.sub(KEYS[i], 7), most) else jobs = redis.pcall('RPOP', KEYS[i], most) end
+  if fair then jobs = late().take_jobs(string.sub(KEYS[i], 7), most) else jobs = redis.pcall('RPOP', KEYS[i], most) end
   if not jobs then return 0 end
   if jobs.err then
     refused[#refused + 1] = i - 2
@@ -61,7 +59,7 @@ local function take(i, most, fair)
     reply[#reply + 1] = i - 2
     reply[#reply + 1] = jobs
   end
-  if fair then ring(string.sub(KEYS[i], 7)) end
+  if fair then late().ring(string.sub(KEYS[i], 7)) end
   return #jobs
 end
 

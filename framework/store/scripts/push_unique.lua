@@ -58,7 +58,7 @@ for i = 1, n do
     unchanged = false
     if owner ~= jid then
       found[i] = owner
-      if drops then dropped[#dropped + 1] = i else data = marked(data, owner) end
+      if drops then dropped[#dropped + 1] = i else data = late().marked(data, owner) end
     end
   end
   -- Its own lock: an earlier try has written the job.
@@ -93,12 +93,12 @@ end
 for _, i in ipairs(dropped) do
   local details = any_details and details_of(i)
   local positions = details and details.positions or {}
-  local noted = drop_duplicate({ key = names[i], positions = positions, counter = ARGV[8] })
+  local noted = late().drop_duplicate({ key = names[i], positions = positions, counter = ARGV[8] })
   if type(noted) == 'table' and #added == 0 then return noted end
 end
 if done_key ~= '' then redis.pcall('SET', done_key, cjson.encode(found), 'PX', ARGV[4]) end
 -- A name that is missing in `queues` only hides the queue from Sidekiq's pages: no reason to refuse written jobs.
 local listed = #added > 0 and queue ~= '' and redis.pcall('SADD', KEYS[1], queue)
 if type(listed) == 'table' then found[n + 1] = listed.err end
-if #added > 0 and string.find(queue, '~', 1, true) then arrive(queue) end
+if #added > 0 and string.find(queue, '~', 1, true) then late().arrive(queue) end
 return found

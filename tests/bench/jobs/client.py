@@ -25,7 +25,10 @@ PROBES = 5  # pushes before the first that is measured, so that none pays for th
 # just under the size from which the framework's client compresses, so that all move the same bytes
 PAYLOAD_BYTES = 98_000
 
-NUMBERED = frozenset({"plain", "health", "limited", "deduplicated", "tracked", "recorded", "guidelines"})
+NUMBERED = frozenset(
+    {"plain", "health", "limited", "deduplicated", "tracked", "recorded", "guidelines"}
+    | {"dying", "retried", "deferred", "paused", "fair"}
+)
 """Kinds whose jobs have a number of their own: equal ones would be duplicates."""
 
 Pusher = Callable[..., Any]
@@ -134,6 +137,14 @@ async def mixed(
     return {"count": count}
 
 
+async def repeat(module: Any, kind: str, count: int) -> dict[str, float]:
+    """Do something so often, one at a time."""
+    call = module.caller(kind)
+    for _ in range(count):
+        call()
+    return {"count": count}
+
+
 def read_plan(path: str) -> dict[str, Any]:
     plan: dict[str, Any] = json.loads(Path(path).read_text())
     return plan
@@ -148,7 +159,7 @@ async def guideline(module: Any, plan: str) -> dict[str, float]:
     return {"count": len(given["jobs"])}
 
 
-ACTIONS = {action.__name__: action for action in (fill, push, bulk, latency, mixed, guideline)}
+ACTIONS = {action.__name__: action for action in (fill, push, bulk, latency, mixed, guideline, repeat)}
 
 
 async def main() -> None:

@@ -149,13 +149,17 @@ def prepare() -> None:
     framework.boot()
 
 
+def _worker(kind: str) -> type[ApplicationWorker]:
+    return WORKERS[kind] if kind in WORKERS else importlib.import_module("framework_moves").WORKERS[kind]
+
+
 def pusher(kind: str, queue: str) -> Callable[..., object]:
-    worker = WORKERS[kind]
+    worker = _worker(kind)
     return worker.perform_async if queue == "default" else worker.set(queue=queue).perform_async
 
 
 def bulk_pusher(kind: str, queue: str) -> Callable[[Sequence[Sequence[Any]]], object]:
-    worker = WORKERS[kind]
+    worker = _worker(kind)
     return worker.perform_bulk if queue == "default" else worker.set(queue=queue).perform_bulk
 
 
@@ -163,3 +167,9 @@ def guideline_pusher() -> Callable[..., object]:
     """Return the function that pushes a job of the guideline mix, whose classes no other workload loads."""
     pusher: Callable[..., object] = importlib.import_module("guideline_jobs").push
     return pusher
+
+
+def caller(kind: str) -> Callable[[], object]:
+    """Return the function that does this once: a call that pushes no plain job."""
+    made: Callable[[], object] = importlib.import_module("framework_moves").caller(kind)
+    return made

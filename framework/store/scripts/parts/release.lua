@@ -10,7 +10,7 @@
 --           counter  series in which the job is counted, when it ends
 --           status [key, state, seconds that it is kept] of a tracked job
 --           and by the name of each feature that waits for the end of the job, the arguments of its function release_NAME
--- release_resources(held): the same of a table.
+-- release_resources(held): the same of a table. try_release(held): the same of both; it raises nothing, and returns every error.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
 -- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
 -- job holds the same. The keys are in the JSON, as a shard is one server; nothing is written to a key of another type.
@@ -54,3 +54,8 @@ local function release(holds)
   if holds and holds ~= '' then return release_resources(cjson.decode(holds)) end
 end
 
+-- An ACL may refuse a command, and Lua does not roll back: the jobs behind this one are still moved. `held` is a table or JSON.
+local function try_release(held)
+  local done, failed = pcall(type(held) == 'table' and release_resources or release, held)
+  return failed and (done and failed or failed.err or tostring(failed)) or nil
+end
