@@ -11,7 +11,7 @@ from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.errors import UnknownNameError
-from framework.process.record import CLOCK_FIELD, RUNS_FIELD, ProcessInfo, process_info, recorded_payload
+from framework.process.record import CLOCK_FIELD, LOST_FIELD, RUNS_FIELD, ProcessInfo, process_info, recorded_payload
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import decode_escaped, did_you_mean
@@ -25,7 +25,7 @@ SIGNAL_TTL_S = 60
 
 ProcessSignal: TypeAlias = Literal["TSTP", "TERM", "TTIN"]
 
-_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us", RUNS_FIELD, CLOCK_FIELD)
+_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us", RUNS_FIELD, CLOCK_FIELD, LOST_FIELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class WorkerProcess:
     """Ended runs since its start, by the queue that the jobs came from; ``None`` for Sidekiq's, which does not write them."""
     clock_s: float | None
     """The seconds by which the clock of its host is ahead of Redis's, below 0 behind it; ``None`` for Sidekiq's."""
+    lost_at: float | None
+    """When it has last found that Redis had lost data; ``None`` for never."""
 
     def quiet(self) -> None:
         """Ask the process to fetch no more jobs (TSTP). It reads the signal when it next writes its record, within ten seconds.
@@ -189,7 +191,7 @@ def read_running(shard: Shard) -> list[WorkerProcess]:
 
 
 def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> WorkerProcess:
-    info, quiet, busy, slots, beat, rss, rtt, runs, clock = fields
+    info, quiet, busy, slots, beat, rss, rtt, runs, clock, lost = fields
     shown: ProcessInfo = process_info(identity, info or b"", None, busy, slots)
     facts = loads_object(info or b"")
     return WorkerProcess(
@@ -211,6 +213,7 @@ def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> Worke
         embedded=facts.get("embedded") is True,
         runs=None if runs is None else _counts(loads_object(runs)),
         clock_s=None if clock is None else stored_number(clock),
+        lost_at=stored_number(lost) or None,
     )
 
 

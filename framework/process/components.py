@@ -255,6 +255,7 @@ class ProcessTasks:
             events.lease_lost()
         if lease.data_loss is not None:
             events.data_lost(*lease.data_loss, self._running_jobs())
+            self._components.record.lost_at = time.time() - lease.skew_s
         if abs(lease.skew_s) >= _MAX_SKEW_S:
             events.clock_skewed(lease.skew_s)
 

@@ -45,6 +45,9 @@ RUNS_FIELD = "aw_runs"
 CLOCK_FIELD = "aw_clock_s"
 """The field of the record with the seconds by which the clock of the process is ahead of Redis's."""
 
+LOST_FIELD = "aw_lost_at"
+"""The field of the record with the time at which the process has found that Redis had lost data; 0 for never."""
+
 BUSY_FIELD = "aw_busy"
 """The field of the record with the running jobs by queue, as JSON."""
 
@@ -108,6 +111,8 @@ class ProcessRecord:
     rtt_us: int = 0
     clock_s: float = 0.0
     """The seconds by which the clock of this host is ahead of Redis's, at the last heartbeat of the lease."""
+    lost_at: float = 0.0
+    """When this process has last found that Redis had lost data, by Redis's clock."""
     _statistics: _Statistics = field(default_factory=_Statistics)
     _work_payloads: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
     _listed_at: float = -math.inf
@@ -242,6 +247,7 @@ class ProcessRecord:
             "rss": resident_bytes(os.getpid()) // 1024,
             RUNS_FIELD: json.dumps(self.runs.runs_by_queue()),
             CLOCK_FIELD: round(self.clock_s, 3),
+            LOST_FIELD: round(self.lost_at, 3),
             BUSY_FIELD: json.dumps(Counter(unit.queue for unit in running)),
         }
 

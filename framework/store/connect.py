@@ -6,6 +6,7 @@ job. So these clients never retry (decision 15). redis-py also ends reads after 
 
 import contextlib
 import logging
+import ssl
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -95,6 +96,22 @@ def handshake(connection: Any) -> None:
     """
     _explain_disconnect(connection, _log_in)
     refuse_unsupported_mode(connection.handshake_metadata)
+
+
+def certificate_end(client: "redis.Redis") -> float | None:
+    """Return when the certificate of the server ends (epoch seconds); ``None`` without TLS, or if certificates are not checked.
+
+    It is that of a connection of the pool, as the server showed it when the connection was opened.
+    """
+    pool: Any = client.connection_pool
+    connection = pool.get_connection()
+    try:
+        show = getattr(connection._sock, "getpeercert", None)
+        certificate: Mapping[str, Any] = (show() if show is not None else None) or {}
+    finally:
+        pool.release(connection)
+    ends: str | None = certificate.get("notAfter")
+    return None if ends is None else float(ssl.cert_time_to_seconds(ends))
 
 
 def sentinel_handshake(connection: Any) -> None:

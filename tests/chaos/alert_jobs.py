@@ -3,8 +3,9 @@
 import os
 import signal
 import time
+from datetime import timedelta
 
-from framework import ApplicationWorker, CronWorker
+from framework import ApplicationWorker, CronWorker, Deduplicate
 
 
 class AlertJob(ApplicationWorker, abstract=True):
@@ -78,6 +79,23 @@ class PushWorker(AlertJob):
         OrphanWorker.perform_async()
 
 
+class LockedWorker(AlertJob):
+    """No process serves its queue."""
+
+    queue = "locked"
+    idempotent = True
+    deduplicate = Deduplicate("until_executed", ttl=timedelta(hours=1))
+
+    def perform(self) -> None: ...
+
+
+class PushLockedWorker(AlertJob):
+    queue = "steady"
+
+    def perform(self) -> None:
+        LockedWorker.perform_async()
+
+
 class LongWorker(AlertJob):
     queue = "long"
 
@@ -98,7 +116,7 @@ class HungryWorker(AlertJob):
 
     def perform(self, megabytes: int) -> None:
         kept = b"x" * (megabytes * 1_000_000)
-        time.sleep(20)
+        time.sleep(45)
         del kept
 
 

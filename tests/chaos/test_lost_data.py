@@ -34,6 +34,7 @@ def test_redis_back_without_data_is_logged(scene):
     scene.once("begun")
     until(lambda: process.identity.encode() in scene.client.smembers("processes"), "Sidekiq's pages see it again")
     assert len(process.find(event_name="shard.data_loss")) == 1
+    assert float(scene.client.hget(process.identity, "aw_lost_at")) > 0
     assert process.end() == 0
 
 

@@ -124,7 +124,7 @@ def test_record_has_the_ended_runs_of_each_queue(redis, runs, record):
 def test_record_has_the_clock_of_its_host(redis, record):
     record.clock_s = -2.5
     record.heartbeat()
-    assert redis.hget(IDENTITY, "aw_clock_s") == b"-2.5"
+    assert redis.hmget(IDENTITY, "aw_clock_s", "aw_lost_at") == [b"-2.5", b"0.0"]
 
 
 def test_record_change_is_written_at_once(redis, record):

@@ -5,16 +5,21 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from itertools import chain
 
 import pytest
 from redis.exceptions import ResponseError
 
+from framework.all_settings import Settings
 from framework.errors import ShardUnavailableError
+from framework.features.observability.fleet import FleetReader
+from framework.features.observability.settings import FleetSettings
+from framework.features.observability.shard_watch import RoutedClasses, ShardWatch
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from tests.chaos.test_access import Authority
-from tests.harness import Site
+from tests.harness import Site, until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 
@@ -43,7 +48,11 @@ def secured(make_server, short_path):
     server = make_server("redis-server")
     authority = Authority(short_path)
     folder = authority.folder
-    authority.certificate("valid.pem", 1), authority.certificate("expired.pem", 0)
+    (
+        authority.certificate("valid.pem", 1),
+        authority.certificate("expired.pem", 0),
+        authority.certificate("renewed.pem", 30),
+    )
     (folder / "names").write_text("subjectAltName=DNS:elsewhere.example")
     authority.certificate("elsewhere.pem", 1)
     (folder / "other").mkdir()
@@ -146,3 +155,25 @@ def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, ending
     found = refused(port, ca_certs=folder / "ca.pem", **options)
     assert "tls.cert_file" in found
     assert "valid and signed by its tls-ca-cert-file" in found
+
+
+def test_figures_follow_the_certificate_of_the_server(secured, tmp_path, monkeypatch):
+    configure, _, secure, folder = secured
+    url = f"rediss://127.0.0.1:{secure}/0?ssl_ca_certs={folder / 'ca.pem'}"
+    settings = Settings(config_dir=tmp_path, root=tmp_path, var_dir=tmp_path, shards={"main": {"url": url}})
+    shard = Shard("main", Endpoint(url), role="tests")
+    watch = ShardWatch(shard, FleetReader(settings), RoutedClasses(()), FleetSettings())
+
+    def days_left():
+        name = "application_worker_redis_certificate_end_timestamp_seconds"
+        # None if the server was too slow for this reading.
+        ends = next((one.value for one in watch.read().figures if one.name == name), None)
+        return ends and round((ends - time.time()) / 86_400)
+
+    until(lambda: days_left() == 1)
+    configure(cert_file=str(folder / "renewed.pem"))
+    # A connection lives on with its certificate.
+    monkeypatch.setattr("framework.features.observability.shard_watch._TLS_S", 0.0)
+    until(lambda: days_left() == 30)
+    watch.close()
+    shard.close()

@@ -31,6 +31,8 @@ _FAILING = 0.5
 _FEW_FAILURES = 5
 _NOW_S = 300.0
 _POISON_S = 3_600.0
+_JUST_NOW_S = 60.0
+_OF_POISON = frozenset({"process_silent", "failing", "not_fetching"})
 _DEPLOYED_S = 300.0
 _LATE_S = 30.0
 _DEEP = 1_000
@@ -50,6 +52,7 @@ class FailureReader(CauseReader):
         "unknown_class": ("UnknownClass", "JobsQuarantined", "ClassNotDequeued", "NoProgress"),
         "newer_version": ("UnknownClass", "ClassNotDequeued", "NoProgress"),
         "poison": ("JobsQuarantined", "RecoveredSpike", "ProcessesFlapping", "MemoryLimitExceeded"),
+        "process_died": ("RecoveredSpike", "ProcessesFlapping"),
         "deep_retry_set": ("ExecutionErrorBurn", "DeadSetGrowing", "RedisMemoryHigh", "RedisMemoryFull"),
         "scheduler_stalled": ("SchedulerStalled", "NoProgress"),
         "malformed": ("JobsQuarantined", "DeadSetGrowing"),
@@ -256,8 +259,37 @@ class FailureReader(CauseReader):
                 certainty=13.0,
                 jobs=max(len(named), deaths),
                 classes=frozenset({cls}),
-                hides=frozenset({"process_silent", "failing", "not_fetching"}),
+                # An hour later a silent process has another cause.
+                hides=_OF_POISON if again or facts.now - (last or 0.0) <= _JUST_NOW_S else frozenset(),
             )
+
+        if facts.scope.alert in self.alerts["process_died"]:
+            yield from self._deaths(back)
+
+    def _deaths(self, again: Sequence[SampledJob]) -> Iterator[Cause]:
+        """Yield the classes whose jobs ran in processes that died, once: a job that kills its process does so twice."""
+        facts = self.facts
+        poison = {job.cls for job in again}
+        waiting = [*(job for queue in facts.queues for job in queue.oldest.jobs), *facts.in_flight]
+        jobs = [job for job in waiting if count_of(job.payload, DEATH_COUNT) and job.cls not in poison]
+        if not jobs:
+            return
+        classes = Counter(job.cls for job in jobs)
+        shown = ", ".join(f"{count:,} of {name}" for name, count in classes.most_common(_MOST_NAMES))
+        yield Cause(
+            code="process_died",
+            shard=facts.shard,
+            cause="a process died while it ran jobs, which run again: it was killed, or crashed",
+            evidence=[
+                f"{format_count(len(jobs), 'job')} of dead processes: {shown}",
+                "none of them has met two deaths",
+            ],
+            remedy="journalctl --dmesg --since -1h --grep 'out of memory|killed process'",
+            effect="shows on its host whether the kernel killed it; else the log of its supervisor has the status (child.died)",
+            certainty=6.0,
+            jobs=len(jobs),
+            classes=frozenset(classes),
+        )
 
     # --- sets
 

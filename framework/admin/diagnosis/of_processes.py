@@ -1,11 +1,13 @@
 """Find causes in the processes of a shard: none for a queue, silent ones, and clocks that are wrong."""
 
 import shlex
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import LateProcess, QueueFacts
+from framework.command_line import remedy_command
 from framework.text import format_count, format_duration, join_names
 
 _MOST_NAMES = 3
@@ -13,6 +15,7 @@ _NEW_S = 5.0
 """For so long a job may wait for a process that is about to start."""
 
 _SKEW_S = 2.0
+_LOST_WITHIN_S = 3_600.0
 
 
 _SILENCE = frozenset({"unserved", "not_fetching", "few_slots", "flood", "scheduler_stalled", "cron_no_leader"})
@@ -39,9 +42,11 @@ class ProcessReader(CauseReader):
                 "ForcedShutdowns",
                 "MemoryLimitExceeded",
             ),
-            *("QueueNotProcessed", "OldestJobTooOld"),
+            *("QueueNotProcessed", "OldestJobTooOld", "SchedulerStalled", "CronMissed", "LeakedSlots"),
         ),
         "clock_skew": ("ClockSkew", "SchedulerStalled", "CronMissed"),
+        "data_lost": ("DataLossSuspected",),
+        "large_process": ("MemoryLimitExceeded",),
     }
 
     def causes(self) -> Iterator[Cause]:
@@ -56,6 +61,9 @@ class ProcessReader(CauseReader):
             if not is_served and not is_new:
                 yield self._unserved(queue)
         yield from self._clocks()
+        yield from self._lost_data()
+        if self.facts.scope.alert in self.alerts["large_process"]:
+            yield from self._large()
 
     def _silent(self, one: LateProcess) -> Cause:
         facts = self.facts
@@ -153,6 +161,72 @@ class ProcessReader(CauseReader):
             certainty=9.0,
             jobs=len(wrong),
             hides=frozenset({"flood", "few_slots", "slow_class"}),
+        )
+
+    def _lost_data(self) -> Iterator[Cause]:
+        facts = self.facts
+        found = {
+            one.identity: one.lost_at
+            for one in facts.running_processes
+            if one.lost_at and facts.now - one.lost_at < _LOST_WITHIN_S
+        }
+        if not found:
+            return
+        last, info, names = max(found.values()), facts.info, join_names(sorted(found), max_names=_MOST_NAMES)
+        yield Cause(
+            code="data_lost",
+            shard=facts.shard,
+            cause="Redis has lost data: it was flushed, or came back without its data or with older ones",
+            evidence=[
+                f"noticed at {facts.ago(last)} by {names}: its registration was gone or older",
+                (
+                    f"Redis runs for {format_duration(float(info.get('uptime_in_seconds', 0)))}, role {info.get('role', 'unknown')}, "
+                    f"append-only file {'on' if info.get('aof_enabled') else 'off'}"
+                ),
+            ],
+            remedy=remedy_command("ledger", "diff"),
+            effect="lists the recorded jobs that are lost; push them again, after a look at why Redis lost them",
+            certainty=25.0,
+        )
+
+    def _large(self) -> Iterator[Cause]:
+        """Yield the running process with the most memory: what it runs, or has run, takes it."""
+        largest = max(self.facts.running_processes, key=lambda one: one.rss_kb, default=None)
+        if largest is None or not largest.rss_kb:
+            return
+        runs = [run for run in self.facts.runs_now if run.process == largest.identity]
+        classes = sorted({run.cls for run in runs})
+        others = statistics.median(one.rss_kb for one in self.facts.running_processes)
+        yield Cause(
+            code="large_process",
+            shard=self.facts.shard,
+            cause=(
+                f"jobs of {join_names(classes, max_names=_MOST_NAMES)} run in the process with the most memory"
+                if classes
+                else f"no job runs now in the process with the most memory, {largest.identity}: earlier ones have left it"
+            ),
+            evidence=[
+                f"{largest.identity}: {largest.rss_kb / 1_000:,.0f} MB, the middle process of the shard {others / 1_000:,.0f} MB",
+                *(f"{run.cls} {run.jid} runs for {format_duration(run.ran_s)}" for run in runs[:_MOST_NAMES]),
+            ],
+            remedy=remedy_command(
+                "jobs",
+                "limits",
+                "set",
+                classes[0],
+                "1",
+                "--reason",
+                "takes much memory",
+                "--for",
+                "1h",
+                loads_classes=True,
+            )
+            if classes
+            else remedy_command("jobs", "processes"),
+            effect=f"one job of {classes[0]} runs at a time" if classes else "shows the memory of each process",
+            certainty=4.0,
+            jobs=len(runs),
+            classes=frozenset(classes),
         )
 
 

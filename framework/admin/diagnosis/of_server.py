@@ -2,6 +2,7 @@
 
 import re
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, NamedTuple, cast
@@ -14,6 +15,7 @@ from framework.command_line import command, remedy_command
 from framework.errors import ShardUnavailableError
 from framework.shard.redis_errors import error_code
 from framework.shard.shard import Shard
+from framework.store.connect import certificate_end
 from framework.store.rights import ROLES
 from framework.text import decode_escaped, format_count, format_duration
 from framework.wire.json import stored_count
@@ -25,6 +27,7 @@ _FULL, _ALMOST_FULL, _ASKED_FULL = 0.95, 0.85, 0.5
 """The shares of the memory that are a cause: the last one if its alert fires, whose threshold the installation may set."""
 
 _SLOW_S = 0.05
+_CERTIFICATE_S = 14 * 86_400.0
 _REFUSED_WITHIN_S = 300.0
 _MOST_NAMES = 3
 _LATENCY, _CALLS = "latency_percentiles_usec_", "cmdstat_"
@@ -54,6 +57,7 @@ class ServerReader(CauseReader):
         "evicts": _CONFIGURATION_ALERTS,
         "not_persistent": ("UnsafeRedisConfig",),
         "not_saved": ("UnsafeRedisConfig",),
+        "certificate_ends": ("CertificateExpiry",),
         "slow_shard": ("QueueingApdexBurn", "ExecutionApdexBurn", "HeartbeatLate", "NoProgress", "ShardAway"),
         "rights": ("NoProgress", "QueueNotProcessed", "HeartbeatLate", "FleetMetricsMissing", "ProcessesFlapping"),
     }
@@ -61,6 +65,7 @@ class ServerReader(CauseReader):
     def causes(self) -> Iterator[Cause]:
         yield from self._rights()
         yield from self._memory()
+        yield from self._certificate()
         yield from self._slow()
 
     # --- rights
@@ -115,7 +120,8 @@ class ServerReader(CauseReader):
         if share >= (_ASKED_FULL if asked else _ALMOST_FULL):
             yield self._full(used, most, policy, share)
         evicted = _number(info, "evicted_keys")
-        if most and policy != "noeviction" and (evicted or self.facts.scope.alert in _CONFIGURATION_ALERTS):
+        is_asked = self.facts.scope.alert in _CONFIGURATION_ALERTS
+        if policy != "noeviction" and (is_asked or (most and evicted)):
             yield Cause(
                 code="evicts",
                 shard=self.facts.shard,
@@ -193,6 +199,24 @@ class ServerReader(CauseReader):
         samples += [("dead", facts.dead), ("retry", facts.retries), ("schedule", facts.scheduled)]
         found = [(name, sample.size, sample.size * sample.mean_bytes) for name, sample in samples]
         return sorted(found, key=lambda one: -one[2])
+
+    # --- certificate
+
+    def _certificate(self) -> Iterator[Cause]:
+        ends = certificate_end(self.facts.client)
+        asked = self.facts.scope.alert in self.alerts["certificate_ends"]
+        if ends is None or (ends - self.facts.now > _CERTIFICATE_S and not asked):
+            return
+        valid = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ends))
+        yield Cause(
+            code="certificate_ends",
+            shard=self.facts.shard,
+            cause=f"the certificate of Redis ends in {format_duration(max(0.0, ends - self.facts.now))}",
+            evidence=[f"valid until {valid}, as {self.facts.place.endpoint.shown} shows it"],
+            remedy=f"{self.facts.redis_cli} CONFIG GET tls-cert-file",
+            effect="names the file: renew it, and let Redis read it again (CONFIG SET tls-cert-file); no connection ends",
+            certainty=5.0,
+        )
 
     # --- speed
 
@@ -273,7 +297,7 @@ def cause_away(shard: Shard, error: ShardUnavailableError, *, embedded: bool) ->
 
 
 AWAY_ALERTS: Mapping[CauseCode, Sequence[str]] = {
-    "shard_away": ("ShardAway", "NoProgress", "HeartbeatLate", "FleetMetricsMissing", "SchedulerStalled"),
+    "shard_away": ("ShardAway", "PushesKept", "NoProgress", "HeartbeatLate", "FleetMetricsMissing", "SchedulerStalled"),
 }
 
 

@@ -2,20 +2,24 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from framework import timings
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import format_seconds
 from framework.admin.held_jobs import HeldJobs
 from framework.command_line import remedy_command
-from framework.features.concurrency.limit_state import LimitState, read_limit_states, read_slot_holders
+from framework.features.concurrency.figures import UNRENEWED_S
+from framework.features.concurrency.limit_state import LimitState, SlotHolder, read_limit_states, read_slot_holders
 from framework.features.concurrency.limits import QUEUE_PREFIX
 from framework.text import format_count, format_duration, join_names
+from framework.wire import keys
 
 _DRAINED_WITHIN_S = 300.0
 _MOST_HOLDERS = 3
 _STUCK_S = 60.0
 _MOST_LIMITS = 50
+_MOST_SLOTS = 100
 
 
 class LimitCauses(CauseReader):
@@ -24,6 +28,7 @@ class LimitCauses(CauseReader):
     alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
         "limit_reached": ("OldestHeldTooOld", "HeldJobsGrowing", "ClassNotDequeued"),
         "limit_paused": ("OldestHeldTooOld", "HeldJobsGrowing", "ClassNotDequeued"),
+        "slots_leaked": ("LeakedSlots", "OldestHeldTooOld", "HeldJobsGrowing"),
         "limit_free": ("OldestHeldTooOld", "HeldJobsGrowing", "NoProgress"),
     }
 
@@ -35,6 +40,8 @@ class LimitCauses(CauseReader):
             waits_s = self.facts.now - one.since
             if limit.limit is not None and limit.limit < 0:
                 yield self._of(one, limit, "limit_paused", f"the limit {one.name} is {limit.limit}: no job of it runs")
+            elif limit.is_full and (leaked := self._leaked(one.name)):
+                yield self._slots_leaked(one, limit, leaked)
             elif limit.is_full and (asked or self._is_late(one, limit, waits_s)):
                 yield self._of(
                     one, limit, "limit_reached", f"the limit {one.name} is too low for its jobs ({limit.usage})"
@@ -48,6 +55,33 @@ class LimitCauses(CauseReader):
         mean_s = self.facts.history(held.name).mean_s
         will_wait_s = 0.0 if mean_s is None else held.jobs * mean_s / max(1, limit.limit or 1)
         return max(waits_s, will_wait_s) > target_s
+
+    def _leaked(self, name: str) -> list[SlotHolder]:
+        """Return the slots, of at most a hundred, whose processes have neither renewed them nor a lease."""
+        unrenewed_s = timings.current().slot_ttl_s - UNRENEWED_S
+        holders = read_slot_holders(self.facts.client, name, self.facts.now)[:_MOST_SLOTS]
+        old = [one for one in holders if one.identity and one.left_s < unrenewed_s]
+        pipeline: Any = self.facts.client.pipeline(transaction=False)
+        for one in old:
+            pipeline.exists(keys.lease(one.identity))
+        return [one for one, lease in zip(old, pipeline.execute(), strict=True) if not lease]
+
+    def _slots_leaked(self, held: HeldJobs, limit: LimitState, leaked: Sequence[SlotHolder]) -> Cause:
+        last_s = max(0.0, *(one.left_s for one in leaked))
+        return Cause(
+            code="slots_leaked",
+            shard=self.facts.shard,
+            cause=f"{format_count(len(leaked), 'slot')} of the limit {held.name} ({limit.usage}) belong to processes that are gone",
+            evidence=[
+                f"without a lease: {join_names(sorted({one.identity for one in leaked}), max_names=_MOST_HOLDERS)}",
+                f"{held.jobs:,} jobs are held, the oldest since {self.facts.ago(held.since)}",
+            ],
+            remedy=remedy_command("jobs", "limits", "sweep", held.name, loads_classes=True),
+            effect=f"frees the slots that have expired, the last one in {format_duration(last_s)}; running processes do the same",
+            certainty=10.0,
+            jobs=held.jobs,
+            classes=frozenset({held.name}),
+        )
 
     def _of(self, held: HeldJobs, limit: LimitState, code: CauseCode, text: str) -> Cause:
         facts, base = self.facts, held.name

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from framework import timings
 from framework.admin.figures import Figure, FigureReader, age, number, rows
 from framework.declare import registry
 from framework.features.concurrency.limit_state import limit_state
@@ -13,9 +14,15 @@ _FIELDS = (b"limit", b"share", b"current", b"current_until", b"override", b"over
 _LIMIT = "sidekiq_concurrency_limit"
 _LIMITED_CAPACITY = "limited_capacity_worker"
 
+UNRENEWED_S = 30
+"""A process that has renewed no slot for so long, and has no lease, is gone."""
+
 
 class LimitFigures(FigureReader):
     """Yield the slots and the waiting jobs of each limit, and the jobs of limited-capacity workers whose classes are loaded."""
+
+    def argument(self) -> str:
+        return str(timings.current().slot_ttl_s - UNRENEWED_S)
 
     def read(self, shard: str, reply: Any, now: float) -> Iterator[Figure]:
         del shard
@@ -23,6 +30,7 @@ class LimitFigures(FigureReader):
             labels = {"worker": one.name, "feature_category": _category(one.name)}
             yield Figure(f"{_LIMIT}_current_concurrent_jobs", labels, one.running)
             yield Figure(f"{_LIMIT}_queue_jobs", labels, one.waiting)
+            yield Figure("application_worker_leaked_slots", {"worker": one.name}, one.leaked)
             if one.application is not None:
                 yield Figure(f"{_LIMIT}_max_concurrent_jobs", labels, one.application)
             if one.limit is not None:
@@ -44,17 +52,27 @@ class LimitUse(NamedTuple):
     application: int | None
     limit: int | None
     running: int
+    leaked: int
+    """The slots in use whose processes are gone."""
     waiting: int
     oldest_s: float
 
 
 def limits_of(reply: Any, now: float) -> Iterator[LimitUse]:
     """Yield the limits in the reply of ``figures_concurrency``."""
-    for base, fields, running, waiting, since in rows(reply, 5):
+    for base, fields, running, leaked, waiting, since in rows(reply, 6):
         name = decode_escaped(base).removeprefix(keys.limit(""))
         stored = {field: value for field, value in zip(_FIELDS, fields, strict=False) if value is not None}
         state = limit_state(name, stored, running, now)
-        yield LimitUse(name, state.application, state.limit, state.running, int(number(waiting)), age(now, since))
+        yield LimitUse(
+            name,
+            state.application,
+            state.limit,
+            state.running,
+            int(number(leaked)),
+            int(number(waiting)),
+            age(now, since),
+        )
 
 
 def _category(name: str) -> str:

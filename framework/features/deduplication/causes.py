@@ -4,27 +4,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
-from framework.admin.diagnosis.facts import enqueued_at
+from framework.admin.search import search
 from framework.command_line import remedy_command
 from framework.features.deduplication.admin import HeldLock, read_locks
 from framework.text import format_duration
-from framework.types import Jid
 from framework.wire import keys
 
 _PAGE, _MOST_PAGES = 1_000, 20
-_MOST_LOCKS = 20
-_MOST_READ = 5_000
+_MOST_LOCKS = 10
+_MOST_JOBS = 100_000
 _YOUNG_S = 5.0
+
+
+class _TooManyJobsError(Exception):
+    """The search for a job has read as many jobs as it may."""
+
+
+def _give_up(_key: str, scanned: int) -> None:
+    if scanned > _MOST_JOBS:
+        raise _TooManyJobsError
 
 
 class LockCauses(CauseReader):
     """Find the locks whose job is nowhere, that have dropped pushes since.
 
-    A lock is searched for among 20,000 keys, and its job among 5,000 jobs of each place; a queue that has only younger jobs needs
-    no search.
+    Locks are looked for among 20,000 keys, and the job of one among 100,000 jobs: with more of them a lock counts as held, because
+    its remedy lets a second job run.
     """
 
-    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {"lock_left": ("ClassNotDequeued", "JobsSkippedTooLong")}
+    alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
+        "lock_left": ("OrphanLocks", "ClassNotDequeued", "JobsSkippedTooLong")
+    }
 
     def causes(self) -> Iterator[Cause]:
         asked = self.facts.scope.cls
@@ -48,35 +58,16 @@ class LockCauses(CauseReader):
         return lock.since is not None and self.facts.now - lock.since > _YOUNG_S
 
     def _is_left(self, lock: HeldLock) -> bool:
-        """Return whether the job of a lock is certainly at no place."""
+        """Return whether the job of a lock is certainly at no place from which it will run."""
         facts, jid = self.facts, lock.jid
-        if any(run.jid == jid for run in facts.runs_now) or any(
-            job.payload.get("jid") == jid for job in facts.in_flight
-        ):
+        # The period of `until_expired` goes on after its job.
+        if any(run.jid == jid for run in facts.runs_now) or facts.client.hget(lock.key, "begun") == b"period":
             return False
-        for queue in facts.queues:
-            oldest = next((at for job in queue.oldest.jobs if (at := enqueued_at(job)) is not None), None)
-            # The next job of a queue is its oldest: one that came before it has left.
-            if (oldest is None or oldest <= (lock.since or 0.0) + 1.0) and self._may_be_in_list(
-                keys.queue(queue.name), jid
-            ):
-                return False
-        held = [one.key for one in facts.held_keys if one.name == lock.worker]
-        sets = (keys.SCHEDULE, keys.RETRY, *held)
-        return not any(self._may_be_in_set(key, jid) for key in sets)
-
-    def _may_be_in_list(self, key: str, jid: Jid) -> bool:
-        length: Any = self.facts.client.llen(key)
-        if length > _MOST_READ:
-            return True
-        page: Any = self.facts.client.lrange(key, 0, -1)
-        return any(jid.encode() in data for data in page)
-
-    def _may_be_in_set(self, key: Any, jid: Jid) -> bool:
-        if self.facts.client.zcard(key) > _MOST_READ:
-            return True
-        page: Any = self.facts.client.zrange(key, 0, -1)
-        return any(jid.encode() in data for data in page)
+        try:
+            found = search(facts.client, jid, _give_up)
+        except _TooManyJobsError:
+            return False
+        return all(one.store.kind in ("dead", "interrupted") for one in found)
 
     def _left(self, lock: HeldLock) -> Cause:
         facts = self.facts
@@ -88,7 +79,7 @@ class LockCauses(CauseReader):
             cause=f"a lock of {lock.worker} is left: its job is gone, and equal pushes are dropped as duplicates",
             evidence=[
                 f"{lock.key} belongs to the job {lock.jid}{since}, {left}",
-                "this job is in no queue, set or process of the shard",
+                "this job is in no queue, set or process of the shard from which it would run",
                 f"{lock.duplicates:,} pushes dropped as its duplicates",
             ],
             remedy=remedy_command("jobs", "locks", "delete", lock.key),

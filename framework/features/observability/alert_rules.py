@@ -24,6 +24,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "heartbeat_age": Threshold(8, "seconds since the last heartbeat of a process"),
     "memory_high": Threshold(0.6, "share of Redis' memory limit"),
     "memory_full": Threshold(0.75, "share of Redis' memory limit"),
+    "certificate_days": Threshold(14, "days until the certificate of a Redis ends"),
     "cut_off_jobs": Threshold(10, "running jobs that stops of processes may cut off in an hour"),
 }
 """The values that ``--threshold`` changes."""
@@ -69,6 +70,8 @@ _RUNNING_OF_QUEUE = _renamed(
 _RUNS_OF_QUEUE = _renamed(
     f"sum by (queue, destination_shard_redis) (increase({_CLASSES}[10m]))", "destination_shard_redis", "shard"
 )
+_DROPPED_DUPLICATES = 'application_worker_shard_jobs_deduplicated_total{strategy!~"until_expired|debounce|accumulate"}'
+"""Without the strategies that drop pushes by design while no job runs."""
 _JOBS = '{worker="MailWorker",queue="mail",urgency="high",destination_shard_redis="main"}'
 
 RULES: tuple[Rule, ...] = (
@@ -187,6 +190,45 @@ RULES: tuple[Rule, ...] = (
         {'application_worker_held_size{shard="main",worker="MailWorker"}': "<held_jobs>*2+0x400"},
     ),
     Rule(
+        "LeakedSlots",
+        "max by (shard, worker) (application_worker_leaked_slots) > 0\n"
+        "and on (shard, worker) max by (shard, worker) (sidekiq_concurrency_limit_queue_jobs) > 0",
+        "2m",
+        f"{{{{ $value }}}} slots of the limit {{{{ $labels.worker }}}} {_ON_SHARD} belong to processes that are gone",
+        "Jobs wait for them. A running process of the shard frees such slots within seconds: perhaps none runs.",
+        {
+            'application_worker_leaked_slots{shard="main",worker="MailWorker"}': "2+0x400",
+            'sidekiq_concurrency_limit_queue_jobs{shard="main",worker="MailWorker",feature_category="mail"}': "5+0x400",
+        },
+        {
+            'application_worker_leaked_slots{shard="main",worker="MailWorker"}': "2+0x400",
+            'sidekiq_concurrency_limit_queue_jobs{shard="main",worker="MailWorker",feature_category="mail"}': "0+0x400",
+            'application_worker_leaked_slots{shard="main",worker="BusyWorker"}': "0+0x400",
+            'sidekiq_concurrency_limit_queue_jobs{shard="main",worker="BusyWorker",feature_category="mail"}': "5+0x400",
+        },
+    ),
+    Rule(
+        "OrphanLocks",
+        f"sum by (worker) (max by (shard, worker, strategy) (increase({_DROPPED_DUPLICATES}[20m]))) > 0\n"
+        "unless on (worker) sum by (worker) (increase(gitlab_sli_sidekiq_queueing_apdex_total[20m])) > 0\n"
+        "unless on (worker) sum by (worker) (sidekiq_running_jobs) > 0\n"
+        "unless on (worker) max by (worker) (application_worker_held_size) > 0\n"
+        "unless on (worker) sum by (worker) (increase(sidekiq_jobs_skipped_total[20m])) > 0",
+        "20m",
+        "Pushes of {{ $labels.worker }} are dropped as duplicates, and no job of it runs",
+        "About {{ $value | humanize }} in 20 minutes. A lock may be left, whose job is gone; or its job waits for a late retry.",
+        {
+            'application_worker_shard_jobs_deduplicated_total{shard="main",worker="MailWorker",strategy="until_executed"}': "0+5x400"
+        },
+        {
+            'application_worker_shard_jobs_deduplicated_total{shard="main",worker="MailWorker",strategy="until_executed"}': "0+5x400",
+            f"gitlab_sli_sidekiq_queueing_apdex_total{_JOBS}": "0+1x400",
+            'application_worker_shard_jobs_deduplicated_total{shard="main",worker="HeldWorker",strategy="until_executed"}': "0+5x400",
+            'application_worker_held_size{shard="main",place="waiting",worker="HeldWorker"}': "1+0x400",
+            'application_worker_shard_jobs_deduplicated_total{shard="main",worker="DailyWorker",strategy="until_expired"}': "0+5x400",
+        },
+    ),
+    Rule(
         "JobsSkippedTooLong",
         "sum by (worker, action, reason) (increase(sidekiq_jobs_skipped_total[30m])) > 0",
         "3h",
@@ -265,10 +307,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "ClockSkew",
-        "max by (shard, instance) (abs(application_worker_redis_clock_skew_seconds)) > <clock_skew>",
+        "max by (shard, instance) (abs(application_worker_redis_clock_skew_seconds)) > <clock_skew>\n"
+        "or max by (shard) (application_worker_clock_skew_max_seconds) > <clock_skew>",
         "2m",
-        f"The clocks of {{{{ $labels.instance }}}} and of the Redis of {_SHARD} differ by {{{{ $value | humanizeDuration }}}}",
-        "Ages and due times of jobs are wrong by so much.",
+        f"A clock and that of the Redis of {_SHARD} differ by {{{{ $value | humanizeDuration }}}}",
+        "That of the exporter {{ $labels.instance }}, or of a worker process. Ages and due times are wrong by so much.",
         {'application_worker_redis_clock_skew_seconds{shard="main",instance="a"}': "-5+0x400"},
         {'application_worker_redis_clock_skew_seconds{shard="main",instance="a"}': "0.1+0x400"},
     ),
@@ -384,6 +427,25 @@ RULES: tuple[Rule, ...] = (
         "Jobs, leases and locks are among them.",
         {'application_worker_redis_evicted_keys_total{shard="main"}': "0+1x400"},
         {'application_worker_redis_evicted_keys_total{shard="main"}': "7+0x400"},
+    ),
+    Rule(
+        "DataLossSuspected",
+        "time() - max by (shard) (application_worker_data_loss_timestamp_seconds) < <3h>",
+        "",
+        f"The Redis of shard {_SHARD} has lost data",
+        "A process noticed it {{ $value | humanizeDuration }} ago: its registration was gone, or older than it must be.",
+        {'application_worker_data_loss_timestamp_seconds{shard="main"}': "0+60x400"},
+        {'application_worker_data_loss_timestamp_seconds{shard="main"}': "0+0x400"},
+        tested_after="4h",
+    ),
+    Rule(
+        "CertificateExpiry",
+        "min by (shard) (application_worker_redis_certificate_end_timestamp_seconds) - time() < <certificate_days>*86400",
+        "",
+        f"The certificate of the Redis of shard {_SHARD} ends in {{{{ $value | humanizeDuration }}}}",
+        "Then processes, also running ones, cannot connect any more.",
+        {'application_worker_redis_certificate_end_timestamp_seconds{shard="main"}': "<certificate_days>*43200+0x400"},
+        {'application_worker_redis_certificate_end_timestamp_seconds{shard="main"}': "<certificate_days>*172800+0x400"},
     ),
     Rule(
         "PushesKept",

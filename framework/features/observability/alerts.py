@@ -36,6 +36,8 @@ ALERTS: tuple[Alert, ...] = (
     Alert("OldestJobTooOld", "page", "The oldest job of a queue waits longer than three times the target."),
     Alert("OldestHeldTooOld", "ticket", "A job is held by a limit or a pause for too long."),
     Alert("HeldJobsGrowing", "ticket", "More jobs are held than the threshold allows, and their number grows."),
+    Alert("LeakedSlots", "ticket", "Slots of a limit belong to processes that are gone, and jobs wait for them."),
+    Alert("OrphanLocks", "ticket", "Pushes of a class are dropped as duplicates of a job that does not run."),
     Alert(
         "JobsSkippedTooLong", "ticket", "A flag or a health check has deferred or dropped jobs of a class for hours."
     ),
@@ -62,6 +64,8 @@ ALERTS: tuple[Alert, ...] = (
     Alert("RedisMemoryFull", "page", "Redis has almost no memory left; it will refuse pushes."),
     Alert("UnsafeRedisConfig", "ticket", "Redis may evict jobs, or loses them when it restarts."),
     Alert("RedisEvictsKeys", "page", "Redis evicts keys: jobs are lost."),
+    Alert("DataLossSuspected", "page", "Redis has lost data: it was flushed, or came back with older data."),
+    Alert("CertificateExpiry", "ticket", "The certificate of a Redis ends soon: then no process can connect."),
     Alert("PushesKept", "ticket", "Pushes wait in a folder of a host, because Redis has not taken them."),
     # The monitoring itself.
     Alert("FleetMetricsMissing", "page", "Nothing reports the figures of the fleet, so no other alert can fire."),

@@ -373,6 +373,12 @@ FLEET: tuple[Metric, ...] = (
         (),
         "Largest difference between the clock of a process and that of Redis.",
     ),
+    _fleet(
+        "application_worker_data_loss_timestamp_seconds",
+        "gauge",
+        (),
+        "When a running process has last found that Redis had lost data; 0 for never.",
+    ),
     _fleet("application_worker_fleet_resident_bytes", "gauge", (), "Resident memory of all processes."),
     _fleet(
         "application_worker_orphaned_size",
@@ -431,6 +437,12 @@ FLEET: tuple[Metric, ...] = (
         )
     ),
     _fleet(
+        "application_worker_leaked_slots",
+        "gauge",
+        ("worker",),
+        "Slots of a limit whose processes are gone; a hundred at most are counted.",
+    ),
+    _fleet(
         "limited_capacity_worker_running_jobs",
         "gauge",
         ("worker",),
@@ -467,6 +479,12 @@ FLEET: tuple[Metric, ...] = (
     ),
     _fleet("application_worker_redis_aof_enabled", "gauge", (), "1 if Redis writes an append-only file."),
     _fleet("application_worker_redis_persistence_ok", "gauge", (), "0 if the last write to the disk has failed."),
+    _fleet(
+        "application_worker_redis_certificate_end_timestamp_seconds",
+        "gauge",
+        (),
+        "When the certificate of the server ends; only with TLS whose certificates are checked.",
+    ),
     _fleet("application_worker_redis_rtt_seconds", "gauge", (), "Round trip to Redis, measured once per scrape."),
     _fleet("application_worker_redis_clock_skew_seconds", "gauge", (), "Time of Redis, less the time of this host."),
     _fleet(

@@ -16,7 +16,7 @@ from framework.features.observability.figure_text import read_series
 from framework.features.observability.redis_figures import read_server_figures
 from framework.features.observability.store import READ_FLEET
 from framework.settings.base import SettingsBase
-from framework.store.connect import server_time
+from framework.store.connect import certificate_end, server_time
 from framework.text import decode_escaped
 from framework.types import Priority
 from framework.wire import keys
@@ -71,6 +71,8 @@ class FleetReading:
     classes: dict[str, ClassRuns] = field(default_factory=dict[str, ClassRuns])
     limits: dict[str, int] = field(default_factory=dict[str, int])
     """The limit in force of each class that has one."""
+    certificate_end: float | None = None
+    """When the certificate of the server ends; ``None`` without TLS."""
 
     def add(self, name: str, value: float, /, **labels: str) -> None:
         """Add a figure of the shard."""
@@ -114,6 +116,9 @@ class FleetReader:
         self._add_features(found, of_features)
         for one in read_server_figures(_info(client)):
             found.add(one.name, one.value, **one.labels)
+        found.certificate_end = certificate_end(client)
+        if found.certificate_end is not None:
+            found.add("application_worker_redis_certificate_end_timestamp_seconds", found.certificate_end)
         found.add("application_worker_redis_rtt_seconds", round(rtt_s, 6))
         # The clock was read between the two moments.
         found.add("application_worker_redis_clock_skew_seconds", round(now - sent_at - rtt_s / 2, 3))
@@ -178,8 +183,8 @@ def _add_sets(found: FleetReading, sets: Sequence[Any], stats: Sequence[Any]) ->
 
 def _add_processes(found: FleetReading, reply: Any) -> None:
     busy = slots = running = quiet = orphaned = resident_kb = 0
-    oldest_beat_s = skew_s = 0.0
-    for raw, beat, leased, jobs, *record in rows(reply, 11):
+    oldest_beat_s = skew_s = lost_at = 0.0
+    for raw, beat, leased, jobs, *record in rows(reply, 12):
         identity = decode_escaped(raw)
         # Sidekiq's processes have neither a heartbeat here nor a lease. A record outlives its process by up to a minute.
         if not (leased or (not beat and record[0])):
@@ -193,6 +198,7 @@ def _add_processes(found: FleetReading, reply: Any) -> None:
         busy, slots, quiet = busy + load.busy, slots + load.slots, quiet + (record[2] == b"true")
         resident_kb += int(number(record[4]))
         skew_s = max(skew_s, abs(number(record[6])))
+        lost_at = max(lost_at, number(record[7]))
     found.add("sidekiq_processes_size", running)
     found.add("sidekiq_workers_size", busy)
     found.add("application_worker_slots", slots)
@@ -201,6 +207,7 @@ def _add_processes(found: FleetReading, reply: Any) -> None:
     found.add("application_worker_heartbeat_age_max_seconds", oldest_beat_s)
     found.add("application_worker_orphaned_size", orphaned)
     found.add("application_worker_clock_skew_max_seconds", skew_s)
+    found.add("application_worker_data_loss_timestamp_seconds", lost_at)
     found.add("application_worker_fleet_resident_bytes", resident_kb * 1_024)
 
 

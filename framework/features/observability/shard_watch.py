@@ -29,6 +29,8 @@ ANSWER_WITHIN_S = 0.9
 _FRESH_S = 1.0
 """For how long an answer is given again."""
 _LOG_INTERVAL_S = 60.0
+_TLS_S = 60.0
+"""For how long a connection with TLS is used: a renewed certificate shows at the next one."""
 
 
 class RoutedClass(NamedTuple):
@@ -153,6 +155,7 @@ class ShardWatch(Watch):
         self._classes = classes
         self._groups = settings.queue_groups
         self._load = ShardLoad()
+        self._opened_at = time.monotonic()
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def read(self) -> ShardAnswer:
@@ -172,7 +175,11 @@ class ShardWatch(Watch):
 
     def answer(self) -> ShardAnswer:
         """Return what the shard says. Raises redis errors."""
-        return self._answer_of(self._reader.read(self.name, self._client))
+        reading = self._reader.read(self.name, self._client)
+        if reading.certificate_end is not None and time.monotonic() - self._opened_at > _TLS_S:
+            self._client.connection_pool.disconnect()
+            self._opened_at = time.monotonic()
+        return self._answer_of(reading)
 
     def late(self) -> ShardAnswer:
         return self.away(RedisTimeoutError(f"no answer within {ANSWER_WITHIN_S:g} s"))

@@ -12,6 +12,7 @@ from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
+from framework.wire.job import DEATH_COUNT
 from tests.harness import encoded, opened
 from tests.servers.guarded import narrowed
 
@@ -279,3 +280,87 @@ def test_limit_says_what_its_remedy_does(found, redis):
     (one,) = found()
     assert one.remedy == "application-worker jobs limits set Mail 50 --reason 'jobs wait' --for 1h"
     assert one.effect == "limit 50: 1,240 jobs of Mail resume, drained in about 25 s"
+
+
+def test_lost_data_is_named_with_the_process_that_noticed(found, redis):
+    run_process(redis, aw_lost_at=time.time() - 4_000)
+    assert found() == []
+    run_process(redis, aw_lost_at=time.time() - 60)
+    (one,) = found()
+    assert (one.code, one.remedy) == ("data_lost", "application-worker ledger diff")
+    assert IDENTITY in one.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("alert", "expected"),
+    [(None, []), ("MemoryLimitExceeded", ["large_process"]), ("FleetMetricsMissing", ["no_figures"])],
+)
+def test_alert_without_a_fault_in_redis_has_a_cause_when_it_is_asked(found, redis, alert, expected):
+    run_process(redis, rss=600_000, runs=[("Hungry", 5)])
+    causes = found(alert=alert)
+    assert codes(causes) == expected
+    assert [one.classes for one in causes if one.code == "large_process"] == [{"Hungry"}] * (
+        expected == ["large_process"]
+    )
+
+
+@pytest.mark.parametrize(("deaths", "expected"), [(0, []), (1, ["process_died"]), (2, ["poison"])])
+def test_jobs_of_a_dead_process_are_a_cause_of_its_alert(found, redis, deaths, expected):
+    run_process(redis)
+    redis.lpush(keys.working(IDENTITY), encoded("Long", jid="a" * 24, **{DEATH_COUNT: deaths}))
+    assert codes(found(alert="RecoveredSpike")) == expected
+    assert codes(found()) == [code for code in expected if code == "poison"]
+
+
+@pytest.mark.parametrize(("ago_s", "expected"), [(10, ["poison"]), (600, ["poison", "process_silent"])])
+def test_poison_explains_a_silent_process_of_the_same_minute(found, redis, ago_s, expected):
+    redis.zadd(keys.INTERRUPTED, {encoded("Bomb", **{DEATH_COUNT: 3}): time.time() - ago_s})
+    redis.zadd(keys.REGISTRY, {IDENTITY: time.time() - 30})
+    assert codes(found()) == expected
+
+
+def lock(redis, jid, **fields):
+    redis.hset(
+        keys.lock("one"), mapping={"jid": jid, "class": "Mail", "since": time.time() - 60, "duplicates": 3, **fields}
+    )
+
+
+@pytest.mark.parametrize("place", ["queue", "sub-queue", "retry", "working"])
+def test_lock_whose_job_waits_is_not_left(found, redis, place):
+    """A job that comes back from the retry set is younger in its queue than its lock."""
+    run_process(redis)
+    jid = "d" * 24
+    lock(redis, jid)
+    assert codes(found()) == ["lock_left"]
+    job = encoded("Mail", queue="mail", jid=jid, enqueued_at=time.time())
+    other = encoded("Mail", queue="mail", enqueued_at=time.time() - 1)
+    redis.sadd(keys.QUEUES, "mail", "mail~low^")
+    if place == "retry":
+        redis.zadd(keys.RETRY, {job: time.time() + 600})
+    elif place == "working":
+        redis.rpush(keys.working(IDENTITY), *[other] * 30, job, *[other] * 30)
+    else:
+        redis.lpush(keys.queue("mail" if place == "queue" else "mail~low^"), other, job)
+    assert found() == []
+
+
+def test_lock_of_a_period_outlives_its_job(found, redis):
+    run_process(redis)
+    lock(redis, "e" * 24, begun="period")
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("left_s", "lease", "expected"), [(100, 0, "slots_leaked"), (170, 0, "limit_reached"), (100, 1, "limit_reached")]
+)
+def test_slots_of_a_process_that_is_gone_are_leaked(found, redis, left_s, lease, expected):
+    run_process(redis)
+    now, base, gone = time.time(), keys.limit("Mail"), "gone:9:00000000000a"
+    if lease:
+        redis.set(keys.lease(gone), 1)
+    redis.hset(base, "limit", 1)
+    redis.zadd(f"{base}:running", {f"{gone} {'f' * 24}": now + left_s})
+    redis.sadd(keys.LIMITS_WAITING, base)
+    redis.zadd(f"{base}:turns", {"": 1})
+    redis.zadd(f"{base}:waiting:", {b"1\n" + encoded("Mail", queue="mail"): now - 100})
+    assert codes(found()) == [expected]

@@ -61,7 +61,7 @@ def populate(redis):
         redis.sadd(keys.PROCESSES, identity)
         redis.zadd(keys.REGISTRY, {identity: beat})
         record = {"busy": 3, "concurrency": 10, "quiet": "true", "rss": 1_000, "aw_runs": json.dumps({"default": 7})}
-        record |= {"aw_busy": json.dumps({"default": 3}), "aw_clock_s": -1.5}
+        record |= {"aw_busy": json.dumps({"default": 3}), "aw_clock_s": -1.5, "aw_lost_at": now - 4}
         redis.hset(identity, mapping=record)
         redis.hset(keys.process(identity), mapping={"slots": 10, "capsule:slow": 2})
         redis.lpush(keys.working(identity), "x")
@@ -144,9 +144,23 @@ def test_figures_of_a_populated_shard(figures, redis):
         ("application_worker_batches_oldest_age_seconds",): 33,
     }
     assert {name: found[name] for name in ages} == pytest.approx(ages, abs=30)
+    assert time.time() - found["application_worker_data_loss_timestamp_seconds",] == pytest.approx(4, abs=30)
     assert not [name for name in found if "batch_events" in name[0]]
     # A paused job of the test is held since 1970.
     assert found["application_worker_held_oldest_age_seconds", "MailWorker", "paused"] > 1e9
+
+
+def test_slots_of_processes_that_are_gone_are_leaked(figures, redis):
+    take_slot(redis, "a", 9)
+    now, slots = time.time(), f"{keys.limit(REPORT)}:running"
+    redis.set(keys.lease(OURS), 1)
+    redis.zadd(
+        slots,
+        {f"{OURS} renewed": now + 180, f"{OURS} late": now + 60, f"{GONE} young": now + 170, " reserved": now + 30},
+    )
+    assert figures()["application_worker_leaked_slots", REPORT] == 0
+    redis.zadd(slots, {f"{OURS} expired": now - 1, f"{GONE} old": now + 140})
+    assert figures()["application_worker_leaked_slots", REPORT] == 2
 
 
 def test_load_of_a_shard_is_read_for_the_needed_slots(reader, redis):

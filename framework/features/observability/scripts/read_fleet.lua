@@ -5,7 +5,8 @@
 -- RETURN  { now, next cursor, { queue, jobs, when the next one entered it, ... } }; the first call goes on:
 --         { ..., 1 if processes were left out, paused queues,
 --         { jobs, first score } of schedule, retry, dead, interrupted, { all runs, failed ones },
---         { identity, last heartbeat, 1 if it has its lease, else its jobs in flight, busy, slots, quiet, runs by queue, KiB, running jobs by queue, seconds of its clock ahead, ... },
+--         { identity, last heartbeat, 1 if it has its lease, else its jobs in flight, busy, slots, quiet, runs by queue, KiB, running jobs by queue, seconds of its clock ahead,
+--           when it found that data were lost, ... },
 --         HASHes of runs, counters of the policies, replies of the features }
 -- COST    O(queues + processes + classes + what the parts say), each bounded. No part reads each job of a key.
 -- CRASH   nothing moves.
@@ -81,7 +82,7 @@ local function process_rows(most)
     if not beats[name] then names[#names + 1] = name end
   end
   for _, name in ipairs(names) do
-    local record = redis.pcall('HMGET', name, 'busy', 'concurrency', 'quiet', 'aw_runs', 'rss', 'aw_busy', 'aw_clock_s')
+    local record = redis.pcall('HMGET', name, 'busy', 'concurrency', 'quiet', 'aw_runs', 'rss', 'aw_busy', 'aw_clock_s', 'aw_lost_at')
     found[#found + 1] = name
     found[#found + 1] = beats[name] or ''
     local leased = count(redis.pcall('EXISTS', 'aw:lease:' .. name))
@@ -91,7 +92,7 @@ local function process_rows(most)
     if not record.err and record[1] and not record[2] then
       record[2] = string.match(text(redis.pcall('HGET', name, 'info')), '"concurrency": ?(%d+)')
     end
-    for i = 1, 7 do found[#found + 1] = record.err and '' or text(record[i]) end
+    for i = 1, 8 do found[#found + 1] = record.err and '' or text(record[i]) end
   end
   return found
 end
