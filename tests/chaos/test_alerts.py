@@ -79,6 +79,12 @@ def wait(condition: Callable[[], object], what: str, timeout_s: float = WAITS_S)
         time.sleep(0.25)
 
 
+def begun(process: Process, event: str) -> Process:
+    """Return the process as soon as it has logged the event."""
+    wait(lambda: process.find(event_name=event), f"{event} of a process")
+    return process
+
+
 @dataclass
 class Fault:
     """A fault, and the alert that must fire for it."""
@@ -93,6 +99,10 @@ class Fault:
     """Returns when the fault is over."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels of the alert, beside its name."""
+
+    @property
+    def rate(self) -> str:
+        return f" {self.labels['burn_rate']}x" if "burn_rate" in self.labels else ""
 
     def found_in(self, firing: list[dict[str, str]]) -> dict[str, str] | None:
         """Return the labels of the alert, if it is among those that fire."""
@@ -147,7 +157,7 @@ class Installation:
             "-m", "framework", "cluster", "-r", "jobs", "poison,hungry,long", "--timeout", "1", "--max-concurrency", "5",
             "--hard-rss", "400", FRAMEWORK_HEALTH__PORT=str(self.ports["cluster"]),
         )  # fmt: skip
-        self.cluster.line(event_name="child.started")
+        begun(self.cluster, "process.ready")
         self.prometheus = PrometheusServer(
             prometheus,
             site.folder / "prometheus",
@@ -174,7 +184,7 @@ class Installation:
         chosen = [word for queue in queues for word in ("-q", queue)]
         health = () if program else ("--health-port", str(self.ports[shard]))
         command = (*(program or ("-m", "framework")), "worker", "-r", "jobs", "--shard", shard, "-c", str(slots))
-        return self.site.start(*command, *chosen, *health).ready()
+        return begun(self.site.start(*command, *chosen, *health), "process.ready")
 
     def push(
         self, name: str, queue: str, *args: object, count: int = 1, redis: Redis | None = None, **fields: object
@@ -213,7 +223,8 @@ class Installation:
         wait(lambda: not self.in_flight(name), f"the last job of {name} has ended")
 
     def operator(self, *words: str) -> None:
-        done = self.site.run("-m", "framework", "jobs", *words, role="operator")
+        """Run a command on the shard with the fault: a loaded machine has no time for the others."""
+        done = self.site.run("-m", "framework", "jobs", *words, "--shard", "main", role="operator")
         assert done.returncode == 0, done.stderr
 
     def first_cause(self, labels: dict[str, str]) -> tuple[str, str]:
@@ -255,17 +266,15 @@ class Rehearsal:
 
     def run(self, *faults: Fault) -> None:
         """Inject all faults, wait until each alert fires, remove them, and wait until each is clear."""
-        early = self._wait(faults, [time.monotonic()] * len(faults), fires=False, tell=False)
+        early = self._wait(faults, fires=False)
         self.problems += [f"{fault.alert} fires before its fault" for at, fault in enumerate(faults) if at not in early]
         causes: dict[str, Future[tuple[str, str]]] = {}
-        fired: dict[int, float] = {}
-        ended: list[float] = []
-        began: list[float] = []
+        began, ended, cleared = list[float](), list[float](), set[int]()
         try:
             for fault in faults:
                 fault.inject()
-                began.append(time.monotonic())
-            fired = self._wait(faults, began, fires=True, limit_s=2 * FIRES_S, causes=causes)
+                began.append(time.time())
+            self._wait(faults, fires=True, limit_s=2 * FIRES_S, causes=causes)
             for one in causes.values():
                 one.result()
         finally:
@@ -274,26 +283,32 @@ class Rehearsal:
                     fault.remove()
                 except (Exception, pytest.fail.Exception) as error:
                     self.problems.append(f"{fault.alert}: its fault could not be removed: {error!r}")
-                ended.append(time.monotonic())
-        cleared = self._wait(faults, ended, fires=False)
+                ended.append(time.time())
+        cleared = self._wait(faults, fires=False)
         for number, fault in enumerate(faults):
+            times = self._firing_times(fault, began[number])
+            # The next evaluation after the last one with the alert.
+            clear_s = max(0.0, times[-1] + 1 - ended[number]) if times and number in cleared else None
             code, text = causes[fault.alert].result() if fault.alert in causes else ("", "the alert did not fire")
             row = {
                 "alert": fault.alert,
                 **({"burn_rate": fault.labels["burn_rate"]} if "burn_rate" in fault.labels else {}),
                 "fault": fault.what,
-                "fires_after_s": fired.get(number),
-                "clears_after_s": cleared.get(number),
+                "fires_after_s": round(max(0.0, times[0] - began[number]), 1) if times else None,
+                "clears_after_s": None if clear_s is None else round(clear_s, 1),
                 "first_cause": code,
                 "cause": text,
             }
             self.rows.append(row)
-            if (fired.get(number) or 2 * FIRES_S) > FIRES_S:
+            if not times or times[0] - began[number] > FIRES_S:
                 self.problems.append(f"{fault.alert} did not fire within a minute: {row}")
             if number not in cleared:
                 self.problems.append(f"{fault.alert} did not clear: {row}")
             if not fault.is_named(code, text):
                 self.problems.append(f"{fault.alert}: the first cause is not {fault.cause}: {row}")
+            self.say(
+                f"{fault.alert}{fault.rate} fires after {row['fires_after_s']} s, clears after {row['clears_after_s']} s"
+            )
         REPORT.parent.mkdir(parents=True, exist_ok=True)
         REPORT.write_text(json.dumps(self.rows, indent=1))
         REPORT.with_suffix(".md").write_text("".join(map(table_row, self.rows)))
@@ -301,30 +316,32 @@ class Rehearsal:
     def _wait(
         self,
         faults: tuple[Fault, ...],
-        since: list[float],
         *,
         fires: bool,
         limit_s: float = WAITS_S,
         causes: dict[str, Future[tuple[str, str]]] | None = None,
-        tell: bool = True,
-    ) -> dict[int, float]:
-        """Return after how many seconds each alert fires, or is clear. For ``causes`` the runbook runs as soon as one fires."""
-        found: dict[int, float] = {}
+    ) -> set[int]:
+        """Return the faults whose alert fires, or is clear. For ``causes`` the runbook runs as soon as one fires."""
+        found = set[int]()
         deadline = time.monotonic() + limit_s
         while len(found) < len(faults) and time.monotonic() < deadline:
             firing = self.one.prometheus.firing()
             for number, fault in enumerate(faults):
                 labels = fault.found_in(firing)
                 if number not in found and (labels is not None) == fires:
-                    found[number] = round(time.monotonic() - since[number], 1)
-                    if tell:
-                        rate = f" {fault.labels['burn_rate']}x" if "burn_rate" in fault.labels else ""
-                        word = "fires" if fires else "clears"
-                        self.say(f"{fault.alert}{rate} {word} after {found[number]} s")
+                    found.add(number)
                     if causes is not None and labels is not None and fault.alert not in causes:
+                        self.say(f"{fault.alert} fires")
                         causes[fault.alert] = self._runbooks.submit(self._ask, fault, labels)
             time.sleep(0.25)
         return found
+
+    def _firing_times(self, fault: Fault, began: float) -> list[float]:
+        """Return the seconds at which the alert has fired since its fault, as Prometheus has recorded them."""
+        matchers = {"alertname": fault.alert, "alertstate": "firing", **fault.labels}
+        query = f"ALERTS{{{','.join(f'{name}={json.dumps(value)}' for name, value in matchers.items())}}}"
+        series = self.one.prometheus.get("query_range", query=query, start=began, end=time.time(), step=1)["result"]
+        return sorted(float(at) for one in series for at, _ in one["values"])
 
     def _ask(self, fault: Fault, labels: dict[str, str]) -> tuple[str, str]:
         """Return the first cause. On a loaded machine a healthy shard may need longer than the second that it has: then once more."""
