@@ -147,7 +147,10 @@ FOLDER_VARIABLES = ("config_dir", "var_dir")
 CASE_SENSITIVE_KEYS = ("retired_workers",)
 """Keys whose inner keys have capitals, which the name of a variable cannot have."""
 INTERNAL_VARIABLES = frozenset(
-    {"at_terminal", "from_checkout", "isolation_mark", "shared_state", "process_nonce", "supervisor_pid", "worker_id"},
+    {
+        *("at_terminal", "from_checkout", "isolation_mark", "process_nonce", "shared_counts", "shared_state"),
+        *("supervisor_pid", "worker_id"),
+    },
 )
 """Variables by which processes of the framework talk to their children."""
 

@@ -161,7 +161,9 @@ def test_cluster_child_warns_of_unknown_variables_only(site):
 
 
 def test_cluster_without_unknown_variables_warns_of_none(site):
-    group = site.start(str(ROOT / "scripts" / "cluster"), "-r", "jobs", "default", "--timeout", "1")
+    group = site.start(
+        str(ROOT / "scripts" / "cluster"), "-r", "jobs", "default", "--timeout", "1", "--health-port", "0"
+    )
     group.line(event_name="process.ready")
     assert group.end() == 0
     assert named(group) == []

@@ -16,6 +16,7 @@ from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.signals import SUPERVISOR_VARIABLE, TERMINAL_VARIABLE
 from framework.settings.base import SettingsSchema
 from framework.settings.environment import INTERNAL_VARIABLES
+from framework.telemetry.shared_counts import SHARED_COUNTS_VARIABLE
 from tests.tables import each_row
 
 SCHEMA = SettingsSchema(Settings)
@@ -1037,7 +1038,8 @@ def test_variable_of_another_program_is_not_listed(tmp_path, name):
 
 
 def test_variables_between_processes_are_known(tmp_path):
-    own = (MARK_VARIABLE, NONCE_VARIABLE, SHARED_STATE_VARIABLE, SUPERVISOR_VARIABLE, TERMINAL_VARIABLE)
+    shared = (SHARED_COUNTS_VARIABLE, SHARED_STATE_VARIABLE)
+    own = (MARK_VARIABLE, NONCE_VARIABLE, SUPERVISOR_VARIABLE, TERMINAL_VARIABLE, *shared)
     names = (*own, "FRAMEWORK_WORKER_ID", *from_checkout())
     assert {name.removeprefix("FRAMEWORK_").lower() for name in names} == INTERNAL_VARIABLES
 
