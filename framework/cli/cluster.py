@@ -1,5 +1,6 @@
 """``cluster``: run a supervised group of worker processes for each group of queues and shard."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -236,7 +237,7 @@ def _supervise(asked: "_ClusterArguments", plan: "_Plan", options: ClusterOption
     signals.install()
     logging = plan.settings.logging
     hold_reports()
-    logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
+    logs.open_server_log(logging.level, {"pid": os.getpid(), "worker_id": "cluster"}, form=logging.format)
     try:
         counts = None if options.health is None else GroupCounts()
         group = open_supervisor(plan.settings, plan.specs, plan.timeout_s, log_event, counts)

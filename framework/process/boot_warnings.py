@@ -112,7 +112,7 @@ def warn_unknown_queues(settings: CoreSettings, queues: Iterable[str], known: Co
     listed = {name for name, _ in settings.queues}
     names = {*known, *(name.partition(":")[0] for name in known if ":" in name)}
     for name in queues:
-        _warn_similar(
+        warn_similar_queue(
             name,
             names,
             listed,
@@ -121,7 +121,7 @@ def warn_unknown_queues(settings: CoreSettings, queues: Iterable[str], known: Co
         )
     for setting, limits in (("limits", settings.limits), ("process_limits", settings.process_limits)):
         for name in limits:
-            _warn_similar(
+            warn_similar_queue(
                 name,
                 known,
                 listed,
@@ -130,7 +130,7 @@ def warn_unknown_queues(settings: CoreSettings, queues: Iterable[str], known: Co
             )
 
 
-def _warn_similar(name: str, known: Collection[str], listed: Collection[str], message: str) -> None:
+def warn_similar_queue(name: str, known: Collection[str], listed: Collection[str], message: str) -> None:
     """Warn of a queue that is neither known nor listed if its name is similar to a known one."""
     near = None if name in known or name in listed else nearest(name, sorted(known), cutoff=0.8)
     if near is not None:

@@ -1,19 +1,24 @@
 """``exporter``: serve the figures of all shards to Prometheus; ``jobs counters``: print them once."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
 import click
 
+from framework.all_settings import Settings
 from framework.declare import registry
 from framework.errors import FrameworkError
 from framework.features.observability.exporter import ExporterServer, open_fleet
 from framework.features.observability.figure_text import exposition
+from framework.features.observability.settings import ObservabilitySettings
 from framework.features.observability.shard_watch import Fleet
+from framework.process.boot_warnings import warn_similar_queue
+from framework.process.own_queues import known_queues
 from framework.process.signals import SignalQueue
 from framework.process.worker_options import HealthAddress
-from framework.route.router import load_workers, open_router
+from framework.route.router import Router, load_workers, open_router
 from framework.telemetry import logs
 from framework.terminal.options import AddressOption, modules_option, shard_option
 from framework.terminal.output import echo_whole, reports_errors
@@ -48,7 +53,7 @@ def exporter(listen: tuple[str, int], names: Sequence[str], modules: Sequence[st
     signals = SignalQueue()
     signals.install()
     logging = on.settings.logging
-    logs.open_server_log(logging.level, {"worker_id": "exporter"}, descriptor, form=logging.format)
+    logs.open_server_log(logging.level, {"pid": os.getpid(), "worker_id": "exporter"}, descriptor, form=logging.format)
     fleet = _open(on, modules)
     server = ExporterServer(fleet, HealthAddress(*listen, source="--listen"))
     server.start()
@@ -90,4 +95,14 @@ def _open(on: ShardCommand, modules: Sequence[str]) -> Fleet:
     except FrameworkError as error:
         print_load_error(": their queues count as those of urgency low, and no cron entry has figures", error)
         router = open_router(settings)
+    _warn_unknown_queues(settings, router)
     return open_fleet(settings, list(on.shards.values()), router, [one.declaration() for one in registry.workers()])
+
+
+def _warn_unknown_queues(settings: Settings, router: Router) -> None:
+    """Warn of a misspelt queue in a group: its jobs would count for no slots of the group, and its processes not scale."""
+    known = known_queues(router)
+    for group, queues in ObservabilitySettings.of(settings).fleet.queue_groups.items():
+        for name in queues:
+            message = f"no worker is routed to the queue {{}} of the group {group!r} in fleet.queue_groups (did you mean {{}}?)"
+            warn_similar_queue(name, known, (), f"{message}: no jobs count for it")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import yaml
 
-from framework.command_line import EXIT_FAILED
+from framework.command_line import EXIT_FAILED, command
 from framework.features.observability.alert_rules import RECORDED, RULES, THRESHOLDS
 from framework.features.observability.dashboards import DASHBOARDS
 from framework.features.observability.grafana import TAG, dashboard_json
@@ -23,6 +23,9 @@ from framework.typeguards import short_repr
 
 _MARK = "# Written by application-worker monitoring write. It overwrites this file: change its options instead.\n"
 
+_MATCHER = r'\s*[a-zA-Z_]\w*\s*(?:=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"\s*'
+_SELECTOR = re.compile(rf"{_MATCHER}(?:,{_MATCHER})*,?\s*", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _CLASS = re.compile(r"\w+(?:::\w+)*", re.ASCII)
 
 _INHIBIT_RULES = [
@@ -113,7 +116,15 @@ def write(
 
     Status 1: a file of the same name was not written by this command.
     """
-    options = RuleOptions(_thresholds(thresholds), window_scale, selector.strip(), owner, _excluded(excluded))
+    if selector and not _SELECTOR.fullmatch(selector):
+        # The rules would be refused by Prometheus only.
+        example = 'environment="production",region=~"eu-.*"'
+        raise click.UsageError(
+            f"--selector has matchers of Prometheus with their quotes, such as {example}, not {short_repr(selector)}."
+        )
+    options = RuleOptions(
+        _thresholds(thresholds), window_scale, selector.strip().removesuffix(","), owner, _excluded(excluded)
+    )
     texts = {folder / name: text for name, text in _texts(options, datasource).items()}
     _refuse_foreign(texts)
     changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
@@ -150,11 +161,12 @@ def _thresholds(words: Sequence[str]) -> dict[str, float]:
     for word in words:
         name, _, value = word.partition("=")
         if name not in THRESHOLDS:
-            raise click.UsageError(f"there is no threshold {name!r}{did_you_mean(name, THRESHOLDS)}.")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise click.UsageError(f"the threshold {name} needs a number, not {value!r}.") from None
+            raise click.UsageError(
+                f"there is no threshold {name!r}{did_you_mean(name, THRESHOLDS)}: `{command('monitoring thresholds')}` lists all."
+            )
+        if not _NUMBER.fullmatch(value):
+            raise click.UsageError(f"the threshold {name} needs a number, not {value!r}.")
+        found[name] = float(value)
     return found
 
 

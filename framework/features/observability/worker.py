@@ -38,13 +38,15 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     lease = [_LEASE.load()(process).renew] if settings.fleet.reporter else []
     tally.shard = process.shard.name
     served = {name for plan in process.plans for name in plan.order.names}
+    ran: set[tuple[str, str]] = set()
     for worker in registry.workers():
         declaration = worker.declaration()
         route = process.router.route(declaration)
         tally.declare(declaration, route.queue, route.shard)
         if route.shard == tally.shard and route.queue in served:
             tally.declare_runs(declaration, route.queue)
-    gauges = ProcessGauges(tally, process)
+            ran.add((declaration.wire_name, route.queue))
+    gauges = ProcessGauges(tally, process, ran)
     tally.sample.append(gauges.set)
     # A supervisor reads what the process wrote last.
     return WorkerPart(refresh=gauges.set, periodic=(gauges.set, *lease))
@@ -58,12 +60,13 @@ def shards_of(client: Client) -> Sequence[Shard]:
 class ProcessGauges:
     """The gauges of a worker process."""
 
-    def __init__(self, tally: Tally, process: ProcessContext) -> None:
+    def __init__(self, tally: Tally, process: ProcessContext, ran: set[tuple[str, str]]) -> None:
+        """``ran`` are the classes with their queues whose running jobs have not been written yet: each is at zero."""
         self._tally = tally
         self._process = process
         self._slots = sum(plan.slots for plan in process.plans)
         self._lock = threading.Lock()
-        self._seen: set[tuple[str, str]] = set()
+        self._ran = ran
 
     def set(self) -> None:
         """Write the current values. Safe from any thread."""
@@ -73,10 +76,11 @@ class ProcessGauges:
     def _set(self) -> None:
         tally, pid, state = self._tally, self._tally.pid, self._process.shared_state
         running = Counter(map(_class_and_queue, _units(self._process.runs)))
-        self._seen |= running.keys()
-        for worker, queue in self._seen:
+        # A class that neither runs nor ran at the last call has the right value.
+        for worker, queue in self._ran | running.keys():
             labels = (*labels_of(worker, queue, tally.shard), pid)
             tally.set_gauge("sidekiq_running_jobs", running[worker, queue], *labels)
+        self._ran = set(running)
         tally.set_gauge("sidekiq_concurrency", self._slots, pid)
         tally.set_gauge("application_worker_processes", 1)
         tally.set_gauge("application_worker_resident_bytes", resident_bytes(os.getpid()), pid)

@@ -189,11 +189,14 @@ def test_exporter_serves_with_the_rights_of_read_only(exporter, redis):
     assert process.end() == 0
 
 
-def test_exporter_runs_while_its_shard_is_down(site, redis):
+def test_exporter_runs_while_its_shard_is_down_and_warns(site, redis):
     site.write("redis.yml", {"shards": {"main": {"url": "redis://127.0.0.1:1"}}})
+    site.write("application.yml", {"fleet": {"queue_groups": {"all": ["defalt", "default", "of_another_program"]}}})
     process = site.start(COMMAND, "-r", "jobs", "--listen", "127.0.0.1:0")
     port = process.line(event_name="health.listening")["port"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert b'application_worker_up{shard="main"} 0\n' in answer.read()
-    process.line(event_name="exporter.shard_away", shard="main")
+    assert "pid" in process.line(event_name="exporter.shard_away", shard="main")
+    (warned,) = process.find(event_name="boot.unknown_queue")
+    assert (warned["queue"], warned["nearest"]) == ("defalt", "default")
     assert process.end(signal.SIGINT) == 0

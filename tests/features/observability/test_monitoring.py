@@ -146,9 +146,19 @@ def test_files_of_another_origin_stay(name, text, tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [foreign]
 
 
-@pytest.mark.parametrize(("word", "message"), [("held_job=3", "held_jobs"), ("held_jobs=many", "needs a number")])
-def test_wrong_threshold_is_wrong_usage(word, message, tmp_path):
-    done = written(tmp_path, "--threshold", word)
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("--threshold=held_job=3", "held_jobs"),
+        ("--threshold=held_jobs=many", "needs a number"),
+        ("--threshold=held_jobs=nan", "needs a number"),
+        ("--selector=environment=production", "not 'environment=production'"),
+        ('--selector={environment="production"}', "--selector has matchers"),
+        ('--selector=environment="production",team', "--selector has matchers"),
+    ],
+)
+def test_wrong_option_is_wrong_usage(word, message, tmp_path):
+    done = written(tmp_path, word)
     assert done.exit_code == 2
     assert message in done.output
     assert not list(tmp_path.iterdir())

@@ -41,7 +41,7 @@ def test_worker_shows_all_series_with_zero_before_its_first_job(site, redis, pro
         assert own >= {
             *("sidekiq_jobs_completion_seconds_count", "sidekiq_jobs_failed_total", "sidekiq_jobs_retried_total"),
             *("sidekiq_enqueued_jobs_total", "sidekiq_jobs_dead_total", "sidekiq_jobs_skipped_total", RUNS),
-            *("sidekiq_jobs_queue_duration_seconds_sum", "sidekiq_redis_requests_total"),
+            *("sidekiq_jobs_queue_duration_seconds_sum", "sidekiq_redis_requests_total", "sidekiq_running_jobs"),
         }
     enqueue(redis, "NoopWorker")
     proofs("noop")
@@ -72,6 +72,7 @@ def test_cluster_sums_its_children_and_keeps_those_of_the_dead(cluster, redis, p
     until(lambda: process.find(event_name="process.ready")[1:])
     assert total(process, RUNS, worker="NoopWorker") == 0
     assert (total(process, CHILDREN, event="started"), total(process, CHILDREN, event="died")) == (2, 0)
+    assert "pid" in process.find(event_name="child.started")[0]
     for _ in range(50):
         enqueue(redis, "NoopWorker")
     until(lambda: total(process, RUNS, worker="NoopWorker") == 50)
