@@ -48,7 +48,9 @@ def diagnose_(
     Status 1: there is a cause, not everything could be looked at, or the class or queue is unknown. Status 2: the alert is unknown.
     """
     if alert is not None:
-        refuse_unknown([alert], alerts(), lambda name, hint: f"no alert is named {name!r}{hint}")
+        known = sorted(alerts())
+        other = f"; there are {join_names(known, len(known))}"
+        refuse_unknown([alert], known, lambda name, hint: f"no alert is named {name!r}{hint or other}")
     on = ShardCommand(names, role=ROLE)
     classes, project = load_classes(modules)
     installation = Installation(on.settings, classes, None if project is None else project.router)

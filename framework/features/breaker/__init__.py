@@ -13,6 +13,7 @@ BREAKER = Feature(
     observer=Late("framework.features.breaker.observer:observer"),
     worker=Late("framework.features.breaker.admission:worker_part"),
     notices=Late("framework.features.breaker.explain:notices"),
+    causes=Late("framework.features.breaker.causes:BreakerCauses"),
     explain=Late("framework.features.breaker.explain:BreakerReader"),
     commands=(
         LateCommand(

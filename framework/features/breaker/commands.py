@@ -1,10 +1,14 @@
 """``breakers``: show the breakers of classes, open one, or close one."""
 
+import sys
 from collections.abc import Sequence
+from shlex import quote
 
 import click
 
 from framework.admin.queue_actions import note_pause
+from framework.command_line import EXIT_FAILED, command
+from framework.declare import registry
 from framework.features.breaker.store import BreakerState, close_breaker, open_breaker, read_breakers
 from framework.shard.shard import Shard
 from framework.terminal.groups import DefaultShowGroup
@@ -95,9 +99,14 @@ def open_(worker: str, *, reason: str, probe_after: float, modules: Sequence[str
 
     A class without break_after has no breaker: use `jobs pause`.
 
-    Status 1: a shard does not answer.
+    Status 1: the class declares no break_after, or a shard does not answer.
     """
     on, name = ShardCommand(names), resolve_class(worker, modules)
+    found = registry.find(name)
+    if found is not None and found.declaration().facts["break_after"] is None:
+        pause = command(f"jobs pause {name} --reason {quote(reason)}")
+        echo(f"{name} declares no break_after, so it has no breaker. To hold its jobs: {pause}", err=True)
+        sys.exit(EXIT_FAILED)
 
     def act(shard: Shard) -> str:
         open_breaker(shard.client, name, check_reason(reason), probe_after)

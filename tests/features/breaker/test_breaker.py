@@ -370,6 +370,26 @@ def run(site, *words):
     return done.stdout
 
 
+def test_class_without_breaker_is_not_opened(site, redis):
+    done = site.run("-m", "framework", "breakers", "open", "NoopWorker", "-r", "jobs", "--reason", "bad deploy")
+    assert done.returncode == 1
+    assert "jobs pause NoopWorker --reason 'bad deploy'" in done.stderr
+    assert redis.keys("aw:break*") == []
+
+
+def test_diagnose_names_an_open_breaker_before_other_causes(site, redis):
+    open_breaker(redis, "BombWorker", "2 processes died that ran it", 60.0)
+    pushed = {"class": "BombWorker", "jid": "j", "queue": "default", "args": []}
+    redis.zadd(keys.paused_jobs("BombWorker"), {f'["default"]\n{json.dumps(pushed)}': 1.0})
+    redis.set(keys.pause_strategy("BombWorker"), "breaker")
+    redis.sadd(keys.PAUSED_CLASSES, "BombWorker")
+    done = site.run("-m", "framework", "diagnose", "-r", "jobs", "--alert", "ProcessesFlapping", "--json")
+    assert done.returncode == 1, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert (found["code"], found["jobs"]) == ("breaker_open", 1)
+    assert found["remedy"].endswith("breakers close BombWorker")
+
+
 def test_failing_class_is_held_until_its_probe_succeeds(copied, redis):
     redis.set("broken", 1)
     process = copied.hurried_worker("-r", "breaker_jobs", "-q", "default", "-c", "1").ready()
