@@ -2,7 +2,6 @@
 
 import heapq
 import json
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -18,7 +17,7 @@ from framework.admin.job_record import JobFilter, JobRecord
 from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues, scan_places
 from framework.admin.search import JobLocation, search
 from framework.admin.shard_job_set import NEWEST_FIRST, SetRecord, ShardJobSet
-from framework.command_line import EXIT_FAILED, remedy_command
+from framework.command_line import remedy_command
 from framework.errors import UnknownNameError
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -31,12 +30,13 @@ from framework.terminal.jobs import (
     job_fields,
     read_filter,
     refuse_absent_class,
+    refuse_class_not_in,
     set_row,
 )
 from framework.terminal.options import check_jids, json_option, shard_option
 from framework.terminal.output import echo, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
-from framework.text import decode_escaped, did_you_mean, format_age, format_time
+from framework.text import decode_escaped, format_age, format_time
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import timestamp
@@ -110,10 +110,8 @@ def list_queue(on: ShardCommand, queue: str, wanted: JobFilter, most: int, *, as
         on.print_table(_QUEUE_HEADINGS, rows, f"No job in {queue} matches" if wanted else f"The queue {queue} is empty")
         if total > len(rows):
             echo(f"and {total - len(rows):,} more: --most shows more")
-    if wanted.cls and not total and not on.unanswered and wanted.cls not in view.classes:
-        near = did_you_mean(wanted.cls, [name for name, _ in view.classes.most_common() if name])
-        echo(f"no job in {queue} has the class {wanted.cls!r}{near}", err=True)
-        sys.exit(EXIT_FAILED)
+    if not total and not on.unanswered:
+        refuse_class_not_in(queue, wanted, view.classes)
 
 
 PLACES = (*SET_KEYS, HELD)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -18,10 +19,11 @@ from framework.admin.queue_reader import QueueState, is_known, known_queues, rea
 from framework.admin.search import list_held_stores
 from framework.command_line import EXIT_FAILED, command
 from framework.errors import UnknownNameError
+from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
-from framework.terminal.jobs import bulk_filter_options, read_filter
+from framework.terminal.jobs import bulk_filter_options, read_filter, refuse_class_not_in
 from framework.terminal.options import (
     DURATION_HELP,
     REASON_HELP,
@@ -141,7 +143,7 @@ def clear(queue_name: str, *, dry_run: bool, yes: bool, names: Sequence[str], as
     becomes discarded. Jobs that are not selected go back, the oldest first; a job that is pushed meanwhile may overtake them. If
     the command is ended in between, a worker process puts the rest back within a minute; run it again to go on.
 
-    Status 1: no shard knows the queue, or a shard does not answer.
+    Status 1: no shard knows the queue, none of its jobs has the class of --class, or a shard does not answer.
     """
     wanted, on = read_filter(criteria), ShardCommand(names)
     sizes, quota = on.settings.size_limit, JobQuota(wanted)
@@ -176,6 +178,16 @@ def clear(queue_name: str, *, dry_run: bool, yes: bool, names: Sequence[str], as
             are = "would be" if dry_run else "is" if dropped == 1 else "are"
             echo(f"{shard}: {format_count(dropped, 'job')} of {queue_name} {are} dropped")
     on.exit_if_unanswered()
+    if not any(done.values()):
+        seen = Counter[str]()
+        for _ in on.each(lambda one: seen.update(_classes_in(one, queue_name, sizes))):
+            pass
+        refuse_class_not_in(queue_name, wanted, seen)
+
+
+def _classes_in(shard: Shard, queue: str, sizes: SizeLimitSettings) -> Iterator[str]:
+    for job in matching_jobs(shard, queue, JobFilter(), sizes, progress_reporter(shard.name)):
+        yield from {job.worker, job.display_class}
 
 
 def _reporter(shard: str, queue: str) -> Callable[[int], None]:

@@ -138,9 +138,14 @@ def refuse_absent_class(on: ShardCommand, kind: JobSetKind, wanted: JobFilter) -
 
     for _ in on.each(read):
         pass
-    if wanted.cls not in seen:
+    refuse_class_not_in(kind, wanted, seen)
+
+
+def refuse_class_not_in(place: str, wanted: JobFilter, seen: Counter[str]) -> None:
+    """End with status 1 and the nearest name if the filter has a class that is none of those in the place."""
+    if wanted.cls and wanted.cls not in seen:
         near = did_you_mean(wanted.cls, [name for name, _ in seen.most_common() if name])
-        echo(f"no job in {kind} has the class {wanted.cls!r}{near}", err=True)
+        echo(f"no job in {place} has the class {wanted.cls!r}{near}", err=True)
         sys.exit(EXIT_FAILED)
 
 

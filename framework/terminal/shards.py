@@ -14,8 +14,8 @@ from framework.command_line import EXIT_FAILED, worker_command
 from framework.errors import ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
-from framework.shard.shards import ANSWER_WITHIN_S, answering, open_shards
-from framework.store.connect import COMMAND_TIMEOUT_S, server_time
+from framework.shard.shards import answering, open_shards
+from framework.store.connect import server_time
 from framework.terminal.options import check_shard, confirm
 from framework.terminal.output import columns, echo, echo_json, echo_lines
 
@@ -87,8 +87,6 @@ class ShardCommand:
         opened = open_shards(self.settings, role=role)
         self.shards: Mapping[str, Shard] = {name: opened[name] for name in names or sorted(opened)}
         self.unanswered: list[str] = []
-        # A shard that the operator names may be slow: it is the one that the command is about.
-        self._answer_within_s = COMMAND_TIMEOUT_S if names else ANSWER_WITHIN_S
 
     def each(self, step: Callable[[Shard], T]) -> Iterator[tuple[str, T]]:
         """Yield the result of the step on each shard that answers, those that answer late at the end."""
@@ -114,7 +112,7 @@ class ShardCommand:
         if self._all_answer:
             yield from [self.shards[name] for name in self.answered]
             return
-        for shard, error in answering([self.shards[name] for name in self.answered], self._answer_within_s):
+        for shard, error in answering([self.shards[name] for name in self.answered]):
             if error is None:
                 yield shard
             else:

@@ -430,7 +430,12 @@ READS = [
         "processes",
     ),
     *("processes --work", "ping", "held", "counters", "limits", "locks", "paused", "deferred", "flags", "leases"),
-    *("retry --class C --dry-run", "cancel --class C --dry-run", "held drop --class C --dry-run"),
+    *(
+        "stats --shard second",
+        "retry --class C --dry-run",
+        "cancel --class C --dry-run",
+        "held drop --class C --dry-run",
+    ),
 ]
 
 

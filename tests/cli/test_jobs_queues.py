@@ -158,6 +158,8 @@ def test_clear_drops_the_selected_jobs(jobs, redis):
         == "main: 3 jobs of mailers are dropped\n"
     )
     assert redis.llen(keys.queue("mailers")) == 3
+    refused = jobs("clear", "mailers", "--class", "Othr", "--yes", status=1)
+    assert "no job in mailers has the class 'Othr' (did you mean 'Other'?)" in refused
 
 
 def test_list_of_a_queue_shows_the_next_jobs_first(jobs, redis):
