@@ -88,7 +88,7 @@ from framework.text import format_count, format_duration
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
-_START_REDIS = "Start the development store with `{}`, or set REDIS_URL (shard main) or {} to a Redis that runs."
+_START_REDIS = "Start the development store with `{}`, or set {} to a Redis that runs."
 
 
 class ConfigurationProblem(NamedTuple):
@@ -224,7 +224,9 @@ class ShardUnavailableError(PushError):
     ) -> None:
         self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
-        way_out = f"Cause: {advice}." if advice else _START_REDIS.format(command("store start"), source)
+        # The variable is the address of the shard main only.
+        address = f"REDIS_URL or {source}" if shard == "main" else source
+        way_out = f"Cause: {advice}." if advice else _START_REDIS.format(command("store start"), address)
         super().__init__(f"shard '{shard}' is unavailable: {reason}.{doubt} {way_out}")
 
 

@@ -118,6 +118,7 @@ def test_story_reads_stdin_gzip_and_patterns(story, tmp_path):
     assert story("c1", words=(str(folder / "*.log*"),)) == expected
     assert story("index", words=("-",), lines="\n".join(lines)) == expected
     assert "there is no such file" in story("c1", words=(str(folder / "none*"),), status=2)
+    assert "this is a folder. Give log files" in story("c1", words=(str(folder),), status=2)
 
 
 def test_story_leaves_out_lines_of_other_programs(story):

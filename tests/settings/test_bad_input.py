@@ -308,7 +308,12 @@ ENTRIES = [
     (APP, "metrics: {statsd: ':x'}", "metrics.statsd", "must be HOST:PORT, for example 127.0.0.1:8125, not ':x'"),
     (APP, "metrics: {statsd_format: udp}", "metrics.statsd_format", "must be one of statsd, dogstatsd, not 'udp'"),
     (APP, "fleet: {reporter: maybe}", "fleet.reporter", "must be true or false, not 'maybe'"),
-    (APP, "fleet: {queue_groups: 5}", "fleet.queue_groups", "must hold names, each with its keys and values, not 5"),
+    (
+        APP,
+        "fleet: {queue_groups: 5}",
+        "fleet.queue_groups",
+        "must hold groups with their queues, such as {mail: [mails]}, not 5",
+    ),
     (APP, "tasks: 5", "tasks", f"{SECTION}url, database_down, params, ledger, keep{HIDDEN}"),
     (APP, "tasks: {url: 5}", "tasks.url", f"must be a text{HIDDEN}"),
     (

@@ -400,7 +400,7 @@ class FailureReader(CauseReader):
                 if gone
                 else facts.worker_for(facts.queue_of(cls)),
                 effect=(
-                    f"{format_count(gone, 'job')} run once more from the beginning; give processes a longer `--timeout`, or make "
+                    f"{format_count(gone, 'job', 'runs')} once more from the beginning; give processes a longer `--timeout`, or make "
                     "the job iterable"
                 ),
                 certainty=6.0,

@@ -84,7 +84,7 @@ class QueueReader(CauseReader):
             cause=f"the queue {queue.name} is paused",
             evidence=[*since, f"{queue.size:,} jobs wait, the next one for {format_duration(queue.waits_s)}"],
             remedy=remedy_command("jobs", "unpause-queue", queue.name),
-            effect=f"{format_count(queue.size, 'job')} run, {facts.drained(queue.size, queue.slots, mean)}",
+            effect=f"{format_count(queue.size, 'job', 'runs')}, {facts.drained(queue.size, queue.slots, mean)}",
             certainty=10.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),

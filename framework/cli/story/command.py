@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any
 
 import click
 
 from framework.cli.story.chain import JobChain, Moment, ToldBatch, ToldJob, context_of, read_chain
 from framework.cli.story.log_files import LogFiles
-from framework.command_line import EXIT_FAILED
+from framework.command_line import EXIT_FAILED, command
+from framework.errors import TaskNotFoundError
 from framework.feature import Late, features
 from framework.terminal.options import json_option
 from framework.terminal.output import echo, echo_json, echo_whole, reports_errors
@@ -54,7 +56,13 @@ def story(id_: str, logs: Sequence[str], *, after: int, limit: int, as_json: boo
     if not logs:
         if not any(one.name == _RECORDED for one in features()):
             raise click.UsageError("Give log files, a pattern in quotes, or - for stdin.")
-        _SHOW_RECORDED.load()(id_, after, limit, as_json=as_json)
+        try:
+            _SHOW_RECORDED.load()(id_, after, limit, as_json=as_json)
+        except TaskNotFoundError as error:
+            echo(
+                f"{error}. The story of any job is in log files: {command(f'jobs story {quote(id_)} LOG...')}", err=True
+            )
+            sys.exit(EXIT_FAILED)
         return
     if not id_.strip():
         raise click.UsageError("ID is empty: give the id of a job, or the field correlation_id of a log line.")

@@ -42,11 +42,11 @@ class LogFiles:
                 shutil.copyfileobj(sys.stdin.buffer, self._copy)
                 continue
             found = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob(name)))  # noqa: PTH207 - absolute patterns too
-            if not found:
-                raise click.UsageError(
-                    f"{name}: there is no such file. Give log files, a pattern in quotes, or - for stdin."
-                )
-            self._paths += [one for one in found if one.is_file()]
+            files = [one for one in found if one.is_file()]
+            if not files:
+                what = "this is a folder" if found else "there is no such file"
+                raise click.UsageError(f"{name}: {what}. Give log files, a pattern in quotes, or - for stdin.")
+            self._paths += files
 
     def __enter__(self) -> Self:
         return self

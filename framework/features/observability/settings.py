@@ -1,12 +1,13 @@
 """Settings of observability."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from framework.settings import validators
 from framework.settings.base import Section, SettingsBase
+from framework.typeguards import is_mapping
 
 MAX_SERIES = 10_000_000
 
@@ -16,6 +17,12 @@ def _address(text: str) -> str:
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ValueError("must be HOST:PORT, for example 127.0.0.1:8125")
     return text
+
+
+def _groups(value: Any) -> Any:
+    if not is_mapping(value):
+        raise ValueError("must hold groups with their queues, such as {mail: [mails]}")
+    return value
 
 
 class MetricsSettings(Section):
@@ -38,7 +45,9 @@ class FleetSettings(Section):
 
     reporter: bool = False
     """Whether ``/metrics`` of one worker process of each shard also has the figures of the shard."""
-    queue_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]])
+    queue_groups: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_groups)] = Field(
+        default_factory=dict[str, tuple[str, ...]]
+    )
     """The queues that are served together, by the name of their group, for ``application_worker_slots_needed``."""
 
 
