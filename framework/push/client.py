@@ -319,7 +319,7 @@ class Client:
                 else:
                     self._schedule_writer.write(shard, batch.payloads[0], dues[0], batch.statuses)
             elif dues is None:
-                shard.enqueue(queue, batch.payloads, token, batch.statuses)
+                shard.enqueue(queue, batch.payloads, token, batch.statuses, batch.lists)
             else:
                 shard.schedule(batch.entries, token, batch.statuses)
         except ShardUnavailableError as error:

@@ -15,6 +15,7 @@ from framework.push.deduplication import Deduplication
 from framework.settings.base import SettingsBase
 from framework.shard.shard import Shard
 from framework.types import Jid, Json
+from framework.wire import keys
 from framework.wire.job import set_fields, wire_timestamp
 from framework.wire.resources import UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand, TrackedJob
@@ -34,11 +35,44 @@ class JobBatch(NamedTuple):
     """The same jobs with the locks of a deduplicated class; the statuses are then part of the lock requests."""
     indexes: Sequence[int] | None = None
     """The places of the jobs in their chunk; ``None`` if they are the whole chunk."""
+    lists: Sequence[str] | None = None
+    """The sub-queue of each job, where they go to several ones of the queue; those of one are neighbours."""
 
     @property
     def entries(self) -> list[tuple[float, bytes]]:
         """The jobs for the schedule set: due time and payload."""
         return [(due.at, payload) for due, payload in zip(self.dues or (), self.payloads, strict=True)]
+
+    def by_list(self) -> "Sequence[JobBatch]":
+        """Return the jobs in batches of one list each."""
+        if self.lists is None:
+            return (self,)
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(self.lists):
+            places.setdefault(name, []).append(place)
+        return [self.chosen(name, of_list)._replace(lists=None) for name, of_list in places.items()]
+
+    def chosen(self, queue: str, places: Sequence[int]) -> "JobBatch":
+        """Return those jobs of a batch for a queue that are at these places, in this order, as jobs of another."""
+
+        def taken(column: Sequence[Any]) -> list[Any]:
+            return [column[place] for place in places]
+
+        unique = self.unique
+        if unique is not None:
+            unique = unique._replace(
+                payloads=taken(unique.payloads),
+                lock_keys=taken(unique.lock_keys),
+                jids=taken(unique.jids),
+                details=taken(unique.details) if unique.details else (),
+            )
+        jids = taken(self.jids)
+        # Untracked jobs have no status.
+        own = {keys.status(jid) for jid in jids} if self.statuses else ()
+        statuses = [status for status in self.statuses if status[1] in own]
+        indexes = list(places) if self.indexes is None else taken(self.indexes)
+        lists = None if self.lists is None else taken(self.lists)
+        return JobBatch(queue, taken(self.payloads), jids, None, statuses, unique, indexes, lists)
 
     def at_commit(self, now: float, extra: Mapping[str, Json]) -> "JobBatch":
         """Return the jobs as of the commit for which they waited: with the time ``now`` and the fields ``extra`` of the commit.

@@ -1,5 +1,6 @@
 """Write jobs to one shard, a named Redis, and read the statuses of tracked jobs."""
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -73,7 +74,7 @@ class Shard:
     def enqueue_one(self, queue: str, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
         """Append one payload to its queue. Raises as ``enqueue``."""
         if SEPARATOR in queue:
-            self._enqueue_fair(queue, (payload,), "", status_commands)
+            self._enqueue_fair((queue,), (payload,), "", status_commands)
             return
         self._connection.write(
             b"%b$%d\r\n%b\r\n" % (_packed_head(queue), len(payload), payload),
@@ -83,31 +84,41 @@ class Shard:
         )
 
     def enqueue(
-        self, queue: str, payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand] = ()
+        self,
+        queue: str,
+        payloads: Sequence[bytes],
+        token: str,
+        status_commands: Sequence[StatusCommand] = (),
+        lists: Sequence[str] | None = None,
     ) -> None:
         """Append payloads, oldest first, to their queue, in one round trip.
 
         The queue's name is sent first, then the jobs in one transaction: all are in their queue or none. The statuses of tracked
         jobs (``status_commands``) come before all: a job that a worker sees has its status, and a refused job leaves none.
-        Under one ``token`` the jobs are written once, however often this is called with it within ``TOKEN_S``.
+        Under one ``token`` the jobs are written once, however often this is called with it within ``TOKEN_S``. ``lists`` has the
+        sub-queue of each job, where they go to several ones of the queue; jobs of one are neighbours.
 
         Raises:
             ShardUnavailableError: Redis does not answer or refuses; ``maybe_written`` says whether the jobs may be written.
         """
-        if SEPARATOR in queue:
-            self._enqueue_fair(queue, payloads, token, status_commands)
+        if SEPARATOR in queue or lists is not None:
+            self._enqueue_fair(lists or [queue] * len(payloads), payloads, token, status_commands)
             return
         names = [("SADD", keys.QUEUES, queue)]
         self._connection.write_once(QueueTransaction(token, queue, payloads), names, status_commands)
 
     def _enqueue_fair(
-        self, queue: str, payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand]
+        self, lists: Sequence[str], payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand]
     ) -> None:
-        """Append payloads to a sub-queue, whose key then has a turn. As ``enqueue``."""
-        statuses = dumps([[str(word) for word in command[1:]] for command in status_commands])
+        """Append payloads to sub-queues of one queue, whose keys then have a turn. As ``enqueue``."""
+        statuses = (
+            dumps([[str(word) for word in command[1:]] for command in status_commands]) if status_commands else ""
+        )
         done_key = keys.pushed(token) if token else ""
-        names = (keys.QUEUES, keys.queue(queue))
-        self._connection.run_script(PUSH_FAIR, names, (queue, done_key, TOKEN_MS, statuses, *payloads))
+        counts = Counter(lists)
+        names = (keys.QUEUES, *map(keys.queue, counts))
+        sizes = [part for pair in counts.items() for part in pair]
+        self._connection.run_script(PUSH_FAIR, names, (done_key, TOKEN_MS, statuses, *sizes, *payloads))
 
     def schedule(
         self, entries: Sequence[tuple[float, bytes]], token: str, status_commands: Sequence[StatusCommand] = ()

@@ -401,7 +401,17 @@ CALLS = {
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
     "push_window, under a token": (held, lambda jobs: windowed(jobs, "debounce", token="token")),
-    "push_fair": (turns, lambda jobs: ([QUEUES, "queue:q~a"], ["q~a", "token", 60_000, "[]", *jobs])),
+    "push_fair": (
+        turns,
+        lambda jobs: ([QUEUES, "queue:q~a"], ["token", 60_000, '[["state", "queued"]]', "q~a", len(jobs), *jobs]),
+    ),
+    "push_fair, to several": (
+        turns,
+        lambda jobs: (
+            [QUEUES, "queue:q~a", "queue:q~high^b", "queue:q~c"],
+            ["token", 60_000, "", "q~a", 1, "q~high^b", len(jobs), "q~c", 1, b"one", *jobs, b"other"],
+        ),
+    ),
     "ring": (turns, lambda jobs: ([], ["q"])),
     "fairness/change_priority": (
         turns,

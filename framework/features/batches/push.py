@@ -128,7 +128,7 @@ class BatchReply(NamedTuple):
     """Of each dropped duplicate: group and index, from 0, and the jid of the job that it duplicates."""
 
 
-PUSH = Script("batches/push", *LOCK_PARTS, "recorded", "batches/batch", "turns")
+PUSH = Script("batches/push", "time", "recorded", "batches/batch", late=(*LOCK_PARTS[1:], "turns"))
 
 
 def write_batch(shard: Shard, write: BatchWrite) -> BatchReply:
@@ -212,7 +212,12 @@ class BatchBlock:
 
     def _collect(self, plan: PushPlan, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         """Keep the jobs of one destination. Return their ids; a duplicate is found only when the jobs are written."""
+        for part in batch.by_list():
+            self._collect_one(plan, part)
         del token
+        return batch.jids
+
+    def _collect_one(self, plan: PushPlan, batch: JobBatch) -> None:
         with self._lock:
             self._set_shard(plan.shard.name, plan.declaration.wire_name)
             queue = "" if batch.dues is not None else batch.queue
@@ -235,7 +240,6 @@ class BatchBlock:
             # A part of a step is one write, so that it is made once.
             if self.facts.part is None and (len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES):
                 self._flush(last=False)
-            return batch.jids
 
     def _with_place(self, payload: bytes) -> bytes:
         facts = self.facts

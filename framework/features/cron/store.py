@@ -16,7 +16,7 @@ from framework.types import Jid
 from framework.wire import keys
 from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 
-CRON_PUSH = Script("cron/push", *LOCK_PARTS, "recorded", "turns")
+CRON_PUSH = Script("cron/push", "time", late=(*LOCK_PARTS[1:], "recorded", "turns"))
 KEPT_TICKS = 50
 """The most settled ticks that an entry shows."""
 

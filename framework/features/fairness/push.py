@@ -1,7 +1,7 @@
 """Give the jobs of a class with ``fair_by`` or ``priority`` their sub-queues."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.declare.options import PRIORITIES
@@ -12,7 +12,6 @@ from framework.push.protection import WrappedPayloads
 from framework.push.push_plan import PushPlan
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Payload
-from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import set_fields
 from framework.wire.json import loads
@@ -23,7 +22,8 @@ _LOG_INTERVAL_S = 60.0
 
 _FIELD = f'"{SUB_QUEUE}":'.encode()
 
-_Columns: TypeAlias = dict[str, list[int]]
+JOBS_PER_SCRIPT = 250
+"""Jobs of several sub-queues in one script: a millisecond of Redis's time."""
 
 
 def add_sub_queues(plan: PushPlan, client: Client) -> PushPlan:
@@ -44,7 +44,7 @@ def add_sub_queues(plan: PushPlan, client: Client) -> PushPlan:
 
 
 class SubQueuePayloads(WrappedPayloads):
-    """Split the batches of another builder by the keys and the levels of their jobs. Shared between threads.
+    """Give the jobs of another builder the sub-queues of their keys and levels. Shared between threads.
 
     ``level`` is that of all jobs; without one each payload says its own, as a client middleware may set it.
     """
@@ -63,7 +63,7 @@ class SubQueuePayloads(WrappedPayloads):
         return list(self._split(batch))
 
     def _split(self, batch: JobBatch) -> Iterator[JobBatch]:
-        """Yield the batch in parts, one per sub-queue; jobs for the schedule set stay together."""
+        """Yield the jobs in batches of one script each; jobs for the schedule set stay together."""
         if batch.queue != self._queue:
             # A client middleware has sent them elsewhere.
             yield batch
@@ -79,14 +79,23 @@ class SubQueuePayloads(WrappedPayloads):
         names = list(map(list_of, fields))
         unique = None if batch.unique is None else batch.unique._replace(payloads=payloads)
         batch = batch._replace(payloads=payloads, unique=unique)
-        columns: _Columns = {}
-        for index, name in enumerate(names):
-            columns.setdefault(batch.queue if batch.dues is not None else name, []).append(index)
-        if len(columns) == 1:
-            yield batch._replace(queue=next(iter(columns)))
+        if batch.dues is not None or len(names) == 1:
+            yield batch if batch.dues is not None else batch._replace(queue=names[0])
             return
-        for name, indexes in columns.items():
-            yield _part(batch, name, indexes)
+        columns: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            columns.setdefault(name, []).append(index)
+        if own := columns.pop(batch.queue, None):
+            yield batch.chosen(batch.queue, own)
+        if batch.unique is not None or len(columns) == 1:
+            # A duplicate is found by a script of one list.
+            for name, indexes in columns.items():
+                yield batch.chosen(name, indexes)
+            return
+        order = [index for indexes in columns.values() for index in indexes]
+        for start in range(0, len(order), JOBS_PER_SCRIPT):
+            part = order[start : start + JOBS_PER_SCRIPT]
+            yield batch.chosen(batch.queue, part)._replace(lists=[names[index] for index in part])
 
     def _sub_queue(self, payload: Payload) -> str:
         level = self._level
@@ -147,25 +156,3 @@ def _with_sub_queue(data: bytes, name: str) -> bytes:
         # Another value, or the name in some text.
         return set_fields(data, {SUB_QUEUE: name})
     return b'%b,%b"%b"}' % (data[:-1], _FIELD, name.encode())
-
-
-def _part(batch: JobBatch, name: str, indexes: list[int]) -> JobBatch:
-
-    def chosen(column: Sequence[Any]) -> list[Any]:
-        return [column[index] for index in indexes]
-
-    unique = batch.unique
-    if unique is not None:
-        details = chosen(unique.details) if unique.details else ()
-        unique = unique._replace(
-            payloads=chosen(unique.payloads),
-            lock_keys=chosen(unique.lock_keys),
-            jids=chosen(unique.jids),
-            details=details,
-        )
-    places = indexes if batch.indexes is None else cast("list[int]", chosen(batch.indexes))
-    jids = chosen(batch.jids)
-    # Untracked jobs have no status.
-    own = {keys.status(jid) for jid in jids} if batch.statuses else ()
-    statuses = [status for status in batch.statuses if status[1] in own]
-    return JobBatch(name, chosen(batch.payloads), jids, None, statuses, unique, places)

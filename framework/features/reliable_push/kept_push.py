@@ -53,6 +53,8 @@ class KeptPush(NamedTuple):
             "dues": None if batch.dues is None else [list(due) for due in batch.dues],
             "statuses": [list(command) for command in batch.statuses],
             "unique": None,
+            # A process of an older version does not know them: it pushes these jobs to their queue.
+            "lists": None if batch.lists is None else list(batch.lists),
         }
         unique = batch.unique
         if unique is not None:
@@ -85,7 +87,10 @@ class KeptPush(NamedTuple):
                     _check_details(one)
                 kind = WindowJobs if fields["unique"]["has_window"] else UniqueJobs
                 unique = kind((*terms, details.encode()), payloads, lock_keys, fields["jids"], own_details)
-            batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique)
+            lists = fields.get("lists")
+            if lists is not None and [type(name) for name in lists] != [str] * len(payloads):
+                raise TypeError("the lists are no names of sub-queues")
+            batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique, None, lists)
             times = fields["token"], float(fields["kept_at"])
             return cls(fields["shard"], batch, *times, bool(fields["in_doubt"]), bool(fields["locks_when_due"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:

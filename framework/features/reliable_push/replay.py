@@ -82,7 +82,7 @@ def _write(shard: Shard, batch: JobBatch, token: str) -> Sequence[Jid]:
     if batch.unique is not None:
         return shard.enqueue_unique(batch.queue if batch.dues is None else None, batch.unique, token)
     if batch.dues is None:
-        shard.enqueue(batch.queue, batch.payloads, token, batch.statuses)
+        shard.enqueue(batch.queue, batch.payloads, token, batch.statuses, batch.lists)
     else:
         entries = [(due.at, payload) for due, payload in zip(batch.dues, batch.payloads, strict=True)]
         shard.schedule(entries, token, batch.statuses)

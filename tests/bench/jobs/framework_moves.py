@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import body
@@ -54,7 +55,7 @@ class RetriedWorker(FailingWorker):
 
 
 class DeferredWorker(NumberedWorker):
-    defer_on_health = DeferOnHealth(indicators=("busy",))
+    defer_on_health = DeferOnHealth(indicators=("busy",), delay=timedelta(minutes=30))
 
 
 class PausedWorker(NumberedWorker):

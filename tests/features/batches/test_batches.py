@@ -475,6 +475,18 @@ def test_batch_expires_after_its_last_change(pusher, redis):
     assert 86_000 < redis.ttl(names[0]) <= 86_400
 
 
+def test_batch_is_kept_longer_by_a_job_only_after_a_tenth_of_its_time(pusher, redis):
+    batch = Batch(expires_in=timedelta(hours=1))
+    one, two, _ = filled(batch, 3)
+    name = batch_keys.batch(batch.bid)
+    redis.expire(name, 3_300)
+    end(redis, batch, one)
+    assert redis.ttl(name) <= 3_300
+    redis.expire(name, 3_200)
+    end(redis, batch, two)
+    assert 3_500 < redis.ttl(name) <= 3_600
+
+
 def test_names_of_expired_batches_are_removed(pusher, redis):
     redis.zadd(batch_keys.BATCHES, {"aw-gone": 1})
     filled(batch := Batch(), 1)

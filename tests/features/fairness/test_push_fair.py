@@ -8,7 +8,7 @@ import pytest
 
 from framework.batches import Batch
 from framework.declare.policy_options import Deduplicate
-from framework.errors import ShardUnavailableError
+from framework.errors import BulkPushError, ShardUnavailableError
 from framework.push.argument_checks import SizeLimits
 from framework.store.script import RING
 from framework.wire import keys
@@ -71,6 +71,53 @@ def test_pushes_wait_in_the_sub_queues_of_their_keys(pusher, redis):
         # Another queue than that of the class is not shared out.
         assert job.set(queue="other").perform_async("a", 6)
         assert jobs_in(redis, "other") == [["a", 6]]
+
+
+def test_bulk_writes_several_sub_queues_by_one_script(pusher, redis):
+    pusher.open()
+    job = fair(status_expiration=60)
+    job.perform_async("a", 0)
+    redis.config_resetstat()
+    jids = job.perform_bulk([("", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)])
+    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+    assert {redis.get(keys.status(jid)) for jid in jids} == {b"queued"}
+    found = {name: jobs_in(redis, name) for name in ("default", "default~a", "default~b", "default~c")}
+    assert found == {
+        "default": [["a", 0], ["", 1]],
+        "default~a": [["a", 3]],
+        "default~b": [["b", 2], ["b", 5]],
+        "default~c": [["c", 4]],
+    }
+    assert turns(redis) == ["b", "a", "c"]
+    assert [args[1] for args in drain(redis)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_bulk_keeps_the_levels_of_priorities(pusher, redis):
+    pusher.open()
+    job = fair(priority="normal")
+    job.set(priority="high").perform_bulk([("b", 1), ("a", 2)])
+    job.perform_bulk([("a", 3), ("b", 4)])
+    assert drain(redis) == [["b", 1], ["a", 2], ["a", 3], ["b", 4]]
+
+
+def test_bulk_with_an_unusable_sub_queue_loses_no_job(pusher, redis):
+    pusher.open()
+    redis.set(keys.queue("default~b"), "no list")
+    job = fair()
+    job.perform_bulk([("a", 1), ("b", 2), ("c", 3)])
+    assert sorted(drain(redis)) == [["a", 1], ["b", 2], ["c", 3]]
+    with pytest.raises(BulkPushError):
+        job.perform_bulk([("b", 4), ("c", 5)])
+    assert drain(redis) == []
+
+
+def test_bulk_beyond_the_most_sub_queues_shares_one(pusher, redis):
+    pusher.open()
+    redis.zadd(keys.turns("default"), {f"tenant{number}": number for number in range(9_999)})
+    redis.lpush("queue:default", b"{}")
+    fair().perform_bulk([("tenant5", 1), ("new", 2), ("newer", 3)])
+    assert (jobs_in(redis, "default~tenant5"), jobs_in(redis, "default~new")) == ([["tenant5", 1]], [["new", 2]])
+    assert jobs_in(redis, "default~") == [["newer", 3]]
 
 
 def test_locks_batches_and_dues_keep_the_key(pusher, redis):

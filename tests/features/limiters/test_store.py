@@ -270,6 +270,23 @@ def test_counts_and_list_of_limiters(bench):
     assert bench.redis.zscore(keys.NAMES, "b") == bench.now + limiter_store.KEPT_S
 
 
+@pytest.mark.parametrize("kind", ["bucket", "concurrent"])
+def test_limiter_is_listed_again_after_a_tenth_of_its_time(bench, kind):
+    one = limiter.bucket("b", 9, "hour") if kind == "bucket" else limiter.concurrent("b", 9)
+    bench.take(one)
+    bench.redis.zrem(keys.NAMES, "b")
+    bench.pass_time(limiter_store.KEPT_S / 10 - 1)
+    bench.take(one)
+    assert bench.redis.zscore(keys.NAMES, "b") is None
+    bench.pass_time(1)
+    bench.take(one)
+    assert bench.redis.zscore(keys.NAMES, "b") == bench.now + limiter_store.KEPT_S
+    bench.redis.zrem(keys.NAMES, "b")
+    # Another program has another rule: it is listed at once.
+    bench.take(limiter.bucket("b", 8, "hour") if kind == "bucket" else limiter.concurrent("b", 8))
+    assert bench.redis.zscore(keys.NAMES, "b") == bench.now + limiter_store.KEPT_S
+
+
 def test_limiter_of_a_key_of_another_type_raises(bench):
     bench.redis.set(keys.state("b", ""), "no hash")
     with pytest.raises(ShardUnavailableError, match="WRONGTYPE"):

@@ -187,3 +187,17 @@ def test_record_with_another_command_is_damaged(command):
     fields["statuses"] = [command]
     with pytest.raises(DamagedRecordError):
         KeptPush.decode(with_checksum(fields))
+
+
+@pytest.mark.parametrize("lists", [["default~a"], ["default~a", 1], "no list"])
+def test_record_keeps_the_sub_queue_of_each_job(lists):
+    batch = JobBatch("default", [b"{}", b"{}"], ["one", "other"], lists=["default~a", "default~b"])
+    record = KeptPush("main", batch, "t", 1.0, False, False).encode()
+    assert KeptPush.decode(record).batch.lists == ["default~a", "default~b"]
+    fields = without_checksum(record)
+    fields["lists"] = lists
+    with pytest.raises(DamagedRecordError):
+        KeptPush.decode(with_checksum(fields))
+    # A record of an older version has none.
+    del fields["lists"]
+    assert KeptPush.decode(with_checksum(fields)).batch.lists is None

@@ -33,11 +33,10 @@ local function refusal(of)
 end
 
 local create = type(head.create) == 'table' and head.create or nil
-local exists = redis.call('HEXISTS', key, 'pending') == 1
-if exists or not create then
-  local refused = refusal(key)
-  if refused then return { refused } end
-elseif create.parent then
+local refused = refusal(key)
+local is_new = create and refused == 0
+if refused and not is_new then return { refused } end
+if is_new and create.parent then
   local refused = refusal('aw:batch:' .. create.parent)
   if refused then return { refused == -2 and -4 or -3 } end
 end
@@ -50,10 +49,17 @@ for i, group in ipairs(head.groups) do
 end
 
 local now = redis_now()
-if create and not exists then
-  redis.call('HSET', key, 'total', 0, 'pending', 0, 'ttl_s', head.ttl_s, 'created_at', string.format('%.6f', now))
-  for name, value in pairs(create) do redis.call('HSET', key, name, value) end
-  if invalidated_at then redis.call('HSET', key, 'invalidated_at', invalidated_at) end
+if is_new then
+  local fields = { 'total', 0, 'pending', 0, 'ttl_s', head.ttl_s, 'created_at', string.format('%.6f', now) }
+  for name, value in pairs(create) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = value
+  end
+  if invalidated_at then
+    fields[#fields + 1] = 'invalidated_at'
+    fields[#fields + 1] = invalidated_at
+  end
+  redis.call('HSET', key, unpack(fields))
   if create.parent then
     redis.call('HINCRBY', 'aw:batch:' .. create.parent, 'children', 1)
     redis.call('SADD', 'aw:batch:' .. create.parent .. ':children', bid)
@@ -90,20 +96,20 @@ end
 
 -- A deduplicated job is written with its lock, or not at all.
 local function write_unique(i, group, j, lock)
-  local claim = read_lock_request(lock)
-  local owner = rival(claim)
+  local claim = late().read_lock_request(lock)
+  local owner = late().rival(claim)
   if owner and claim.drops then
-    drop_duplicate(claim)
+    late().drop_duplicate(claim)
     if claim.mark then redis.pcall(unpack(claim.mark)) end
     owners[#owners + 1] = { i - 1, j - 1, owner }
     return false
   end
-  if owner then ARGV[at + j] = marked(ARGV[at + j], owner) end
+  if owner then ARGV[at + j] = late().marked(ARGV[at + j], owner) end
   local failed = write(i, group, j, j)
   if not failed and not owner then
     local wait_ms = group.queue == '' and math.max(0, due_of(group.dues[j]) - now) * 1000 or 0
     claim.ttl_ms = math.min(claim.ttl_ms + wait_ms, 9007199254740991)
-    obtain(claim)
+    late().obtain(claim)
   end
   return failed
 end
@@ -124,14 +130,14 @@ for i, group in ipairs(head.groups) do
   broken = broken or failed or nil
   if group.queue ~= '' and added > 0 then
     redis.pcall('SADD', KEYS[4], group.queue)
-    arrive(group.queue)
+    if string.find(group.queue, '~', 1, true) then late().arrive(group.queue) end
   end
   at = at + group.n
 end
 redis.call('HINCRBY', key, 'total', added)
 redis.call('HINCRBY', key, 'pending', added)
 if broken then return broken end
-if create and not exists then batch_functions().count('batch_events_total', 'event', 'created', 1) end
+if is_new then batch_functions().count('batch_events_total', 'event', 'created', 1) end
 if head.opens then redis.call('HINCRBY', key, 'open', 1) end
 if head.closes then redis.call('HINCRBY', key, 'open', -1) end
 if part then
@@ -139,11 +145,15 @@ if part then
   if part.last then redis.call('HSET', part.workflow, part.step .. ':state', 'running') end
 end
 -- A batch outlives the time of its last job, by a day at least: a process may come late.
-local ttl_s, needed_s = tonumber(redis.call('HGET', key, 'ttl_s')), math.ceil(last_due - now) + math.max(head.ttl_s, 86400)
-if last_due > 0 and needed_s > ttl_s then redis.call('HSET', key, 'ttl_s', string.format('%d', needed_s)) end
+local ttl_s, needed_s = is_new and head.ttl_s or tonumber(redis.call('HGET', key, 'ttl_s')), math.ceil(last_due - now) + math.max(head.ttl_s, 86400)
+if last_due > 0 and needed_s > ttl_s then
+  ttl_s = needed_s
+  redis.call('HSET', key, 'ttl_s', string.format('%d', needed_s))
+end
 local batches = batch_functions()
-batches.keep(key, redis.call('HGET', key, 'ttl_s'))
+if is_new then redis.call('EXPIRE', key, string.format('%d', ttl_s)) else batches.keep(key, string.format('%d', ttl_s)) end
 local reply = { 1, owners }
 redis.call('SET', KEYS[3], cjson.encode(reply), 'PX', head.token_ms)
-batches.settle(bid)
+-- A new batch whose jobs wait has no event.
+if not is_new or added == 0 then batches.settle(bid) end
 return reply

@@ -28,16 +28,16 @@ last, waits = last or '', waits == ' +'
 if outcome == '' and ARGV[10] ~= '' and last ~= '' then
   local state = redis.pcall('GET', 'aw:status:' .. last)
   -- A job that was cancelled before its start will not run.
-  if state == 'running' or ((state == 'queued' or state == 'retrying') and not is_cancelled(last)) then
+  if state == 'running' or ((state == 'queued' or state == 'retrying') and not late().is_cancelled(last)) then
     other = last
     -- Later ticks join the run that waits. A caller that asks again with its tick changes nothing.
     if ARGV[10] == 'queue' and waits and tick == string.match(old, '^%d+') then return { 'waits', other, old } end
     outcome = (ARGV[10] == 'queue' and not waits) and 'waits' or 'overlap'
   end
 end
-local claim = outcome == '' and read_lock_request(ARGV[9]) or nil
+local claim = outcome == '' and ARGV[9] ~= '' and late().read_lock_request(ARGV[9]) or nil
 if claim then
-  other = rival(claim)
+  other = late().rival(claim)
   if other and claim.drops then outcome = 'duplicate' end
 end
 -- The state is written before the job, and restored if the queue refuses the job: an error after the push would repeat the tick.
@@ -46,25 +46,25 @@ if outcome == 'dropped' or outcome == 'duplicate' or (outcome == '' and not manu
 local state = tick .. ' ' .. fingerprint .. ' ' .. (outcome == '' and ARGV[6] or last) .. (waits and ' +' or '')
 redis.call('HSET', KEYS[1], name, state)
 if outcome == '' then
-  local put = redis.pcall('LPUSH', KEYS[4], other and marked(ARGV[7], other) or ARGV[7])
+  local put = redis.pcall('LPUSH', KEYS[4], other and late().marked(ARGV[7], other) or ARGV[7])
   if type(put) == 'table' then
     if old == '' then redis.call('HDEL', KEYS[1], name) else redis.call('HSET', KEYS[1], name, old) end
     return put
   end
   redis.pcall('SADD', KEYS[3], ARGV[8])
-  arrive(ARGV[8])
-  if claim and not other then obtain(claim) end
+  if string.find(ARGV[8], '~', 1, true) then late().arrive(ARGV[8]) end
+  if claim and not other then late().obtain(claim) end
   if ARGV[11] ~= '0' then redis.pcall('SET', 'aw:status:' .. ARGV[6], 'queued', 'EX', ARGV[11]) end
-  keep_event(ARGV[7], ARGV[8])
+  if string.find(ARGV[7], '"track":true', 1, true) then late().keep_event(ARGV[7], ARGV[8]) end
   outcome = manual and 'manual' or 'pushed'
 elseif outcome == 'duplicate' then
-  drop_duplicate(claim)
+  late().drop_duplicate(claim)
 end
 if outcome ~= 'begun' then
   local shown = outcome == 'pushed' or outcome == 'manual'
   local line = string.format('%.3f %s %s %s', now, manual and '-' or tick, outcome, shown and ARGV[6] or other or '')
-  redis.pcall('LPUSH', KEYS[2], line)
-  redis.pcall('LTRIM', KEYS[2], 0, ARGV[12] - 1)
+  local ticks = redis.pcall('LPUSH', KEYS[2], line)
+  if type(ticks) == 'number' and ticks > tonumber(ARGV[12]) then redis.pcall('LTRIM', KEYS[2], 0, ARGV[12] - 1) end
   redis.pcall('PEXPIRE', KEYS[2], ARGV[13])
 end
 return { outcome, other or '', state }

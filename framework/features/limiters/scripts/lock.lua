@@ -7,20 +7,22 @@
 -- EXPIRE first, which is allowed at maxmemory.
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 local now, rule = redis_now(), cjson.decode(ARGV[2])
-local limit = limiter_limit(KEYS[1], rule, now)
+local known = redis.call('HMGET', KEYS[1], 'resized', 'rule', 'listed')
+local limit = limiter_limit(known[1], rule, now)
 local reclaimed = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.6f', now))
 if reclaimed > 0 then redis.call('HINCRBY', KEYS[1], 'reclaimed', reclaimed) end
 local held = redis.call('ZCARD', KEYS[2])
-if redis.call('ZSCORE', KEYS[2], ARGV[3]) then return { 1, '', tostring(held), tostring(limit) } end
+local function has_lock() return { 1, '', tostring(held), tostring(limit) } end
 if held >= limit then
+  if redis.call('ZSCORE', KEYS[2], ARGV[3]) then return has_lock() end
   -- A call that waits tries again and again: it is one refusal.
-  if ARGV[4] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[5], now, 'refused') end
+  if ARGV[4] == '' then limiter_note(known, KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[5], now, 'refused') end
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
   return { 0, first[2] and string.format('%.6f', first[2] - now) or '', tostring(held), tostring(limit) }
 end
-redis.call('ZADD', KEYS[2], string.format('%.6f', now + rule.lock_s), ARGV[3])
+if redis.call('ZADD', KEYS[2], 'NX', string.format('%.6f', now + rule.lock_s), ARGV[3]) == 0 then return has_lock() end
 local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
 redis.call('EXPIRE', KEYS[2], string.format('%d', math.ceil(last[2] - now) + 1))
-limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[5], now, 'taken')
+limiter_note(known, KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[5], now, 'taken')
 if ARGV[4] == '1' then redis.call('HINCRBY', KEYS[1], 'waited', 1) end
 return { 1, '', tostring(held + 1), tostring(limit) }

@@ -7,5 +7,5 @@
 local text = ARGV[1] ~= '' and ARGV[1] or redis.call('HGET', KEYS[1], 'rule')
 if not text then return {} end
 local rule, now = cjson.decode(text), redis_now()
-local limit = limiter_limit(KEYS[1], rule, now)
+local limit = limiter_limit(redis.call('HGET', KEYS[1], 'resized'), rule, now)
 return { string.format('%.17g', limiter_level(rule, limit, KEYS[2], now).used), tostring(limit) }

@@ -11,7 +11,8 @@
 -- EXPIRE first, which is allowed at maxmemory.
 redis.call('EXPIRE', KEYS[1], ARGV[6])
 local now, rule, amount = redis_now(), cjson.decode(ARGV[2]), tonumber(ARGV[3])
-local limit = limiter_limit(KEYS[1], rule, now)
+local known = redis.call('HMGET', KEYS[1], 'resized', 'rule', 'listed')
+local limit = limiter_limit(known[1], rule, now)
 local level = limiter_level(rule, limit, KEYS[2], now)
 local function seconds(value) return value and string.format('%.6f', math.max(0, value)) or '' end
 local function reply(taken, wait_s, turn_s)
@@ -40,19 +41,19 @@ local function take_turn(wait_s)
   redis.call('EXPIRE', KEYS[2], string.format('%d', math.ceil(turn - now + limit / rate) + 1))
   return turn - now
 end
-if redis.call('HGET', KEYS[2], 'token') == ARGV[4] then return reply(1) end
+if level.token == ARGV[4] then return reply(1) end
 -- The drain of a float may leave a rest that no take can see.
 local excess = level.used + amount - limit
 if excess > 1e-6 and ARGV[7] == '' then
   -- A call that waits tries again and again: it is one refusal.
-  if ARGV[5] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'refused') end
+  if ARGV[5] == '' then limiter_note(known, KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'refused') end
   local wait_s = until_room(excess)
   return reply(0, wait_s, take_turn(wait_s))
 end
 local kept_s
 if rule.kind == 'bucket' then
   level.used, kept_s = level.used + amount, rule.interval_s
-  redis.call('HSET', KEYS[2], 'number', level.number, 'used', string.format('%.17g', level.used))
+  redis.call('HSET', KEYS[2], 'number', level.number, 'used', string.format('%.17g', level.used), 'token', ARGV[4])
 elseif rule.kind == 'window' then
   for i = 1, #level.gone, 1000 do redis.call('HDEL', KEYS[2], unpack(level.gone, i, math.min(i + 999, #level.gone))) end
   -- Takes within a thousandth of the window share one entry, which leaves with the last of them: the state stays small.
@@ -64,14 +65,13 @@ elseif rule.kind == 'window' then
   level.used, kept_s = level.used + amount, rule.interval_s
   redis.call('HSET', KEYS[2], 'first', string.format('%d', level.first), 'last', string.format('%d', level.last),
     'total', string.format('%.17g', level.used), string.format('%d', level.last),
-    string.format('%.6f %.6f %.17g', since, now, entry_amount))
+    string.format('%.6f %.6f %.17g', since, now, entry_amount), 'token', ARGV[4])
 else
   level.used = math.max(0, level.used + amount)
-  kept_s = math.max(level.used / level.rate, tonumber(redis.call('HGET', KEYS[2], 'turn') or 0) - now)
-  redis.call('HSET', KEYS[2], 'level', string.format('%.17g', level.used), 'at', string.format('%.6f', now))
+  kept_s = math.max(level.used / level.rate, tonumber(level.turn or 0) - now)
+  redis.call('HSET', KEYS[2], 'level', string.format('%.17g', level.used), 'at', string.format('%.6f', now), 'token', ARGV[4])
 end
-redis.call('HSET', KEYS[2], 'token', ARGV[4])
 redis.call('EXPIRE', KEYS[2], string.format('%d', math.ceil(kept_s) + 1))
-if ARGV[7] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'taken') end
+if ARGV[7] == '' then limiter_note(known, KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'taken') end
 if ARGV[5] == '1' then redis.call('HINCRBY', KEYS[1], 'waited', 1) end
 return reply(1)

@@ -1,4 +1,5 @@
 -- arrive(name): note that the sub-queue `name` (NAME~KEY) has jobs, and wake a process (ring). Call it after the jobs are in.
+-- arrive_all(names): the same of several sub-queues of one queue.
 -- ring(queue): while sub-queues have jobs, the queue's own list has one: that wakes the process which waits there. So a list that is
 --         empty gets the next job of the turns.
 -- take_jobs(queue, most): take the next jobs of the queue and its sub-queues, the first to start first; or the error of the queue's
@@ -12,6 +13,7 @@
 -- CRASH   as the step that they belong to. The keys are made here, as a shard is one server.
 -- More than 10,000 sub-queues at a time are too many to list: the jobs of further keys share the sub-queue of their level: `NAME~`,
 -- `NAME~high^`.
+local MOST_TURNS = 10000
 local LEVEL_SIZE = 17592186044416
 local LEVELS = { critical = -2, high = -1, low = 1 }
 -- Each tenth job that starts is of another level in turn, so that no level waits for ever.
@@ -26,13 +28,17 @@ local function first_score(level)
   return string.format('%.0f', level * LEVEL_SIZE)
 end
 
--- Give a key the last turn of its level, if it has none. Other errors than that of an ACL cannot come: it loses the turn, not the job.
-local function add_turn(turns, key)
-  local level = level_of(key)
+-- Return the score of the last turn of a level.
+local function last_turn(turns, level)
   local last = redis.pcall(
     'ZREVRANGEBYSCORE', turns, '(' .. first_score(level + 1), first_score(level), 'WITHSCORES', 'LIMIT', 0, 1
   )
-  redis.pcall('ZADD', turns, 'NX', string.format('%.0f', (tonumber(last[2]) or level * LEVEL_SIZE) + 1), key)
+  return tonumber(last[2]) or level * LEVEL_SIZE
+end
+
+-- Give a key the last turn of its level, if it has none. Other errors than that of an ACL cannot come: it loses the turn, not the job.
+local function add_turn(turns, key)
+  redis.pcall('ZADD', turns, 'NX', string.format('%.0f', last_turn(turns, level_of(key)) + 1), key)
 end
 
 -- Take the oldest job of a key whose turn was taken; nil where it has none.
@@ -178,7 +184,7 @@ local function arrive(name)
     return redis.pcall('SADD', 'queues', queue)
   end
   local shared = string.match(key, '^%a+%^') or ''
-  if many >= 10000 and key ~= shared and not redis.call('ZSCORE', turns, key) then
+  if many >= MOST_TURNS and key ~= shared and not redis.call('ZSCORE', turns, key) then
     move_jobs(name, 'queue:' .. queue .. '~' .. shared)
     key = shared
     redis.pcall('SADD', 'queues', queue .. '~' .. key)
@@ -187,3 +193,22 @@ local function arrive(name)
   ring(queue)
 end
 
+local function arrive_all(names)
+  local queue = string.match(names[1], '^([^~]*)~')
+  local turns = 'aw:turns:' .. queue
+  local many = names[2] and redis.pcall('ZCARD', turns)
+  if type(many) ~= 'number' or many + #names >= MOST_TURNS then
+    for _, name in ipairs(names) do arrive(name) end
+    return
+  end
+  local last, added = {}, { 'NX' }
+  for _, name in ipairs(names) do
+    local key = string.sub(name, #queue + 2)
+    local level = level_of(key)
+    last[level] = (last[level] or last_turn(turns, level)) + 1
+    added[#added + 1] = string.format('%.0f', last[level])
+    added[#added + 1] = key
+  end
+  redis.pcall('ZADD', turns, unpack(added))
+  ring(queue)
+end

@@ -38,6 +38,11 @@ local function batch_functions()
     for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
   end
 
+  -- The same where an EXPIRE of all its keys says something new: not at each job, a tenth of the time may pass.
+  local function keep_alive(key, ttl_s)
+    if redis.call('TTL', key) < tonumber(ttl_s) * 0.9 then keep(key, ttl_s) end
+  end
+
   -- Return the key of the workflow that a batch is a step of, nil for none (features/workflows/definition.py: step_bid).
   local function workflow_of(bid)
     local id = string.match(bid, '^aw%-(wf%-[^.]+)%.')
@@ -73,42 +78,45 @@ local function batch_functions()
     count('workflows_total', 'state', 'cancelled', 1)
   end
 
-  -- Keep what the log says about an event: this step knows it, and the process that calls the script does not.
-  local function keep_line(key, event, at)
-    local seen = redis.call('HMGET', key, 'total', 'pending', 'removed', 'created_at', 'description')
-    local failed, dead = redis.call('SCARD', key .. ':failed'), redis.call('SCARD', key .. ':dead')
-    redis.pcall('RPUSH', 'aw:batch_events', cjson.encode({
-      bid = string.sub(key, 10), event = event, at = at, total = seen[1], pending = seen[2], removed = seen[3], created_at = seen[4],
-      description = seen[5], failures = failed + dead, dead = dead,
-    }))
-    redis.pcall('LTRIM', 'aw:batch_events', -1000, -1)
-  end
-
-  -- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
-  -- the schedule set, from which a poller moves it.
-  local function fire(key, event, parent)
+  -- Note the events, which happen together, and enqueue their callbacks. A queue that does not take one (another type, a queue of
+  -- another shard) leaves it to the schedule set, from which a poller moves it. The log's lines are kept: this step knows the events,
+  -- and the process that calls the script does not.
+  local function fire(key, events, parent, failed, dead)
     local at = now()
-    redis.call('HSET', key, event .. '_at', at)
-    local stored = redis.call('HGET', key, 'on_' .. event)
-    local callbacks = stored and cjson.decode(stored) or {}
-    for _, callback in ipairs(callbacks) do
-      local queue = callback[1]
-      local data = string.sub(callback[2], 1, -2) .. ',"created_at":' .. at
-      local put = queue ~= '' and redis.pcall('LPUSH', 'queue:' .. queue, data .. ',"enqueued_at":' .. at .. '}')
-      if type(put) == 'number' then
-        redis.pcall('SADD', 'queues', queue)
-      else
-        redis.pcall('ZADD', 'schedule', at, data .. '}')
+    local seen = redis.call('HMGET', key, 'total', 'pending', 'removed', 'created_at', 'description', 'on_' .. events[1],
+      'on_' .. (events[2] or ''), 'on_' .. (events[3] or ''))
+    local times, lines, all = {}, {}, 0
+    for i, event in ipairs(events) do
+      local callbacks = seen[5 + i] and cjson.decode(seen[5 + i]) or {}
+      for _, callback in ipairs(callbacks) do
+        local queue = callback[1]
+        local data = string.sub(callback[2], 1, -2) .. ',"created_at":' .. at
+        local put = queue ~= '' and redis.pcall('LPUSH', 'queue:' .. queue, data .. ',"enqueued_at":' .. at .. '}')
+        if type(put) == 'number' then
+          redis.pcall('SADD', 'queues', queue)
+        else
+          redis.pcall('ZADD', 'schedule', at, data .. '}')
+        end
+        keep_event(data .. '}', queue)
       end
-      keep_event(data .. '}', queue)
+      times[#times + 1] = event .. '_at'
+      times[#times + 1] = at
+      lines[i] = cjson.encode({
+        bid = string.sub(key, 10), event = event, at = at, total = seen[1], pending = seen[2], removed = seen[3], created_at = seen[4],
+        description = seen[5], failures = failed + dead, dead = dead,
+      })
+      count('batch_events_total', 'event', event, 1)
+      if #callbacks > 0 then count('batch_callbacks_total', 'event', event, #callbacks) end
+      if parent and event ~= 'death' then redis.call('HINCRBY', parent, event .. '_children', 1) end
+      all = all + #callbacks
     end
-    count('batch_events_total', 'event', event, 1)
-    keep_line(key, event, at)
-    if #callbacks > 0 then count('batch_callbacks_total', 'event', event, #callbacks) end
-    if not parent then return end
-    redis.call('HINCRBY', parent, 'total', #callbacks)
-    redis.call('HINCRBY', parent, 'pending', #callbacks)
-    if event ~= 'death' then redis.call('HINCRBY', parent, event .. '_children', 1) end
+    redis.call('HSET', key, unpack(times))
+    redis.pcall('RPUSH', 'aw:batch_events', unpack(lines))
+    redis.pcall('LTRIM', 'aw:batch_events', -1000, -1)
+    if parent and all > 0 then
+      redis.call('HINCRBY', parent, 'total', all)
+      redis.call('HINCRBY', parent, 'pending', all)
+    end
   end
 
   -- Return the key of the parent, nil when there is none (any more).
@@ -127,24 +135,28 @@ local function batch_functions()
       for i = 1, 7 do fields[i] = tonumber(fields[i]) or 0 end
       local pending, open, children = fields[1], fields[3], fields[4]
       if open > 0 then return end
-      local unfinished = pending - fields[2] - redis.call('SCARD', key .. ':dead')
-      local reached = {
-        unfinished - redis.call('SCARD', key .. ':failed') <= 0 and fields[5] >= children,
-        -- A cancelled batch is perhaps one whose writer was killed half way: what it has is not all.
-        pending <= 0 and fields[6] >= children and not fields[11],
-        unfinished <= 0 and fields[7] >= children,
-      }
-      local parent, parent_bid
-      for i, event in ipairs({ 'complete', 'success', 'finished' }) do
-        if reached[i] and not fields[7 + i] then
-          if not parent then parent, parent_bid = parent_of(key) end
-          fire(key, event, parent)
-          if event == 'success' then
-            keep(key, LINGER_S)
-            if not workflow_of(bid) then redis.call('EXPIRE', key .. ':results', LINGER_S) end
-          end
-          if event == 'finished' then redis.call('ZREM', 'aw:cancelled', bid) end
+      local failed, dead = redis.call('SCARD', key .. ':failed'), redis.call('SCARD', key .. ':dead')
+      local unfinished = pending - fields[2] - dead
+      local events, has = {}, {}
+      local function reach(event, reached, happened)
+        if reached and not happened then
+          events[#events + 1] = event
+          has[event] = true
         end
+      end
+      reach('complete', unfinished - failed <= 0 and fields[5] >= children, fields[8])
+      -- A cancelled batch is perhaps one whose writer was killed half way: what it has is not all.
+      reach('success', pending <= 0 and fields[6] >= children and not fields[11], fields[9])
+      reach('finished', unfinished <= 0 and fields[7] >= children, fields[10])
+      local parent, parent_bid
+      if #events > 0 then
+        parent, parent_bid = parent_of(key)
+        fire(key, events, parent, failed, dead)
+        if has.success then
+          keep(key, LINGER_S)
+          if not workflow_of(bid) then redis.call('EXPIRE', key .. ':results', LINGER_S) end
+        end
+        if has.finished and fields[11] then redis.call('ZREM', 'aw:cancelled', bid) end
       end
       bid = parent_bid
     end
@@ -154,7 +166,7 @@ local function batch_functions()
   local function note_death(key)
     while key and not redis.call('HGET', key, 'death_at') do
       local parent = parent_of(key)
-      fire(key, 'death', parent)
+      fire(key, { 'death' }, parent, redis.call('SCARD', key .. ':failed'), redis.call('SCARD', key .. ':dead'))
       redis.call('HSET', key, 'ttl_s', math.max(DEAD_S, tonumber(redis.call('HGET', key, 'ttl_s')) or 0))
       keep(key, redis.call('HGET', key, 'ttl_s'))
       key = parent
@@ -170,7 +182,7 @@ local function batch_functions()
   end
 
   batch_made = {
-    count = count, now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
+    count = count, now = now, keep = keep, keep_alive = keep_alive, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
     keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, keep_result = keep_result,
     results_of = results_of, LINGER_S = LINGER_S,
     DEAD_S = DEAD_S,
@@ -201,8 +213,10 @@ local function release_batch(bid, jid, how, answer, kept)
     redis.call('HINCRBY', key, 'pending', -1)
     if how == 'skipped' then redis.call('HINCRBY', key, 'total', -1) end
   end
-  local ttl_s = redis.call('HGET', key, 'ttl_s')
-  batches.keep(key, ttl_s)
+  local ttl_s = known[2]
+  if how == 'dead' then ttl_s = redis.call('HGET', key, 'ttl_s') end
+  -- A set that this step has made needs its expiry.
+  if how == 'failed' or how == 'revived' or how == 'dead' then batches.keep(key, ttl_s) else batches.keep_alive(key, ttl_s) end
   batches.keep_workflow_of(bid, ttl_s)
   batches.settle(bid)
 end
