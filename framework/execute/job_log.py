@@ -16,6 +16,7 @@ from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.fetch.unit_of_work import FIRST_ASYNC_RUN_ID, UnitOfWork
+from framework.known_secrets import known_secrets
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX, feature_category_of
 from framework.telemetry.logs import (
     MAX_NAME,
@@ -24,6 +25,7 @@ from framework.telemetry.logs import (
     error_fields,
     iso_time,
     json_text,
+    masked,
     object_text,
     shorten,
 )
@@ -309,8 +311,8 @@ def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> st
 
 
 def _shown_any(value: object) -> str:
-    """Return the value as JSON, or if it is too long for a line, its beginning as a text."""
-    text = json_text(value)
+    """Return the value as JSON without secrets, or if it is too long for a line, its beginning as a text."""
+    text = json_text(masked(value))
     return text if len(text) <= _MAX_EXTRA else json_text(shorten(text, _MAX_EXTRA))
 
 
@@ -478,8 +480,10 @@ def _loggable(payload: Payload, declaration: Declaration | None) -> frozenset[in
 
 
 def _argument_text(value: object) -> str:
-    """Return an argument as JSON, a text without its quotes."""
-    return _text(value) if type(value) in (str, int, float) else json_text(value)
+    """Return an argument as JSON without secrets, a text without its quotes."""
+    if type(value) is int or type(value) is float:
+        return _text(value)
+    return known_secrets.masked(value if type(value) is str else json_text(value))
 
 
 def _text(value: object) -> str:

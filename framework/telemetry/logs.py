@@ -156,10 +156,11 @@ _WITHOUT_SECRETS = frozenset(
 
 def without_secrets(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line with *** in place of each secret: an application's message, reason or field may quote a URL."""
-    return {name: value if name in _WITHOUT_SECRETS else _masked(value) for name, value in line.items()}
+    return {name: value if name in _WITHOUT_SECRETS else masked(value) for name, value in line.items()}
 
 
-def _masked(value: Any) -> Any:
+def masked(value: Any) -> Any:
+    """Return a value of a field with *** in place of each secret."""
     if value is None or type(value) in (bool, int, float):
         return value
     if type(value) is str:

@@ -8,9 +8,20 @@ from typing import Any
 from pydantic import JsonValue
 from redis import Redis
 
+import framework
 from framework import ApplicationWorker, active_job
 
 WAIT_S = 60
+
+if "OTEL_EXPORTER_OTLP_ENDPOINT" in os.environ:
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
 
 
 def note(worker: str, *args: Any) -> None:
@@ -35,6 +46,16 @@ class PlainWorker(ApplicationWorker):
 
     def perform(self, *args: JsonValue) -> None:
         note("PlainWorker", *args)
+
+
+class StartWorker(ApplicationWorker):
+    """Pushes a job of Ruby, in the trace of its own, to a queue that only Ruby serves."""
+
+    feature_category = "not_owned"
+
+    def perform(self) -> None:
+        framework.enqueue("RelayWorker", ["EchoWorker"], queue="ruby")
+        note("StartWorker")
 
 
 class HandoverWorker(ApplicationWorker):

@@ -71,6 +71,39 @@ end
   Sidekiq.public_send(configure) { |config| config.client_middleware { |chain| chain.add(SizeLimiter) } }
 end
 
+# The trace of the running job or of the console, as the instrumentations of OpenTelemetry and of Sentry handle it: the client writes
+# W3C's fields at the top of the payload, and Sentry's headers as an object unless they are there; the server reads both.
+module Traces
+  FIELDS = %w[traceparent tracestate baggage trace_propagation_headers].freeze
+
+  class << self
+    attr_accessor :current
+  end
+
+  class Client
+    def call(_worker, job, _queue, _pool = nil)
+      (Traces.current || {}).each { |name, value| name == "trace_propagation_headers" ? job[name] ||= value : job[name] = value }
+      yield
+    end
+  end
+
+  class Server
+    def call(_worker, job, _queue)
+      found = job.slice(*FIELDS)
+      Sidekiq.redis { |redis| redis.rpush("interop:traces", JSON.generate(found)) } unless found.empty?
+      Traces.current = found
+      yield
+    ensure
+      Traces.current = nil
+    end
+  end
+end
+
+[:configure_client, :configure_server].each do |configure|
+  Sidekiq.public_send(configure) { |config| config.client_middleware { |chain| chain.add(Traces::Client) } }
+end
+Sidekiq.configure_server { |config| config.server_middleware { |chain| chain.add(Traces::Server) } }
+
 class EchoWorker
   include Sidekiq::Worker
 
@@ -105,6 +138,16 @@ module Ruby
       note("Ruby::OnlyWorker", *args)
       raise ArgumentError, "the first run" if args.first == "fails once" && Sidekiq.redis { |redis| redis.incr("interop:runs") } == 1
     end
+  end
+end
+
+# Pushes a job of Python, in the trace of its own.
+class RelayWorker
+  include Sidekiq::Worker
+
+  def perform(worker)
+    Sidekiq::Client.push("class" => worker, "queue" => "python", "args" => ["from Ruby"])
+    note("RelayWorker", worker)
   end
 end
 
@@ -189,6 +232,12 @@ module Console
 
   def perform_async(command)
     Object.const_get(command["class"]).perform_async(*command["args"])
+  end
+
+  # The trace of the pushes from here on.
+  def trace(command)
+    Traces.current = command["fields"]
+    true
   end
 
   def perform_later(command)

@@ -70,6 +70,17 @@ class LeakLaterWorker(jobs.Base):
         raise RetryLater(3600, f"cannot reach {OTHER}")
 
 
+class LeakRecordedWorker(jobs.Base):
+    """Quotes the URL in what it records, and fails with it; its context and an argument for log lines have a URL too."""
+
+    track = True
+    loggable_arguments = ("place",)
+
+    def perform(self, number: str, place: str = "") -> None:
+        self.record(f"cannot reach {OTHER}", place=OTHER)
+        raise RuntimeError(f"cannot reach {OTHER}")
+
+
 class LeakRunningWorker(jobs.Base):
     def perform(self, number: str) -> None:
         secret = number, REDIS, OTHER

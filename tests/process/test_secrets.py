@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.process.test_worker_health import request
 from tests.servers.envelopes import envelope_receiver
 from tests.servers.otlp import collector
 
-PASSWORD = "s3same-0pen"
+PASSWORD = "sesame-opens"
 ARGUMENT = "4111-1111-1111-1111"
 READS = {
     "string": lambda client, key: [client.get(key)],
@@ -83,11 +84,14 @@ def test_wrong_password_is_not_shown_by_any_command(site, server_with_password, 
     assert PASSWORD not in done.stdout + done.stderr
 
 
-CANARY = "canary-7f3a9c"
+# Letters only: `jobs top` replaces numbers and ids in messages.
+CANARY = "canary-quilted"
 """In the password of a URL that is no setting, which an exception quotes."""
+SHOWN = "canary-velvet"
+"""In the password of a URL in a context, and in an argument that log lines show."""
 KEY = "0f3ab5c7d9e1"
 """In place of the user in the DSN."""
-MESSAGES = ("Leak", "LeakInProcess", "LeakCause")
+MESSAGES = ("Leak", "LeakInProcess", "LeakCause", "LeakRecorded")
 
 
 def sinks(site, process, client, reports, spans, url):
@@ -100,16 +104,11 @@ def sinks(site, process, client, reports, spans, url):
     assert {b"aw:status:Discard", b"aw:result:Discard", b"aw:result:Leak-dies"} <= set(others)
     (port,) = {line["port"] for line in process.find(event_name="health.listening")}
     commands = [
-        *(
-            ("stats",),
-            ("processes",),
-            ("top", "retry", "--by", "error"),
-            ("list", "retry", "--json"),
-            ("list", "dead", "--json"),
-        ),
-        *(("counters",), ("stack", process.identity), ("story", "Leak-retries", str(process.log))),
+        *(("top", "retry", "--by", "error"), ("list", "retry", "--json"), ("list", "dead", "--json")),
+        *(("stack", process.identity), ("story", "Leak-retries", str(process.log))),
     ]
-    argv = [*(("-m", "framework", "jobs", *words) for words in commands), ("-m", "framework", "diagnose")]
+    argv = [*(("-m", "framework", "jobs", *words) for words in commands)]
+    argv += [("-m", "framework", "diagnose", "--class", "LeakWorker")]
     done = {" ".join(words[2:5]): site.run(*words, REDIS_URL=url) for words in argv}
     assert "LeakRunningWorker" in done[f"jobs stack {process.identity}"].stdout
     assert "RuntimeError" in done["jobs story Leak-retries"].stdout
@@ -130,7 +129,8 @@ def test_canaries_are_in_no_sink_after_each_failure(site, server_with_password):
     """Arguments, the password of Redis, that of another URL, the environment, and exceptions with causes."""
     own, client = server_with_password
     shutil.copy(Path(__file__).parent / "leaking_jobs.py", site.folder)
-    site.write("application.yml", {"tracing": {"opentelemetry": True}})
+    tasks = site.folder / "tasks.db"
+    site.write("application.yml", {"tracing": {"opentelemetry": True}, "tasks": {"url": f"sqlite:///{tasks}"}})
     environment = {
         "REDIS_URL": own.url.replace("unix://", f"unix://:{PASSWORD}@"),
         "LEAK_ENVIRONMENT": f"env-{CANARY}",
@@ -144,21 +144,31 @@ def test_canaries_are_in_no_sink_after_each_failure(site, server_with_password):
         for name in MESSAGES:
             enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-retries", retry=3)
             enqueue(client, f"{name}Worker", args=[ARGUMENT], jid=f"{name}-dies", retry=0, **kept)
+        place = f"redis://ann:{SHOWN}@cache/1"
+        shown = {"args": [ARGUMENT, place], "jid": "shown", "meta.user": place, "retry": 0}
+        enqueue(client, "LeakRecordedWorker", **shown)
         for name in ("Crash", "Timeout", "Discard", "Later", "Running"):
             enqueue(client, f"Leak{name}Worker", args=[ARGUMENT], jid=name, retry=0, **kept)
         client.lpush(keys.queue("default"), b'{"class": "LeakWorker", "args": ["%s"' % ARGUMENT.encode())
-        until(lambda: [client.zcard(name) for name in (keys.RETRY, keys.DEAD, keys.SCHEDULE)] == [3, 6, 1], "the ends")
+        until(lambda: [client.zcard(name) for name in (keys.RETRY, keys.DEAD, keys.SCHEDULE)] == [4, 8, 1], "the ends")
         process.line(jid="Discard", job_status="dropped"), process.line(jid="Running", job_status="start")
         until(lambda: client.hgetall(f"{process.identity}:work"), "its work")
-        until(lambda: len(reports.events) >= 8 and len(spans.spans) >= 11, "reports and spans")
+        until(lambda: len(reports.events) >= 11 and len(spans.spans) >= 14, "reports and spans")
         found = sinks(site, process, client, reports, spans, environment["REDIS_URL"])
         process.end()
-    for name in ("log", "errors", "sentry", "spans", "jobs list dead"):
-        assert "://***@db/shop" in found[name], name
-    for canary in (PASSWORD, CANARY, KEY, ARGUMENT):
+    with sqlite3.connect(tasks) as database:
+        found["tasks"] = "\n".join(database.iterdump())
+    assert found["tasks"].count("cannot reach postgresql://***@db/shop") >= 9
+    assert found["log"].count("redis://***@cache/1") == 4
+    # What can leak a URL has it, masked.
+    silent = {"stderr", "metrics", next(name for name in found if name.startswith("jobs stack"))}
+    assert {name for name, text in found.items() if "://***@db/shop" not in text} == silent
+    for canary in (PASSWORD, CANARY, SHOWN, KEY, ARGUMENT):
         holding = [name for name, text in found.items() if canary in text]
-        # An operator who lists jobs sees their arguments. The key of a DSN is the login at Sentry itself.
-        allowed = {ARGUMENT: {"jobs list retry", "jobs list dead"}, KEY: {"sentry"}}.get(canary, set())
+        # An operator who lists jobs sees their arguments and their context. The tasks keep the shown arguments for retry_failed. The
+        # key of a DSN is the login at Sentry itself.
+        listed = {"jobs list retry", "jobs list dead"}
+        allowed = {ARGUMENT: listed, SHOWN: {*listed, "tasks"}, KEY: {"sentry"}}.get(canary, set())
         assert not set(holding) - allowed, canary
 
 

@@ -33,6 +33,7 @@ from framework.features.tasks.writer import EventWriter, Ticket
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
 from framework.finish.retry import RetryDecision
+from framework.known_secrets import known_secrets
 from framework.process_clock import process_clock
 from framework.push.job_batch import Destination, JobBatch
 from framework.push.protection import NO_PROTECTION, PayloadProtection
@@ -173,7 +174,7 @@ class EventRecorder(JobRecorder):
         self, payload: Payload, queue: str, declaration: Declaration | None, text: str, fields: Mapping[str, Any]
     ) -> None:
         change = self._change(payload, queue, declaration, "note", process_clock.now())
-        change.messages.append(Message(clean_text(text), change.at, _encode(fields)))
+        change.messages.append(Message(_shown(text), change.at, _encode(fields)))
         self._submit(change)
 
     def ended(
@@ -208,7 +209,7 @@ class EventRecorder(JobRecorder):
         change.error_class = text.error_class
         if isinstance(outcome, Failed) and text.reason is not None:
             message = str(outcome.error) or type(outcome.error).__name__
-            change.messages.append(Message(clean_text(message), change.at, _encode(failure_fields(text))))
+            change.messages.append(Message(_shown(message), change.at, _encode(failure_fields(text))))
 
     # --- outside of a run -----------------------------------------------------------------------------------------
 
@@ -321,11 +322,16 @@ def _keep_payloads(changes: Sequence[EventChange], batch: JobBatch) -> None:
         change.due_at = None if batch.dues is None else batch.dues[place].at
 
 
+def _shown(text: str) -> str:
+    """Return a text for the database: an application's message may quote a URL, as in a log line."""
+    return clean_text(known_secrets.masked(text))
+
+
 def _encode(fields: Mapping[str, Any]) -> str | None:
     if not fields:
         return None
     try:
-        return clean_text(dumps(dict(fields)).decode())
+        return _shown(dumps(dict(fields)).decode())
     except Exception as error:  # noqa: BLE001 - fields come from the application; the message must not be lost with them
         logs.logger().warning(
             "the fields of self.record are no JSON; the message is recorded without them",
