@@ -152,23 +152,24 @@ class Execution(MemoryReservation, RunOfJob):
 
 
 class _ThreadClock(threading.local):
-    """The processor time of each thread. A call of its clock costs as much as a log line, so jobs in a row share one."""
+    """The processor time of each thread. A call of its clock costs as much as a log line, so times close together share one."""
 
     def __init__(self) -> None:
-        self._read, self._read_at = 0.0, -math.inf
+        self.reading = (0.0, -math.inf)
+        """The processor time, and when it was read."""
 
     def time_at(self, now: float) -> float:
-        """Return the processor time of this thread at ``now``, when a run starts; at most ``_SAME_READING_S`` wrong.
+        """Return the processor time of this thread at ``now``, at most ``_SAME_READING_S`` wrong.
 
-        So soon after the last run the thread has done nothing but end it and begin this one.
+        For so long after a reading the thread counts as having used the processor all the time. So a quick job has its duration.
         """
-        since = now - self._read_at
-        return self._read + since if since < _SAME_READING_S else time.thread_time()
-
-    def read(self) -> float:
-        """Return the processor time of this thread, when a run ends."""
-        self._read, self._read_at = time.thread_time(), time.perf_counter()
-        return self._read
+        read, read_at = self.reading
+        since = now - read_at
+        if since < _SAME_READING_S:
+            return read + since
+        read = time.thread_time()
+        self.reading = read, now
+        return read
 
 
 class Executor:
@@ -203,13 +204,10 @@ class Executor:
         self._middleware = middleware
         self._cursors = cursors
         self._log = log
-        # A tenth of the cost of a no-op job; only lines and some observers show it. A call of ``float`` is 0.0.
+        # Only lines and some observers show it.
         self._measures_cpu = log.has_job_lines or job_events.needs_usage
-        self._thread_time: Callable[[], float] = time.thread_time if self._measures_cpu else float
-        clock = _ThreadClock()
-        # Without a reader all processor times are 0: ``float`` costs less than a question.
-        self._cpu_at: Callable[[float], float] = clock.time_at if self._measures_cpu else float
-        self._read_cpu: Callable[[], float] = clock.read if self._measures_cpu else float
+        # Without a reader the times mean nothing: ``float`` costs less than a question.
+        self._cpu_at: Callable[[float], float] = _ThreadClock().time_at if self._measures_cpu else float
         self._start_observers = job_events.of_starts()
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
@@ -286,7 +284,7 @@ class Executor:
     def begin_in_turn(self, run: Execution) -> None:
         """Continue a run that awaited its turn, as ``begin`` would have. Raises nothing."""
         run.outcome = SUCCEEDED
-        run.started_cpu = self._thread_time()
+        run.started_cpu = self._cpu_at(time.perf_counter())
         try:
             assert run.declaration is not None and run.payload is not None, "begin has run"  # noqa: S101, PT018
             self._call_job(run, run.declaration, run.payload, suspected=True)
@@ -355,7 +353,7 @@ class Executor:
             return False
         # The duration of the job excludes the wait for its policies. Policies that have answered before caused none.
         if not asked_before:
-            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
+            self._restart_clocks(run)
         return True
 
     def _begin_spans(self, run: Execution, payload: Payload) -> None:
@@ -378,7 +376,7 @@ class Executor:
         self._decoding.decompress(payload, run.unit, run, self._ensure_fetching)
         # The duration of the job excludes the wait for memory.
         if run.reserved:
-            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
+            self._restart_clocks(run)
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
         if declaration.is_iterable and self._cursors is not None:
@@ -490,10 +488,15 @@ class Executor:
     def _stop_of(self, run: Execution) -> JobStop | None:
         return self._running_jobs.stop_of(str((run.payload or {}).get("jid")), run.unit)
 
+    def _restart_clocks(self, run: Execution) -> None:
+        run.started = time.perf_counter()
+        run.started_cpu = self._cpu_at(run.started)
+
     def _stop_clocks(self, run: Execution) -> None:
         if run.start_noted:
             self._suspect_runner.end(run.unit.data)
-        run.duration_s = time.perf_counter() - run.started
+        ended = time.perf_counter()
+        run.duration_s = ended - run.started
         if self._usages:
             used = usage_records.take(run.payload)
             run.usage = used if run.admitted else None
@@ -511,12 +514,9 @@ class Executor:
         # An async suspect without an outcome awaits its turn.
         if run.spans and run.outcome is not None:
             _end_spans(run.spans, run.outcome)
-        if not self._measures_cpu and run.outcome is SUCCEEDED:
-            # Nobody reads it.
-            return
         # No clock measures the processor time of one async job.
-        if run.coroutine is None:
-            run.cpu_s = max(0.0, self._read_cpu() - run.started_cpu)
+        if self._measures_cpu and run.coroutine is None:
+            run.cpu_s = max(0.0, self._cpu_at(ended) - run.started_cpu)
 
 
 def _note_resources(run: Execution, payload: Payload) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from framework.command_line import command
 from framework.declare.declaration import Declaration
@@ -20,6 +20,7 @@ from framework.known_secrets import known_secrets
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX, feature_category_of
 from framework.telemetry.logs import (
     MAX_NAME,
+    UNWRITABLE,
     LineLog,
     LogRateLimit,
     error_fields,
@@ -89,6 +90,7 @@ class _ClassFields(NamedTuple):
     """``fields`` without the category, for a class without an owner: its jobs have the category of their caller. Else empty."""
     by_version: bool
     """Whether the loggable positions depend on the version of the job; only for classes that list some."""
+    is_async: bool
 
 
 class _OptionalField(NamedTuple):
@@ -103,10 +105,14 @@ class _PayloadFields(NamedTuple):
     """The fields of payloads with the same names."""
 
     optional: list[_OptionalField]
+    context: tuple[str, ...]
+    """The names that begin with ``meta.``."""
     constant: str
     """As JSON after a comma: the version of a payload that says none."""
     has_waited: bool
     """Whether a limit or the schedule set has held the job."""
+    is_compressed: bool
+    """Whether the payload may say that its arguments are compressed."""
 
 
 class _Thread(threading.local):
@@ -212,42 +218,43 @@ class JobLog:
         return self._start_line(payload, unit, declaration, now)
 
     def _start_line(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, now: float) -> StartLine:
-        name, queue, jid = payload["class"], unit.queue, payload.get("jid")
+        name, queue, jid, args = payload["class"], unit.queue, payload.get("jid"), payload["args"]
         known = self._class_fields.get((name, queue))
-        if known is None or known.declaration is not declaration:
+        if known is None or known[0] is not declaration:
             known = self._describe_class(name, queue, declaration)
-        _, label, fields, loggable, bare, by_version = known
-        if by_version:
-            loggable = _loggable(payload, declaration)
-        if type(jid) is str and jid.isalnum() and jid.isascii() and len(jid) < MAX_NAME:
-            shown_jid = f'"{jid}"'
-        else:
-            shown_jid = "null" if jid is None else _shown_name(jid)
-        label += "None" if jid is None else shown_jid[1:-1]
-        args = None if payload.get("compressed") else _uncut_arguments(payload["args"], loggable)
-        if args is None:
-            args = json_text(filtered_arguments(payload, declaration))
-        retry = payload.get("retry")
-        correlation = payload.get(CORRELATION_ID)
+        _, label, fields, loggable, bare, by_version, is_async = known
         shape = tuple(payload)
         found = self._payload_fields.get(shape) or self._describe_payload(shape)
-        more, times = found.constant, _shown_times(payload, now)
+        optional, context, more, has_waited, is_compressed = found
+        if by_version:
+            loggable = _loggable(payload, declaration)
+        if type(jid) is str and jid.isalnum() and len(jid) < MAX_NAME:
+            # Letters and digits of any script are the same in JSON.
+            shown_jid, jid_in_label = f'"{jid}"', jid
+        else:
+            shown_jid = "null" if jid is None else _shown_name(jid)
+            jid_in_label = "None" if jid is None else shown_jid[1:-1]
+        shown_args, size = "[]", 2
+        if args or is_compressed:
+            shown_args, size = _shown_arguments(payload, declaration, loggable), _json_size(args)
+        retry, correlation, times = payload.get("retry"), payload.get(CORRELATION_ID), _shown_times(payload, now)
         if correlation is not None:
             # The correlation id is the jid of the first job of a chain, and most chains have one job.
-            more = f'{more},"correlation_id":{shown_jid if type(jid) is str and correlation == jid else _shown_name(correlation)}'
-        if found.optional:
-            more += _shown_optional_fields(payload, found.optional)
+            more = f'{more},"correlation_id":{shown_jid if correlation == jid and type(jid) is str else _shown_name(correlation)}'
+        if optional:
+            more += _shown_optional_fields(payload, optional)
+        if context:
+            more += _shown_context(payload, context)
             category = feature_category_of(payload) if bare else None
             if category is not None:
                 fields = f'{bare},"feature_category":{json_text(category)}'
-            if found.has_waited:
-                times = _shown_waits(payload, now, times)
+        if has_waited:
+            times = _shown_waits(payload, now, times)
         # The same id as in the process record, so that a job of Sidekiq's Busy page is found in the log.
-        own_thread = declaration is None or not declaration.is_async
-        tid = self._thread.tid if own_thread else f'"{base36(FIRST_ASYNC_RUN_ID + unit.run_index)}"'
-        return label, (
-            f'{fields},"jid":{shown_jid},"args":{args},"retry":{"25" if retry is True else retry_number(retry)},'
-            f'"job_size_bytes":{_json_size(payload["args"])},"tid":{tid}{more}{times}'
+        tid = f'"{base36(FIRST_ASYNC_RUN_ID + unit.run_index)}"' if is_async else self._thread.tid
+        return f"{label}{jid_in_label}", (
+            f'{fields},"jid":{shown_jid},"args":{shown_args},"retry":{"25" if retry is True else retry_number(retry)},'
+            f'"job_size_bytes":{size},"tid":{tid}{more}{times}'
         )
 
     def _describe_class(self, name: str, queue: str, declaration: Declaration | None) -> _ClassFields:
@@ -272,7 +279,8 @@ class JobLog:
             if declaration.owning_category is None:
                 bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
         label = f"{json_text(shorten(name))[1:-1]} JID-"
-        known = _ClassFields(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
+        is_async = declaration is not None and declaration.is_async
+        known = _ClassFields(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version, is_async)
         # Unknown names come from the wire, so their number has no bound.
         if declaration is not None:
             self._class_fields[name, queue] = known
@@ -292,12 +300,12 @@ class JobLog:
                 extras.append(_OptionalField(name, key, _shown_time))
             elif name == TRACEPARENT:
                 extras.append(_OptionalField(name, ',"trace_id":', _shown_trace))
-            elif name.startswith(META_PREFIX):
-                extras.append(_OptionalField(name, key, _shown_any))
         if len(self._payload_fields) >= _MAX_SHAPES:
             self._payload_fields.clear()
         constant = "" if "version" in shape else ',"version":0'
-        found = _PayloadFields(extras, constant, BUFFERED_AT in shape or SCHEDULED_AT in shape)
+        context = tuple(name for name in shape if name.startswith(META_PREFIX))
+        has_waited = BUFFERED_AT in shape or SCHEDULED_AT in shape
+        found = _PayloadFields(extras, context, constant, has_waited, "compressed" in shape)
         self._payload_fields[shape] = found
         return found
 
@@ -305,6 +313,18 @@ class JobLog:
 def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> str:
     shown = [(key, show(payload[name])) for name, key, show in extras]
     return "".join([f"{key}{text}" for key, text in shown if text is not None])
+
+
+def _shown_context(payload: Payload, names: tuple[str, ...]) -> str:
+    """Return the fields of a payload with these names, after a comma."""
+    values = {name: payload[name] for name in names}
+    try:
+        text = to_json(values, inf_nan_mode="null")
+    except UNWRITABLE:
+        text = b""
+    if 0 < len(text) <= _MAX_EXTRA:
+        return f",{text[1:-1].decode()}"
+    return "".join([f",{json_text(name)}:{_shown_any(value)}" for name, value in values.items()])
 
 
 # Other programs may write any value: a field has one type, as a log index needs, or is left out.
@@ -384,7 +404,7 @@ def _shown_trace(traceparent: object) -> str | None:
 def _shown_times(payload: Payload, now: float) -> str:
     """Return the times of creation and enqueueing, and the waiting time, each after a comma."""
     created, enqueued = payload.get("created_at"), payload.get("enqueued_at")
-    if type(created) is float and type(enqueued) is float and 0.0 <= created <= now and 0.0 <= enqueued <= now:
+    if type(created) is float and type(enqueued) is float and 0.0 <= created <= enqueued <= now:
         waited, shown = f"{now - enqueued:.6f}", iso_time(created)
         # Most jobs are enqueued by their push.
         return (
@@ -431,8 +451,13 @@ def _json_size(args: object) -> int:
         return 2
     try:
         return len(to_json(args, inf_nan_mode="null"))
-    except (PydanticSerializationError, ValueError, RecursionError):
+    except UNWRITABLE:
         return len(json_text(args).encode())
+
+
+def _shown_arguments(payload: Payload, declaration: Declaration | None, loggable: frozenset[int]) -> str:
+    shown = None if payload.get("compressed") else _uncut_arguments(payload["args"], loggable)
+    return json_text(filtered_arguments(payload, declaration)) if shown is None else shown
 
 
 def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 LEVELS = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "fatal": 50}
 _SEVERITIES = {10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}
-_UNWRITABLE = (PydanticSerializationError, ValueError, RecursionError)
+UNWRITABLE = (PydanticSerializationError, ValueError, RecursionError)
+"""The errors of a value that JSON cannot hold."""
 _MILLISECONDS = tuple(f".{number:03d}Z" for number in range(1_000))
 _MAX_SECONDS = 4_096
 MAX_NAME = 256
@@ -185,7 +186,7 @@ def object_text(fields: Mapping[str, Any]) -> str:
     """Return a JSON object; a field that JSON cannot hold (not Unicode, or recursive) becomes text."""
     try:
         return to_json(fields, fallback=_text_of, inf_nan_mode="null").decode()
-    except _UNWRITABLE:
+    except UNWRITABLE:
         members = ",".join([f"{json_text(_text_of(name))}:{json_text(value)}" for name, value in fields.items()])
         return f"{{{members}}}"
 
@@ -196,7 +197,7 @@ def json_text(value: object) -> str:
         if type(value) is str:
             return to_json(value).decode()
         return to_json(value, fallback=_text_of, inf_nan_mode="null").decode()
-    except _UNWRITABLE:
+    except UNWRITABLE:
         return to_json(_text_of(value)).decode()
 
 

@@ -285,6 +285,14 @@ def on_the_wire(job):
     more=None,
     duration=0.0,
 )
+@example(
+    job={"class": "Job", "args": [], "meta.a": "x" * 3_000, "meta.b": "y" * 3_000, "meta.c": "z" * 5_000},
+    loggable=False,
+    category=None,
+    queue="default",
+    more=None,
+    duration=0.0,
+)
 def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, category, queue, more, duration):
     with registry.isolated():
         declaration = declared(loggable=(0, 2) if loggable else (), feature_category=category) if category else None
