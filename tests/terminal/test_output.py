@@ -261,7 +261,7 @@ def test_counters_with_hostile_names_are_valid_prometheus(invoke, redis):
     assert [
         line
         for line in lines
-        if not re.fullmatch(rf"# TYPE \w+ \w+|# HELP \w+ .+|\w+\{{({label}(,{label})*)?\}} [0-9.]+", line)
+        if not re.fullmatch(rf"# TYPE \w+ \w+|# HELP \w+ .+|\w+\{{({label}(,{label})*)?\}} -?[0-9.]+", line)
     ] == []
     shard = 'application_worker_shard_{}_total{{shard="main",worker="{}"}} {}'
     assert shard.format("hostile", "a\\\\x1b[2J\\\\u202e", 4) in lines
