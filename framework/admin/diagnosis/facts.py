@@ -24,6 +24,7 @@ from framework.admin.queue_reader import QueueState, read_queues
 from framework.admin.statistics import reply_number
 from framework.command_line import worker_command
 from framework.declare.declaration import Declaration
+from framework.execute.job_log import TARGETS
 from framework.process.record import recorded_payload
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
@@ -31,7 +32,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped, format_clock_time, format_count, format_duration
-from framework.types import Payload
+from framework.types import Payload, Urgency
 from framework.wire import keys
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
@@ -49,7 +50,6 @@ _MOST_CLASSES = 50
 _MOST_PROCESSES = 500
 _ROUND_TRIPS = 5
 
-_TARGETS_S = {"high": 10.0, "low": 60.0}
 _THROTTLED_S = 900.0
 """GitLab has no target for throttled classes: a quarter of an hour is what its operators look at."""
 
@@ -408,8 +408,8 @@ class ShardEvidence(ShardSnapshot):
     def target_s(self, classes: Iterator[str] | Sequence[str]) -> float:
         """Return the queueing target of the most urgent of these classes, in seconds."""
         found = [self.installation.declaration(name) for name in classes]
-        urgencies = {"low" if one is None else str(one.urgency) for one in found} or {"low"}
-        return min(_TARGETS_S.get(urgency, _THROTTLED_S) for urgency in urgencies)
+        urgencies: set[Urgency] = {"low" if one is None else one.urgency for one in found} or {"low"}
+        return min(TARGETS[urgency][0] or _THROTTLED_S for urgency in urgencies)
 
     def queue_of(self, cls: str) -> str:
         """Return the queue of a class: that of its route, or of a job that is there; empty if it is not known."""

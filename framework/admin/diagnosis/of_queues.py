@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import QueueFacts, caller_of, enqueued_at, format_seconds
 from framework.command_line import remedy_command
+from framework.execute.job_log import TARGETS
 from framework.text import format_count, format_duration, join_names
 
 _BUSY = 0.8
@@ -19,8 +20,6 @@ _SEVERAL = 3.0
 _MOST_OF = 0.5
 _DRAINED_WITHIN_S = 300.0
 _MOST_SLOTS = 500
-_EXECUTION_TARGETS_S = {"high": 10.0}
-_EXECUTION_TARGET_S = 300.0
 _LONG_S = 10.0
 """From this duration on, runs of one class hold up the jobs of others."""
 _WAITING = ("QueueingApdexBurn", "OldestJobTooOld", "SlotsSaturated")
@@ -132,10 +131,10 @@ class QueueReader(CauseReader):
         if usual is not None:
             return None
         declaration = self.facts.installation.declaration(cls)
-        urgency = "low" if declaration is None else str(declaration.urgency)
         classes = queue.classes
         blocks_others = mean >= _LONG_S and classes[cls] < classes.total() * _MOST_OF
-        is_long = mean > _EXECUTION_TARGETS_S.get(urgency, _EXECUTION_TARGET_S)
+        _, target_s = TARGETS["low" if declaration is None else declaration.urgency]
+        is_long = mean > target_s
         return _SlowClass(cls, slots, mean, None) if is_long or blocks_others else None
 
     def _slow(self, queue: QueueFacts, slow: _SlowClass) -> Cause:
