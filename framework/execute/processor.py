@@ -54,7 +54,7 @@ from framework.finish.outcome import (
 from framework.finish.report import ProcessorEvents
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import REMOVED, Settler, SettleResult
-from framework.telemetry.job_events import CountedEnd, job_events, tell_ended
+from framework.telemetry.job_events import CountedEnd, job_events
 from framework.telemetry.stacks import lines_of
 from framework.telemetry.usage import usage_records
 from framework.timings import backoff_s
@@ -235,7 +235,8 @@ class Processor:
     def _finish_run(self, run: Execution, counts: ThreadCounts) -> None:
         try:
             if run.outcome is SUCCEEDED:
-                self._finish_succeeded(run, counts)
+                counts.ended(run)
+                self._finish_succeeded(run)
             elif run.outcome is not None:
                 self._finish_other(run, run.outcome, counts)
             else:
@@ -250,10 +251,7 @@ class Processor:
             if run.reserved:
                 self._executor.release_memory(run)
 
-    def _finish_succeeded(self, run: Execution, counts: ThreadCounts) -> None:
-        counts.ended(run)
-        if counts.observers:
-            tell_ended(counts.observers, run)
+    def _finish_succeeded(self, run: Execution) -> None:
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
             # As ``_write_end``, without its questions: each job pays for them.
@@ -286,8 +284,6 @@ class Processor:
         run.ending = ending = ending_of(outcome, decision)
         _emit_end(run, ending)
         counts.ended(run)
-        if counts.observers:
-            tell_ended(counts.observers, run)
         self._write_end(run, ending, decision)
         report_outcome(self._events, run, decision)
         if run.record is not None and not self._record_end(run, outcome, ending, decision):

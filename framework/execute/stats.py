@@ -14,7 +14,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import Ending
 from framework.finish.outcome import SUCCEEDED, Failed, JobStop
 from framework.telemetry import logs
-from framework.telemetry.job_events import JobObserver, job_events
+from framework.telemetry.job_events import JobObserver, job_events, tell_ended
 from framework.typeguards import has_type
 from framework.types import Jid
 
@@ -68,7 +68,11 @@ def sum_by_class(tables: Iterable[dict[str, ClassMetrics]]) -> dict[str, ClassMe
 
 @dataclass(slots=True)
 class ThreadCounts(JobObserver):
-    """The first observer of the runs of one thread, for Sidekiq's statistics; only that thread writes, so a job takes no lock."""
+    """The first observer of the runs of one thread: it counts for Sidekiq's statistics, and tells the further observers.
+
+    Only that thread writes, so a job takes no lock. The processor calls it without the loop and the guard of ``tell_ended``: every
+    process counts these, and almost none has a further observer.
+    """
 
     processed: int = 0
     uncounted: int = 0
@@ -84,13 +88,15 @@ class ThreadCounts(JobObserver):
     def ended(self, run: Any) -> None:
         """Count a run. All in one call, which each job pays for."""
         declaration = run.declaration
-        if run.outcome is not SUCCEEDED or declaration is None:
+        if run.outcome is SUCCEEDED and declaration is not None:
+            queue, name = run.unit.queue, declaration.wire_name
+            self.processed += 1
+            self.queues[queue] = self.queues.get(queue, 0) + 1
+            (self.classes.get(name) or self.for_class(name)).record_run(run.duration_s)
+        else:
             self._count_other(run, run.ending)
-            return
-        queue, name = run.unit.queue, declaration.wire_name
-        self.processed += 1
-        self.queues[queue] = self.queues.get(queue, 0) + 1
-        (self.classes.get(name) or self.for_class(name)).record_run(run.duration_s)
+        if self.observers:
+            tell_ended(self.observers, run)
 
     def _count_other(self, run: Any, ending: Ending) -> None:
         if ending.processed == "no":
