@@ -22,7 +22,7 @@ def test_process_clock_follows_the_innermost_open_block():
     assert clock.now is time.time
 
 
-def test_process_clock_monotonic_of_a_block_leaves_now_to_the_outer():
+def test_process_clock_monotonic_of_block_leaves_now_to_outer():
     clock = ProcessClock()
     with clock.override(lambda: 1.0, lambda at: at + 7), clock.override(monotonic=lambda: 5.0):
         assert (clock.now(), clock.to_server(1.0), clock.monotonic()) == (1.0, 8.0, 5.0)

@@ -145,7 +145,7 @@ def test_parts_of_a_room_stand_in_files_of_the_same_names(feature: Feature) -> N
         assert one.command.path.partition(":")[0].endswith("commands"), one
 
 
-def test_attributes_settings_and_scripts_stand_in_files_of_the_same_names() -> None:
+def test_attributes_settings_scripts_stand_in_uniform_files() -> None:
     for path in FOLDER.glob("*/*.py"):
         text = path.read_text()
         assert path.name == "attributes.py" or "@attribute_group" not in text, path

@@ -109,7 +109,7 @@ def test_producer_is_warned_of_each_shard_in_a_line(site_with_module, redis_url,
     assert "`application-worker worker -r hello --shard second`" in second
 
 
-def test_producer_is_warned_of_jobs_in_a_queue_of_the_last_release(site_with_module, redis):
+def test_producer_is_warned_of_jobs_in_queue_of_last_release(site_with_module, redis):
     register_process(redis, {"queues": ["hello"]})
     (site_with_module.folder / "workers").mkdir()
     entry = {"place": "hello.HelloWorker", "queue": "greetings", "shard": "main"}

@@ -191,7 +191,7 @@ def limited(limit):
     return type("Limited", (ApplicationWorker,), {**body, "max_retries_after_interruption": limit})
 
 
-def test_quarantined_jobs_are_counted_in_the_step_that_moves_them(reaper, redis):
+def test_quarantined_jobs_are_counted_in_the_step_of_the_move(reaper, redis):
     """The process that recovers a job may die before its next heartbeat, for example by that job."""
     limited(0)
     die(redis, OTHER)

@@ -29,7 +29,7 @@ def router(*rules: tuple[Any, ...]) -> Router:
     return Router([RoutingRule(*rule) for rule in rules], ["main", "queues_shard_a"], ["search"])
 
 
-def test_class_without_a_category_is_refused_where_there_are_categories():
+def test_class_without_category_is_refused_if_there_are_some():
     declaration = declare(feature_category=None)
     assert declaration.feature_category == "not_owned"
     (problem,) = router().validate(declaration)

@@ -29,7 +29,7 @@ def test_each_waiter_is_told_its_words() -> None:
     assert counted.told("dead") == {"batch": ["aw-b", "j", "dead"]}
 
 
-def test_answer_is_kept_for_callers_and_batches_that_keep_results() -> None:
+def test_answer_is_kept_for_callers_and_batches_with_results() -> None:
     found = {name: awaited_job_of(one) for name, one in (("called", CALLED), ("kept", KEPT), ("counted", COUNTED))}
     assert {name: one.keeps_answer for name, one in found.items()} == {"called": True, "kept": True, "counted": False}
     assert found["called"]._replace(answer="{}").named_answer() == "{}"

@@ -66,7 +66,7 @@ def test_cancel_marks_the_batch_and_nested_ones(run, two, redis):
     assert "cancelled" in run("list")
 
 
-def test_batch_that_is_deleted_during_the_question_is_not_cancelled(run, two, redis, monkeypatch):
+def test_batch_deleted_during_the_question_is_not_cancelled(run, two, redis, monkeypatch):
     monkeypatch.setattr(
         "framework.terminal.shards.confirm", lambda *_, **__: redis.delete(batch_keys.batch("aw-outer"))
     )

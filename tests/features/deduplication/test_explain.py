@@ -29,7 +29,7 @@ def test_describe_lock_tells_the_lock_of_its_owner(granted, redis, ttl_s, left):
     assert describe_lock(granted, JOB) == [f"the lock {KEY} {left}: {waits}"]
 
 
-def test_describe_lock_of_a_job_that_will_not_run_holds_up_no_push(granted, redis):
+def test_describe_lock_of_a_job_that_never_runs_holds_no_push(granted, redis):
     redis.hset(KEY, "jid", JOB["jid"])
     expired = {**JOB, "expires_in": 60, "expiry": 1.0}
     none = [f"no lock: {KEY} holds up no push, because its job is to end: an equal job may be pushed"]

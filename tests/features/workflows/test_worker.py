@@ -13,6 +13,6 @@ print(registry.find("Framework::WorkflowStep"))
 """
 
 
-def test_a_process_that_imports_no_workflow_runs_the_jobs_of_steps() -> None:
+def test_process_that_imports_no_workflow_runs_jobs_of_steps() -> None:
     run = subprocess.run([sys.executable, "-c", CODE], check=True, capture_output=True, text=True)
     assert "WorkflowStepWorker" in run.stdout
