@@ -103,7 +103,7 @@ class Feature:
     name: str
     """The name of its folder below ``framework/features``."""
     rights: Mapping[RoleName, Rights] = field(default_factory=dict[RoleName, Rights])
-    """Who may use its keys and scripts."""
+    """The roles that may use its keys and scripts."""
     push: "Late[Any] | None" = None
     """``PushStep``: changes the plan of a class for its pushes; once per class and set of options."""
     locks: "Late[Any] | None" = None

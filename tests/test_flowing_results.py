@@ -61,7 +61,7 @@ def test_results_of_steps_flow_on_real_processes(process, site):
     # In the order of the arguments; the discarded one has none.
     assert (site.folder / "joined-1").read_text() == "1-3,1-1,1-2,isolated-7"
     assert (site.folder / "report").read_text() == "4 parts"
-    assert process.exists(*(f"{batch_keys.batch(bid)}:results" for bid in bids)) == 0, "nobody receives them any more"
+    assert process.exists(*(f"{batch_keys.batch(bid)}:results" for bid in bids)) == 0, "no job receives them any more"
 
     # The results of a step whose jobs are repaired by an operator are complete.
     run = (

@@ -10,7 +10,7 @@ the error cannot miss (``execute/timeouts.py``). Any other thread sees ``self.ca
 
 At a crash: an order to end a job as cancelled is also a mark in ``aw:cancelled``, which ends the job when another process has
 recovered it. Without the mark (``--requeue``, ``--kill``) the job runs again: it was in the working list until its end. An order that
-nobody has read expires; the command that gave it takes it back earlier.
+no process has read expires; the command that gave it takes it back earlier.
 """
 
 import threading

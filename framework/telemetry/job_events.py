@@ -1,6 +1,6 @@
 """Tell the readers of a process each event of its jobs: one typed record per event, in the thread in which it happens.
 
-The core and the rooms emit, once per fact; whoever counts, traces or reports is a ``JobObserver``. A process without further
+The core and the rooms emit, once per fact; each reader that counts, traces or reports is a ``JobObserver``. A process without further
 observers pays one test per push and per run. A run is told in its own thread to the observer that ``of_thread`` has returned for
 it, so that counting needs no lock.
 """
@@ -233,7 +233,7 @@ class JobEvents:
         self.observers: tuple[JobObserver, ...] = ()
         """Those of features and of the application."""
         self.is_scraped = False
-        """Whether somebody may ask this process for its metrics. Set before ``open``."""
+        """Whether a scraper may ask this process for its metrics. Set before ``open``."""
         self.is_worker = False
         """Whether this process is there to run jobs, and answers for itself."""
         self.shared_counts: SharedCounts | None = None
@@ -252,7 +252,7 @@ class JobEvents:
         self._first = (*self._first, observer)
 
     def ask(self) -> None:
-        """Let the process count from now on: somebody may ask for its metrics."""
+        """Let the process count from now on: a scraper may ask for its metrics."""
         self.is_scraped = True
         if self._settings is not None:
             self.open(self._settings)

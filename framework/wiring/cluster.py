@@ -23,7 +23,7 @@ def open_supervisor(
 ) -> Supervisor:
     """Return a supervisor of ``specs``, not started. Another child recovers the jobs of a dead child at once.
 
-    ``timeout_s``: the time that running jobs have at the stop. ``counts``: where the children count, if somebody asks.
+    ``timeout_s``: the time that running jobs have at the stop. ``counts``: where the children count, if the cluster serves metrics.
     """
     shards = open_shards(settings, role="supervisor")
     by_shard = {name: _open_leases(shards[name]) for name in sorted({spec.shard for spec in specs})}

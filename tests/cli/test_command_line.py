@@ -91,7 +91,7 @@ def invocation(monkeypatch, tmp_path):
 
 
 def test_remedy_can_be_pasted(invocation, monkeypatch):
-    """Names come from payloads, which anyone may have written: a shell must not read them as commands."""
+    """Names come from payloads, which any program may have written: a shell must not read them as commands."""
     use_modules(["shop.jobs"])
     assert remedy_command("jobs", "retry", "x; reboot") == "application-worker jobs retry 'x; reboot'"
     assert (

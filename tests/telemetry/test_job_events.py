@@ -67,7 +67,7 @@ def test_recorded_events_are_emitted_by_another_process():
 
 
 def test_only_readers_of_the_stream_add_to_counters():
-    """Nobody counts on his own: whoever has something to count emits an event."""
+    """A part with something to count emits an event."""
     users = [
         str(path.relative_to(FOLDER))
         for path in FOLDER.rglob("*.py")

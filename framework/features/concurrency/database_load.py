@@ -2,7 +2,7 @@
 
 Each process sums the seconds of SQL of each class and database, and adds them to the shard's minute once in a few seconds. A class
 that has used more than its quota of one database in the last minute is throttled: hard if no other class has used more of that
-database, else soft. GitLab asks the database who holds the most connections; over a minute, seconds of SQL are the same figure.
+database, else soft. GitLab asks for the class with the most connections; over a minute, seconds of SQL are the same figure.
 
 At a crash: a process loses the seconds that it has not written, of a few seconds of time. Redis's clock says which minute it is. A
 call without an answer is not repeated: its seconds count once or not at all, and never twice, which would throttle a class that is

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Severity: TypeAlias = Literal["page", "ticket"]
-"""``page``: jobs wait or fail now, a person is called. ``ticket``: somebody looks at it on the next working day."""
+"""``page``: jobs wait or fail now, an operator is called. ``ticket``: an operator looks at it on the next working day."""
 
 
 @dataclass(frozen=True, slots=True)

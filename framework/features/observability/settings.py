@@ -26,7 +26,7 @@ def _groups(value: Any) -> Any:
 
 
 class MetricsSettings(Section):
-    """The metrics of processes (``/metrics``, StatsD). A process counts only if somebody may read the counts."""
+    """The metrics of processes (``/metrics``, StatsD). A process counts only if a scraper or StatsD may read the counts."""
 
     mode: Literal["histogram", "counters", "off"] = "histogram"
     """``counters``: sums and counts instead of histograms, a sixth of the series (GitLab's ``emit_sidekiq_histogram_metrics``)."""

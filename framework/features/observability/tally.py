@@ -1,4 +1,4 @@
-"""Count the events of the jobs of this process, for ``/metrics`` and StatsD. Nobody else counts.
+"""Count the events of the jobs of this process, for ``/metrics`` and StatsD.
 
 Each thread adds its runs to rows of its own (``telemetry/shared_counts.py``), so counting them takes no lock; a scrape sums up the
 rows. Rare events, and pushes, share rows under a lock.

@@ -61,7 +61,7 @@ class Pause:
     """The flag's value in Redis while this pause is in force; empty if the pause has another source."""
 
     marker: str = ""
-    """What keeps the jobs held, in place of the strategy's name; with a = in front nobody else releases them."""
+    """What keeps the jobs held, in place of the strategy's name; with a = in front no other process releases them."""
 
 
 class PauseState:

@@ -1,4 +1,4 @@
-"""Keep pushes in files of a folder: the calls to the operating system, the form of a file, and who owns it."""
+"""Keep pushes in files of a folder: the calls to the operating system, the form of a file, and its owner."""
 
 import fcntl
 import os

@@ -218,7 +218,7 @@ def _facts_place(jid: Jid) -> StatePlace:
 
 def _opened(signatures: StateSignatures, jid: Jid, stored: bytes) -> bytes:
     """Return an answer without its signature; one that is not signed as it must be becomes an end without a result."""
-    # A script that ends a job cannot sign: its word has no value, and whoever writes it could delete the job as well.
+    # A script that ends a job cannot sign: its word has no value, and a writer of such a word could delete the job as well.
     if _SCRIPT_END.fullmatch(stored):
         return stored
     try:

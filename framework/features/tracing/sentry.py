@@ -1,6 +1,6 @@
 """Make pushes and runs parts of Sentry: an isolated scope per run, spans of queues, check-ins of schedules, and a filter of events.
 
-``sentry_sdk`` is imported by whoever initialised it: the application, or the error tracker with the DSN of the settings.
+The caller that initialises ``sentry_sdk`` imports it: the application, or the error tracker with the DSN of the settings.
 """
 
 import hashlib

@@ -42,7 +42,7 @@ local cause, reason, due = unpack(redis.call('HMGET', base, 'cause', 'reason', '
 local held = redis.call('EXISTS', KEYS[2]) == 1
 local release = 0
 if state == '' then
-  -- Whoever resumes classes finds the jobs now.
+  -- The process that resumes classes finds the jobs now.
   if own then redis.call('DEL', KEYS[3]) end
 elseif held then
   redis.call('SET', KEYS[3], ARGV[10] .. ': ' .. (reason or ''), 'PX', ARGV[9])
