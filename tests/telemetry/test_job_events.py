@@ -71,6 +71,8 @@ def test_only_readers_of_the_stream_add_to_counters():
     users = [
         str(path.relative_to(FOLDER))
         for path in FOLDER.rglob("*.py")
+        # To parse all files takes seconds.
+        if "counters." in path.read_text()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("add", "_add") and ast.unparse(node.value) == "counters"
     ]
