@@ -185,18 +185,20 @@ def running(name: str) -> Iterator[GuardedServer]:
 
 @contextmanager
 def emptied(server: GuardedServer, test: pytest.Item) -> Iterator["Redis"]:
-    server.start()  # the test before may have killed it
+    if not server.running:
+        # The test before has killed it. Otherwise this would only open one more connection, as often as there are tests.
+        server.start()
     with server.open() as client:
         server.empty(client)
         yield client
-    nothing_refused(server, test)
+        nothing_refused(server, test, client)
 
 
-def nothing_refused(server: GuardedServer, test: pytest.Item) -> None:
+def nothing_refused(server: GuardedServer, test: pytest.Item, client: "Redis | None" = None) -> None:
     """Fail if the server refused a right, except those of marks: ``refused("tested scan")`` is SCAN of the user ``tested``."""
     expected = test.stash.setdefault(EXPECTED, {name: 0 for mark in test.iter_markers("refused") for name in mark.args})
     refused = []
-    for entry in server.refusals():
+    for entry in server.refusals(client):
         found = [name for name in expected if fnmatchcase(entry, f"{name} (*")]
         refused += [] if found else [entry]
         for name in found:
