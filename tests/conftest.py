@@ -35,7 +35,7 @@ from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import find_server_binaries
 from tests import log_lines
 from tests.fork_server import FORK_SERVER
-from tests.harness import Site
+from tests.harness import ALL_EXAMPLES, Site, examples
 from tests.servers.guarded import GuardedServer
 
 # `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
@@ -65,7 +65,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["SPT_NOENV"] = "1"
 
 # The duration of an example says nothing on a shared machine, so examples have no deadline.
-hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("house", deadline=None, print_blob=True, max_examples=examples(100))
 # `scripts/prove mutants` needs a failing example, not the shortest.
 hypothesis.settings.register_profile(
     "unshrunk",
@@ -75,11 +75,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("house")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out campaigns that were not asked for; put long tests first.
 
+    A property test that tries all of its examples belongs to the campaigns.
     A long test at the end would keep one worker busy while the others are idle.
     """
+    if ALL_EXAMPLES in os.environ:
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker("campaign")
     if "campaign" not in config.option.markexpr:
         named = [argument.partition("::")[2].partition("[")[0] for argument in config.args]
         left_out = [item for item in items if item.get_closest_marker("campaign") and not _is_named(item, named)]

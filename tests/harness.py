@@ -46,6 +46,8 @@ main()
 """
 """The code of a worker that writes its record and reads operators' requests and pauses each 0.2 s instead of each 5 s."""
 
+ALL_EXAMPLES = "TESTS_ALL_EXAMPLES"
+"""A variable in the environment of the test run: property tests try all of their examples."""
 
 DIED = "component.died"
 """The event of a dead thread of the framework: a process of a test logs it only if the test asks for it."""
@@ -59,6 +61,11 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 60.0)
             pytest.fail(f"not true within {timeout_s:g} s: {what or condition}")
         time.sleep(0.01)
     return found
+
+
+def examples(count: int) -> int:
+    """Return how many examples a property test tries: ``count`` in campaigns and for mutants, else a third of it, at least ten."""
+    return count if ALL_EXAMPLES in os.environ else max(10, count // 3)
 
 
 def between_steps(act: Callable[[], Any], interfere: Callable[[], Any]) -> Any:

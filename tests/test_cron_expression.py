@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.cron_expression import CronExpression, check_time_zone
+from tests.harness import examples
 from tests.tables import each_row
 
 CHANGES = [
@@ -70,7 +71,7 @@ def by_search(minutes, hours, day, zone, after, until):
 
 
 @pytest.mark.proves("R47")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(MINUTES),
     st.sampled_from(HOURS),

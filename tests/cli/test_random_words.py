@@ -10,7 +10,7 @@ from framework.cli.main import main
 from framework.command_line import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from framework.wire import keys
 from tests.cli.test_help import COMMANDS
-from tests.harness import encoded
+from tests.harness import encoded, examples
 
 GROUPS = ("jobs", "flags", "cron", "batches", "limiters", "tasks", "workflows")
 ENDLESS = {"--watch"}
@@ -43,7 +43,7 @@ def installation(redis, redis_url, monkeypatch, tmp_path):
         redis.zadd(place, {encoded("NoteWorker", jid=f"j-{place}"): 4e9})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(VERBS).flatmap(words_of))
 @example(["jobs", "retry", "--class", ""])
 @example(["jobs", "list", "queue:"])

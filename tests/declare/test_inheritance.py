@@ -15,6 +15,7 @@ from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
 from framework.limiter import bucket
+from tests.harness import examples
 from tests.tables import each_row
 
 POOL: dict[str, tuple[Any, ...]] = {
@@ -237,7 +238,7 @@ def expected(model: type[Any], name: str) -> Any:
     return ATTRIBUTES[name].validator(getattr(model, name))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(trees())
 def test_attribute_lookup_agrees_with_plain_python_classes(nodes: list[Node]):
     models = plain(nodes)

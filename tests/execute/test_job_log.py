@@ -22,7 +22,7 @@ from framework.telemetry import logs
 from framework.telemetry.logs import MAX_NAME, ServerLog, iso_time, json_text, shorten
 from framework.wire.job import base36, decode, timestamp, version_of
 from framework.wire.json import dumps
-from tests.harness import STARTED, payload, server_lines
+from tests.harness import STARTED, examples, payload, server_lines
 
 NOW = STARTED + 1.25
 STATIC = {"pid": 711, "worker_id": "sidekiq_1", "shard": "main"}
@@ -260,7 +260,7 @@ def on_the_wire(job):
 
 # One log, as in a process.
 @pytest.mark.invented_lines
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     job=PAYLOADS,
     loggable=st.booleans(),

@@ -26,7 +26,7 @@ from framework.push.argument_checks import StrictArgumentsCheck
 from framework.telemetry.logs import ServerLog
 from framework.wire.json import dumps
 from tests.execute.test_execution import executed
-from tests.harness import compressed, encoded, payload
+from tests.harness import compressed, encoded, examples, payload
 
 seen: list = []
 relays: list = []
@@ -121,7 +121,7 @@ VERSIONS = (
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     own=st.integers(0, 8),
     handled=st.sets(st.integers(0, 7)),

@@ -18,7 +18,7 @@ from framework.store.connect import Endpoint, open_client
 from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.keys import SetLimits
-from tests.harness import encoded, forked, full_memory
+from tests.harness import encoded, examples, forked, full_memory
 from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 
 OLD, NEW = keys.queue("old"), keys.queue("new")
@@ -312,7 +312,7 @@ WORDS = ["push old", "push new", "push stay", "take old", "take new", "give back
 
 
 @pytest.mark.proves("I1", "I12")
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(count=st.integers(0, 70), steps=st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 9)), max_size=40))
 def test_migrate_queue_concurrent_clients_lose_no_job(redis, granted, small_pages, count, steps):
     redis.flushall()

@@ -133,7 +133,7 @@ class Copy:
             [sys.executable, *words],
             cwd=self.folder,
             # Before the installed checkout, so that the processes of tests run the mutant too.
-            env={**env, "PYTHONPATH": str(self.folder)},
+            env={**env, "PYTHONPATH": str(self.folder), "TESTS_ALL_EXAMPLES": "1"},
             capture_output=True,
             check=False,
             text=True,

@@ -16,6 +16,7 @@ from framework.store.script import FINISH
 from framework.wire import keys
 from framework.wire.resources import JobResources
 from framework.wire.waiters import awaited_job_of
+from tests.harness import examples
 from tests.property.batch_model import BatchModel
 
 BIDS = ("aw-0", "aw-1", "aw-2")
@@ -138,7 +139,12 @@ class Both:
 
 
 @pytest.mark.proves("R45", "I21")
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    database=None,
+)
 @given(moves=st.lists(st.one_of(PUSH, PUSH, END, END, END, CHANGE), max_size=30))
 def test_batches_of_a_server_equal_those_of_a_model(redis, moves):
     redis.flushall()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.wire.job import timestamp
+from tests.harness import examples
 from tests.proofs.fuzz_case import TARGETS, attempt, named
 from tests.proofs.fuzz_output import check_ruby, stop_ruby
 from tests.proofs.fuzz_text import check_option, check_query, check_url, check_yaml, remove_folder
@@ -158,13 +159,13 @@ def test_fuzz_finds_a_broken_target(monkeypatch, name):
     assert found.what
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.binary(max_size=300))
 def test_fuzz_bytes_are_a_payload_or_refused(data):
     assert check_payload(data) in ("read", "PayloadError")
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.text(max_size=100))
 def test_fuzz_text_is_read_or_refused(text):
     for check in (check_query, check_yaml, check_option, check_url):
@@ -179,7 +180,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.proves("I22", "I23")
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(JSON)
 def test_fuzz_json_is_the_same_in_ruby(value):
     assert check_ruby([value]) in ("the same", "no Ruby here")

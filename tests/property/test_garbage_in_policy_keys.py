@@ -13,7 +13,7 @@ from framework.features.pause.admission import resume
 from framework.features.pause.store import HOLD_PAUSED
 from framework.store.script import FINISH, RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT
 from framework.wire.resources import JobResources, Lock, Slot
-from tests.harness import encoded
+from tests.harness import encoded, examples
 from tests.proofs.places import jid_of, payload_in, place_of
 
 BASE, ME, QUEUE = "aw:limit:A", "aw:working:me", "queue:q"
@@ -137,7 +137,7 @@ def use(redis):
 
 
 @pytest.mark.proves("F38", "I1", "I2", "R51")
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(found=garbage_values)
 def test_garbage_in_policy_keys_loses_no_job(redis, found):
     lay_out(redis, found)

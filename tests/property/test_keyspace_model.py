@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
-from tests.harness import until
+from tests.harness import examples, until
 from tests.proofs.aof import History
 from tests.proofs.keyspace import Fields, Keyspace, Sorted, UnknownCommandError
 from tests.proofs.places import place_of
@@ -90,7 +90,7 @@ def stored(redis):
 
 
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_model_leaves_the_same_keys_as_redis(server_client, seed):
     rng = random.Random(seed)
     server_client.flushall()

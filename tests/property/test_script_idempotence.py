@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from framework.features.batches.push import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs, WindowJobs, WindowTerms
+from tests.harness import examples
 from tests.lua import SCRIPTS
 from tests.tables import each_row
 
@@ -569,7 +570,7 @@ def test_every_script_is_run_twice():
 
 @pytest.mark.proves("I19")
 @pytest.mark.parametrize("script_name", SCRIPTS)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(jobs=JOBS)
 def test_script_run_twice_changes_nothing(redis, script_name, jobs):
     for name, (prepare, call) in CALLS.items():

@@ -19,7 +19,7 @@ from framework.push.argument_checks import SizeLimits
 from framework.wire import keys
 from framework.wire.json import dumps, loads
 from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
-from tests.harness import full_memory, opened
+from tests.harness import examples, full_memory, opened
 from tests.push.conftest import Pusher, worker
 from tests.servers.proxy import Proxy
 from tests.tables import each_row
@@ -364,7 +364,7 @@ def with_reversed_names(value):
     return [with_reversed_names(one) for one in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=100, database=None)
+@settings(max_examples=examples(100), database=None)
 @given(one=st.lists(JSON, max_size=3), other=st.lists(JSON, max_size=3))
 def test_lock_key_depends_on_the_arguments(one, other):
     key = lock_key("Job", dumps(one))
@@ -374,7 +374,7 @@ def test_lock_key_depends_on_the_arguments(one, other):
     assert key.startswith("aw:lock:")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(pushed=st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_push_sequences_leave_one_job_per_key(pusher, redis, jobs, pushed):
     redis.flushall()
@@ -407,7 +407,7 @@ def key_of(declaration, args, version=None):
     return payload[IDEMPOTENCY_KEY]
 
 
-@settings(max_examples=100, database=None)
+@settings(max_examples=examples(100), database=None)
 @given(
     args=st.lists(JSON, max_size=3), parameters=st.sampled_from(["*given", "a=None, b=0, c='x'"]), hook=st.booleans()
 )
@@ -474,7 +474,7 @@ def test_signature_since_is_the_same_in_every_release(version, handlers, expecte
         }
 
 
-@settings(max_examples=60, database=None)
+@settings(max_examples=examples(60), database=None)
 @given(handlers=st.sets(st.integers(0, 5)), beyond=st.integers(1, 3), one=st.integers(0, 8), other=st.integers(0, 8))
 def test_lock_keys_of_versions_of_one_method_are_equal(handlers, beyond, one, other):
     version = max(handlers, default=0) + beyond
@@ -600,7 +600,7 @@ def two_calls(draw):
     return ", ".join([*names, *(["*rest"] if rest else [])]), *calls
 
 
-@settings(max_examples=300, database=None)
+@settings(max_examples=examples(300), database=None)
 @given(call=two_calls())
 def test_lock_keys_are_equal_only_for_equal_bindings(call):
     parameters, one, other = call

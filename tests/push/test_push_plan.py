@@ -18,6 +18,7 @@ from framework.telemetry import context
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import wire_timestamp, wire_timestamp_json
 from framework.wire.json import dumps_exact
+from tests.harness import examples
 from tests.push.conftest import worker
 
 JID = "0123456789abcdef01234567"
@@ -126,7 +127,7 @@ def expected(every):
     return next((facts for facts in every if isinstance(facts, tuple)), every)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example({}, {}, [["x" * 300]], {}, 0.0, SizeLimits("track", 100, 200), False)  # a report of an oversize job
 @given(attributes, options, st.lists(arguments, min_size=1, max_size=5), contexts, times, limits, st.booleans())
 def test_template_equals_the_payload_of_the_normalizer(declared, chosen, jobs, fields, now, size_limits, waits):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from framework.errors import QueryError
 from framework.route.query import ATTRIBUTES, Term, WorkerQuery, parse, worker_attributes
+from tests.harness import examples
 from tests.tables import each_row
 
 _FREE = ("worker_name", "name", "feature_category", "tags", "queue_namespace")
@@ -270,7 +271,7 @@ PIECES = (
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=examples(1500))
 @given(
     TEXTS | TEXTS.flatmap(lambda text: st.sampled_from(["urgency=high&", "tags=a|", "name=x,"]).map(lambda s: s + text))
 )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from framework.route.query import Term, WorkerQuery, closed_vocabularies, parse
 from framework.route.rule_checks import reachable, shadowing_rules
+from tests.harness import examples
 from tests.tables import each_row
 
 CLOSED = {"urgency": ("high", "low"), "feature_category": ("x", "y", "not_owned")}
@@ -48,14 +49,14 @@ def escapes(rule: WorkerQuery, above: list[WorkerQuery]) -> bool:
     return any(rule.matches(worker) and not any(query.matches(worker) for query in above) for worker in WORKERS)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(QUERIES, RULES)
 def test_reachable_agrees_with_trying_every_worker(rule: WorkerQuery, above: list[WorkerQuery]):
     assert reachable(rule, above, CLOSED) is escapes(rule, above)
 
 
 # Many plain rules, so that a good part of the examples is unreachable by the work of several.
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(QUERIES, st.lists(TERMS.map(lambda term: WorkerQuery(((term,),))), min_size=3, max_size=8))
 def test_reachable_agrees_where_many_rules_shadow(rule: WorkerQuery, above: list[WorkerQuery]):
     found = reachable(rule, above, CLOSED)

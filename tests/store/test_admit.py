@@ -8,6 +8,7 @@ from framework.features.deduplication.store import START_LOCKED
 from framework.store.script import ADMIT, TAKE_SLOT
 from framework.wire import keys
 from framework.wire.json import dumps
+from tests.harness import examples
 
 ME = "host:1:0"
 WORKING = keys.working(ME)
@@ -117,7 +118,7 @@ def states_of(answers):
     return [1 if answer == 1 or answer[0] == 1 else answer for answer in answers]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     jobs=JOBS,
     limit=st.sampled_from([None, -1, 0, 1, 2, 5]),

@@ -31,7 +31,7 @@ from framework.wire.resources import (
     Slot,
     UniqueJobs,
 )
-from tests.harness import full_memory
+from tests.harness import examples, full_memory
 
 WORKING, QUEUE, QUEUES, SET, DEAD, COUNTERS = "working", "queue:q", "queues", "schedule", "dead", "aw:counters"
 KEY = "aw:lock:x"
@@ -164,7 +164,7 @@ def value(position):
     return (int(high, 16), int(low, 16)) if is_one else None
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(
     start=st.none() | POSITION | GARBAGE,
     duplicates=st.lists(
@@ -186,7 +186,7 @@ def test_lock_keeps_newest_valid_position_per_database(redis, start, duplicates)
     assert int(redis.hget(KEY, "duplicates") or 0) == len(duplicates)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(there=st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE | GARBAGE), known=st.data())
 def test_start_locked_returns_newer_positions_exactly(redis, there, known):
     known_positions = known.draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE))

@@ -40,7 +40,7 @@ from framework.store.script import (
 )
 from framework.wire import keys
 from framework.wire.json import dumps, loads
-from tests.harness import full_memory
+from tests.harness import examples, full_memory
 from tests.lua import SCRIPTS, script_files
 
 RUNS, LEASE, WORKING, QUEUE, OTHER, QUEUES, SET, DEAD, REGISTRY, BEATS = (
@@ -1134,7 +1134,7 @@ DATE_OF = (
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(moment=st.datetimes(datetime(1970, 1, 1), datetime(2400, 12, 31)))  # noqa: DTZ001 - of UTC
 def test_count_uses_the_date_of_utc(redis, moment):
     seconds = int(moment.replace(tzinfo=UTC).timestamp())

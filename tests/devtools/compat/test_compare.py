@@ -12,6 +12,7 @@ from framework.devtools.compat.compare import ReleaseComparison, ServedQueues
 from framework.devtools.compat.manifest import accept_worker, manifest_text, next_manifest, parse_manifest, snapshot
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
+from tests.harness import examples
 from tests.tables import each_row
 
 DAY = date(2026, 3, 1)
@@ -112,7 +113,7 @@ def signatures(draw):
 
 @pytest.mark.campaign
 @given(signatures(), signatures())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_check_compat_proposes_only_python_that_holds(old, new):
     """Every proposed line is Python, and a class with this line is accepted."""
     before = workers(f"version = 1\ndef perform({old}): ...")

@@ -14,6 +14,7 @@ from framework.devtools.compat.findings import find_incompatibilities
 from framework.devtools.compat.json_schema import is_superset, schema_of
 from framework.devtools.compat.manifest import Manifest, ReleasedWorker, manifest_text, parameters_of, parse_manifest
 from framework.errors import ArgumentsError
+from tests.harness import examples
 
 
 def not_b(text):
@@ -157,7 +158,10 @@ def method(parameters, rest=NO_REST):
 
 
 QUICK = settings(
-    max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.explain}
+    max_examples=examples(120),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=set(Phase) - {Phase.explain},
 )
 
 

@@ -11,6 +11,7 @@ from framework.devtools.lint.linter import GITLAB, SETS, LintConfig, lint
 from framework.devtools.lint.module import UnreadableError, parse
 from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_workspace
 from tests.devtools.lint.conftest import CATEGORIES, LintFiles, codes, worker, write
+from tests.harness import examples
 
 
 def test_lint_imports_and_runs_no_worker_module(lint_files: LintFiles):
@@ -239,7 +240,7 @@ def programs(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@hypothesis.settings(max_examples=200)
+@hypothesis.settings(max_examples=examples(200))
 @hypothesis.given(programs() | st.text() | st.binary())
 def test_lint_of_any_source_raises_no_error(source: str | bytes):
     data = source if isinstance(source, bytes) else source.encode(errors="surrogatepass")

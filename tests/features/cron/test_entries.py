@@ -21,6 +21,7 @@ from framework.features.cron.entries import (
 from framework.features.cron.settings import CronSection
 from framework.route.router import LoadedWorkers
 from tests.features.cron.conftest import entry, worker
+from tests.harness import examples
 from tests.tables import each_row
 
 KNOWN_OFFSETS = [371, 727]
@@ -171,7 +172,7 @@ def test_due_ticks_of_a_long_pause_are_bounded():
 
 
 @pytest.mark.proves("R49", "I11")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.sampled_from(["* * * * *", "*/7 * * * *", "0,20 */2 * * *", "*/13 * * * * *"]),
     st.sampled_from(["skip", "once", "all"]),

@@ -18,10 +18,10 @@ from framework.features.limiters import store as limiter_store
 from framework.features.limiters.store import LOCK, READ, TAKE, LimiterStore
 from framework.store.script import Script
 from framework.telemetry import context
-from tests.harness import opened
+from tests.harness import examples, opened
 
 BEGIN = 1_700_000_000.0
-CASES = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+CASES = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 STEPS = st.lists(
     st.tuples(st.sampled_from([0, 1, 90, 400, 700, 1_000, 2_600]), st.integers(1, 4)), min_size=1, max_size=25
 )
