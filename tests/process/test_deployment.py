@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
-import sys
 
 import pytest
 import redis
@@ -74,18 +74,6 @@ class Installation:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FRAMEWORK_", "REDIS_URL"))}
         return {**kept, "PYTHONPATH": str(self.folder), "FRAMEWORK_CONFIG_DIR": "none", **env}
 
-    def start(self, *argv, **env):
-        process = subprocess.Popen(
-            [sys.executable, *argv],
-            cwd=self.folder,
-            env=self.environment(**env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.running.append(process)
-        return process
-
     def run(self, *argv, **env):
         return FORK_SERVER.run(argv, self.folder, self.environment(**env), timeout=120, together=True)
 
@@ -100,14 +88,15 @@ class Installation:
     def works(self, **env):
         """Push a job and run it in a worker."""
         until(lambda: "Error" not in self.push(**env), "a push is accepted")
-        worker = self.start("-m", "framework", "worker", "-r", "hello", "-q", "hello", **env)
-        output = []
-        while not output or '"job_status":"done"' not in output[-1]:
-            output.append(worker.stdout.readline())
-            assert output[-1], "the worker ended: " + "".join(output)
-        worker.terminate()
-        worker.communicate(timeout=30)
-        return worker.returncode == 0
+        log = self.folder / "worker.log"
+        argv = ["-m", "framework", "worker", "-r", "hello", "-q", "hello"]
+        with log.open("wb") as out:
+            worker = FORK_SERVER.start(argv, self.folder, self.environment(**env), out, out)
+        self.running.append(worker)
+        until(lambda: '"job_status":"done"' in log.read_text() or worker.poll() is not None, "the job is done")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0, log.read_text()
+        return True
 
 
 def is_ready(log):

@@ -1,8 +1,6 @@
 """Test scripts/store as a user runs it: background servers for the shards whose url is `embedded`, and for no others."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import embedded_url
+from tests.fork_server import FORK_SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STORE = str(ROOT / "scripts" / "store")
@@ -32,10 +31,7 @@ def store(short_path: Path) -> Iterator[Store]:
     places = {"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_VAR_DIR": str(short_path / "var")}
 
     def run(word: str, **more: str) -> tuple[int, str]:
-        command = [sys.executable, STORE, word]
-        done = subprocess.run(
-            command, env={**inherited, **places, **more}, cwd=short_path, capture_output=True, text=True, check=False
-        )
+        done = FORK_SERVER.run([STORE, word], short_path, {**inherited, **places, **more})
         return done.returncode, done.stdout + done.stderr
 
     yield run
