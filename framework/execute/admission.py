@@ -54,6 +54,10 @@ class RememberedPolicy(Protocol):
         ...
 
 
+EncodedTerms: TypeAlias = tuple[str, ...]
+"""What the jobs of one class share, as arguments of ``admit.lua``."""
+
+
 @dataclass(slots=True, eq=False)
 class ClassTerms:
     """Hold what the policies of a class ask of ``admit.lua`` for each of its jobs from one queue."""
@@ -83,8 +87,10 @@ class ClassTerms:
     """Whether each policy is to be asked about each job alone: it needs two slots."""
     lasting: bool = True
     """Whether the terms stay the same until ``AdmissionChain.invalidate``: no function of the application has a part in them."""
-    encoded: dict[tuple[float, int, bool, str], str] = field(default_factory=dict[tuple[float, int, bool, str], str])
-    """The terms as JSON, by what jobs of one class may differ in (``GroupAdmission``)."""
+    encoded: dict[tuple[float, int, bool, str], EncodedTerms] = field(
+        default_factory=dict[tuple[float, int, bool, str], EncodedTerms]
+    )
+    """The terms as arguments of the script, by what jobs of one class may differ in (``GroupAdmission``)."""
 
     def ask_slot(self, base: str, owner: str, limit: int, ttl_s: int) -> bool:
         """Ask for a slot; return ``False`` if the jobs ask for another one already: then they are asked for alone."""

@@ -20,7 +20,14 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
-from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest, ClassPolicies, ClassTerms
+from framework.execute.admission import (
+    AdmissionChain,
+    AdmissionPolicy,
+    AdmissionRequest,
+    ClassPolicies,
+    ClassTerms,
+    EncodedTerms,
+)
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
@@ -40,7 +47,6 @@ from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, EXPIRES_IN, timestamp
-from framework.wire.json import dumps
 from framework.wire.resources import (
     HELD_LOCK_S,
     JobResources,
@@ -159,11 +165,12 @@ _MOVED = (_WAITS, FENCED)
 _ADMISSION = Admission(ADMITTED, 0, 0, 0)
 _MAX_ENCODED = 100
 
-# The request for one job: its unit, its id, the terms of its class, these as JSON, its slot and its lock, if it has them, and
-# its status. The last two are since when it has waited for a slot (epoch seconds, empty if it has not), and its scope (mostly None).
+# The request for one job: its unit, its id, the terms of its class, these as arguments of the script, its slot and its lock, if it
+# has them, its status, and since when it has waited for a slot (epoch seconds, empty if it has not), with its scope if the jobs of
+# the class have one; mostly None.
 # No named tuple, which takes three times as long to make.
 _Question: TypeAlias = tuple[
-    UnitOfWork, str, ClassTerms, str, Slot | None, Lock | None, TrackedJob | None, tuple[str, str] | None
+    UnitOfWork, str, ClassTerms, EncodedTerms, Slot | None, Lock | None, TrackedJob | None, tuple[str, ...] | None
 ]
 _KnownClass: TypeAlias = tuple[Declaration, ClassPolicies]
 
@@ -208,7 +215,7 @@ class GroupAdmission:
                 if question is not None:
                     questions.append(question)
             asked_at = clock()
-            self._ask(questions)
+            self._ask(questions, len(taken) + 1)
         finally:
             self._fetcher.put_back(taken, clock() - asked_at)
 
@@ -256,28 +263,34 @@ class GroupAdmission:
         alone = not policies.can_group or (policies.may_wait and declaration is not first)
         return None if alone else (declaration, policies)
 
-    def _ask(self, questions: Sequence[_Question]) -> None:
+    def _ask(self, questions: Sequence[_Question], together: int) -> None:
+        """Ask about jobs, the oldest first, which are among ``together`` neighbours of the working list."""
         # In one function: each job with a limit, a lock or a state pays for these lines.
-        classes: dict[str, int] = {}
-        names, job_keys, numbers, values = [self._working], list[str](), list[int](), list[str | bytes]()
-        for unit, jid, _, encoded, slot, lock, tracked, waited in questions:
-            number = classes.get(encoded)
-            if number is None:
-                number = classes[encoded] = len(classes) + 1
-                if slot is not None:
-                    names.append(slot.base)
-            numbers.append(number)
-            if lock is not None:
-                job_keys.append(lock.key)
-            if tracked is not None:
-                job_keys.append(keys.status(tracked.jid))
-            if waited is None:
-                values += (unit.data, jid)
+        classes: dict[int, list[_Question]] = {}
+        for question in questions:
+            asked = classes.get(id(question[3]))
+            if asked is None:
+                classes[id(question[3])] = [question]
             else:
-                values += (unit.data, jid, *waited)
-        # A list of whole numbers is JSON.
-        shared = f"[[{','.join(classes)}],{numbers}]"
-        self._note_answers(questions, self._channels.run_script(ADMIT, names + job_keys, [shared, *values]))
+                asked.append(question)
+        names, values = [self._working], list[Any]((questions[0][0].data, together))
+        for asked in classes.values():
+            _, _, _, encoded, slot, _, _, _ = asked[0]
+            values.append(len(asked))
+            values += encoded
+            if slot is not None:
+                names.append(slot.base)
+            for unit, jid, _, _, _, lock, tracked, waited in asked:
+                if lock is not None:
+                    names.append(lock.key)
+                if tracked is not None:
+                    names.append(keys.status(tracked.jid))
+                if waited is None:
+                    values += (unit.data, jid)
+                else:
+                    values += (unit.data, jid, *waited)
+        reply = self._channels.run_script(ADMIT, names, values)
+        self._note_answers([question for asked in classes.values() for question in asked], reply)
 
     def _note_answers(self, questions: Sequence[_Question], reply: Any) -> None:
         if reply == ADMITTED:
@@ -348,7 +361,8 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
     base = terms.base
     if not base and lock is None and tracked is None:
         return None
-    jid, slot, waited, queue = slot_id(payload, unit.data), None, None, unit.queue
+    jid, slot, queue = slot_id(payload, unit.data), None, unit.queue
+    waited: tuple[str, ...] | None = None
     if base:
         queue = start_queue(queue, payload)
         slot = make_slot((base, f"{terms.owner} {jid}"))
@@ -359,8 +373,9 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
             resources.slots.append(slot)
         if BUFFERED_AT in payload or terms.scope_of is not None:
             since = timestamp(payload.get(BUFFERED_AT))
-            scope = "" if terms.scope_of is None else terms.scope_of(payload)
-            waited = ("" if since is None else f"{since:.6f}", scope)
+            waited = ("" if since is None else f"{since:.6f}",)
+            if terms.scope_of is not None:
+                waited += (terms.scope_of(payload),)
     key = (0 if lock is None else lock.ttl_s, 0 if tracked is None else tracked.ttl_s, waited is not None, queue)
     encoded = terms.encoded.get(key)
     if encoded is None:
@@ -371,23 +386,19 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
     return (unit, jid, terms, encoded, slot, lock, tracked, waited)
 
 
-def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *, waited: bool) -> str:
-    """Return as JSON what jobs of one class share (``admit.lua``); ``lock_ttl_s`` and ``status_s`` are 0 for none.
+def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *, waited: bool) -> EncodedTerms:
+    """Return the arguments that jobs of one class share (``admit.lua``); ``lock_ttl_s`` and ``status_s`` are 0 for none.
 
     Jobs that are held go to ``queue`` later.
     """
-    found: dict[str, Any] = {"class": terms.declaration.wire_name, "queue": queue}
+    more = "" if not waited else "scope" if terms.scope_of is not None else "since"
+    limit: tuple[str, ...] = ("", "", "", "", "")
     if terms.base:
-        found |= {"limit": str(terms.limit), "share": str(terms.share), "ttl_s": str(terms.slot_ttl_s)}
-        found |= {"owner": terms.owner, "refuses": not terms.may_wait}
+        refuses = "" if terms.may_wait else "1"
+        limit = (str(terms.limit), str(terms.share), str(terms.slot_ttl_s), terms.owner, refuses)
+    lock: tuple[str, ...] = ("", "", "", "")
     if lock_ttl_s:
-        ttl_ms = milliseconds(lock_ttl_s)
-        found |= {"keep_ms": str(ttl_ms) if terms.keeps_lock else "0", "after_ms": ttl_ms}
-        found["hold_ms"] = milliseconds(HELD_LOCK_S + lock_ttl_s)
-        if terms.keeps_period:
-            found["period"] = True
-    if status_s:
-        found["status_s"] = str(status_s)
-    if waited:
-        found["waited"] = True
-    return dumps(found).decode()
+        ttl_ms = str(milliseconds(lock_ttl_s))
+        held_ms = str(milliseconds(HELD_LOCK_S + lock_ttl_s))
+        lock = (ttl_ms if terms.keeps_lock else "0", held_ms, ttl_ms, "1" if terms.keeps_period else "")
+    return (terms.declaration.wire_name, queue, *limit, *lock, str(status_s or ""), more)

@@ -43,6 +43,9 @@ ACK_INTERVAL_S = 0.003
 MAX_MOVES_PER_SCRIPT = 100
 """Most jobs that one script moves: a millisecond of Redis's time."""
 
+# So few acknowledged jobs are removed one by one.
+_FEW = 2
+
 MAX_ERRORS = 10
 WINDOW_S = 10.0
 """``MAX_ERRORS`` errors of one type at one location within so many seconds: another try would not help."""
@@ -308,7 +311,8 @@ class FetchPipeline:
         self.prefetch.ended(len(ended), now)
         self._sent_at = now
         queues = self._process_limits.quotas(self._rotation.next(wanted, now)) if wanted else []
-        self._call.send(ended, queues, wanted, now)
+        oldest = len(ended) > _FEW and self._in_flight.are_oldest(ended)
+        self._call.send(ended, queues, wanted, now, oldest=oldest)
 
     def _read_reply(self) -> bool:
         """Read the reply under way, if any; return whether the lease was held."""
@@ -483,14 +487,16 @@ class FetchCall:
         """Whether a call has been sent and its reply has not been read."""
         return self._request is not None
 
-    def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
+    def send(
+        self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float, *, oldest: bool = False
+    ) -> None:
         """Move or acknowledge ``ended``, and request ``wanted`` jobs from ``queues`` (name, quota).
 
-        ``now`` becomes their ``fetched_at``.
+        ``now`` becomes their ``fetched_at``. ``oldest``: the ended jobs are the oldest of the working list, as this process knows it.
         """
         moves = list(_moves_of(ended))
         if moves:
-            ended = [unit for unit in ended if unit.move is None]
+            ended, oldest = [unit for unit in ended if unit.move is None], False
         names = [name for name, _ in queues]
         arguments: tuple[Any, ...] = (
             # The number of keys: the lease, the working list and the queues.
@@ -500,18 +506,11 @@ class FetchCall:
             *map(keys.queue, names),
             self._lease_ms,
             wanted,
-            len(ended),
+            -len(ended) if oldest else len(ended),
             *[unit.data for unit in ended],
             *([quota for _, quota in queues] if not self._fair_queues else map(self._quota, queues)),
         )
-        # Last and only where needed, so that a job that holds nothing costs no argument; as one text, which costs less than many.
-        held = [
-            (position, unit.released_on_ack)
-            for position, unit in enumerate(ended, 1)
-            if unit.released_on_ack is not None
-        ]
-        if held:
-            arguments += (dumps_known(held),)
+        arguments += _released(ended)
         self._channel.send(*(one.script.by_digest(*one.arguments) for one in moves), FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now, ended, moves)
 
@@ -560,6 +559,47 @@ def _moves_of(ended: list[UnitOfWork]) -> Iterator[_MovesCall]:
             call = calls[kind] = _MovesCall(move.script, [len(move.names), *move.names, *move.shared], [])
             yield call
         call.add(unit, move)
+
+
+def _released(ended: list[UnitOfWork]) -> tuple[Any, ...]:
+    """Return the arguments for what acknowledged jobs hold; none if they hold nothing, as most do.
+
+    Jobs of one limit, or that get one state, share a part. What else a job holds is JSON, one text for all.
+    """
+    others: list[tuple[int, dict[str, Any]]] = []
+    parts: dict[tuple[str, str, str], tuple[list[int], list[str]]] = {}
+    for position, unit in enumerate(ended, 1):
+        released = unit.released_on_ack
+        if released is None:
+            continue
+        slots, status, fields = released
+        if fields is not None:
+            others.append((position, fields))
+            continue
+        for base, member in slots:
+            _add(parts, ("slot", base, ""), position, member)
+        if status is not None:
+            key, state, seconds = status
+            _add(parts, ("state", state, seconds), position, key)
+    if not others and not parts:
+        return ()
+    arguments: list[Any] = [dumps_known(others) if others else ""]
+    for names, (positions, values) in parts.items():
+        arguments += (*names, len(values), " ".join(map(str, positions)), *values)
+    return tuple(arguments)
+
+
+def _add(
+    parts: dict[tuple[str, str, str], tuple[list[int], list[str]]],
+    names: tuple[str, str, str],
+    position: int,
+    value: str,
+) -> None:
+    found = parts.get(names)
+    if found is None:
+        found = parts[names] = ([], [])
+    found[0].append(position)
+    found[1].append(value)
 
 
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:

@@ -31,8 +31,9 @@ class Script:
     @cached_property
     def source(self) -> bytes:
         """The text that Redis runs: the parts, then the script."""
-        late = (_late(self.late),) if self.late else ()
-        return b"".join((*map(part_text, self.parts), *late, _text(self.name, "")))
+        text = _text(self.name, "")
+        late = (_late(self.late, text),) if self.late else ()
+        return b"".join((*map(part_text, self.parts), *late, text))
 
     @cached_property
     def digest(self) -> str:
@@ -90,7 +91,7 @@ class Script:
             return error
 
 
-_FUNCTION_NAME = re.compile(rb"^local function (\w+)\(", re.MULTILINE)
+_LATE_NAME = re.compile(rb"\blate\(\)\.(\w+)")
 
 
 @cache
@@ -99,14 +100,13 @@ def part_text(name: str) -> bytes:
     return _text(name, "parts") if assembled is None else assembled()
 
 
-@cache
-def _late(parts: tuple[str, ...]) -> bytes:
-    """Return the function ``late``, which makes the functions of the parts at its first call and returns them.
+def _late(parts: tuple[str, ...], script: bytes) -> bytes:
+    """Return the function ``late``, which makes the functions of the parts at its first call and returns those that the script calls.
 
     Each is at the beginning of a line, as in its file: there the list of rights finds it.
     """
     text = b"".join(map(part_text, parts))
-    made = b", ".join(b"%b = %b" % (name, name) for name in _FUNCTION_NAME.findall(text))
+    made = b", ".join(b"%b = %b" % (name, name) for name in sorted(set(_LATE_NAME.findall(script))))
     return (
         b"local made_late\nlocal make_late = function()\n%breturn { %b } end\n"
         b"local function late()\n  made_late = made_late or make_late()\n  return made_late\nend\n\n" % (text, made)
@@ -129,7 +129,17 @@ def _waiters() -> bytes:
 """
         for hold in holds
     )
-    return parts + f"local function tell_waiters(held)\n  local failed\n{told}  return failed\nend\n\n".encode()
+    any_hold = " or ".join(f"held.{hold.name}" for hold in holds) or "false"
+    # Most jobs have no waiter: their functions are made for the first that has one.
+    return b"".join(
+        (
+            b"local told_by\nlocal waiters = function()\n",
+            parts,
+            f"return function(held)\n  local failed\n{told}  return failed\nend\nend\n".encode(),
+            f"local tell_waiters = function(held)\n  if not ({any_hold}) then return nil end\n".encode(),
+            b"  told_by = told_by or waiters()\n  return told_by(held)\nend\n\n",
+        )
+    )
 
 
 def _figures() -> bytes:
@@ -186,7 +196,7 @@ _LATE_RELEASE = RELEASE_PARTS[1:]
 """The same for scripts whose jobs mostly hold nothing: all but ``time``, which comes first."""
 LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 
-ADMIT = Script("admit", *RELEASE_PARTS, "request_slot", "positions", "start_lock")
+ADMIT = Script("admit", "time", late=(*_LATE_RELEASE, "request_slot", "positions", "start_lock"))
 TAKE_SLOT = Script("take_slot", *RELEASE_PARTS, "request_slot")
 PUSH_UNIQUE = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS))
 PUSH_FAIR = Script("push_fair", _TURNS)

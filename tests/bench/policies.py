@@ -3,6 +3,7 @@
 from tests.bench.contestants import Launch
 from tests.bench.drains import Drain, drained
 from tests.bench.errors import RunFailed
+from tests.bench.pushes import pushed
 from tests.bench.workload_run import WorkloadRun
 
 PLAIN = "plain"
@@ -52,22 +53,18 @@ def _drain(site: WorkloadRun, kind: str, pace: float) -> dict[str, float]:
 
 
 def pushes(site: WorkloadRun) -> dict[str, float]:
-    """Return per class the producer's processor time of a push, one at a time and in bulk, and the rates."""
+    """Return per class the processor times of producer and Redis of a push, one at a time and in bulk, and the rates."""
     figures: dict[str, float] = {}
     for action, usual, quick in (("push", 8_000, 500), ("bulk", 100_000, 5_000)):
         count = quick if site.given.quick else usual
-        found = {kind: _pushed(site, action, kind, count) for kind in BULK_CLASSES}
+        found = {kind: pushed(site, action, kind, count) for kind in BULK_CLASSES}
         for kind, measured in found.items():
             figures[f"{action}_{kind}_times"] = measured["cpu_us"] / found[PLAIN]["cpu_us"]
             figures[f"{action}_{kind}_us"] = measured["cpu_us"]
+            figures[f"{action}_{kind}_store_us"] = measured["store_cpu_us"]
             figures[f"{action}_{kind}_rate"] = measured["rate"]
             figures[f"{action}_{kind}_share"] = measured["rate"] / found[PLAIN]["rate"]
     return figures
-
-
-def _pushed(site: WorkloadRun, action: str, kind: str, count: int) -> dict[str, float]:
-    site.store.empty()
-    return site.produce(action, cores=site.given.cores.worker, kind=kind, count=count)
 
 
 def prepare_full_limit(site: WorkloadRun) -> None:

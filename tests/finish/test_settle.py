@@ -710,7 +710,7 @@ def test_last_state_is_written_before_the_acknowledgement(bench, outcome, fields
 @pytest.mark.parametrize(("outcome", "state"), [(Succeeded(), "completed"), (Discarded("enough"), "discarded")])
 def test_acknowledgement_carries_the_last_state(bench, outcome, state):
     bench.go(outcome, status_expiration=60)
-    assert bench.unit.released_on_ack["status"] == (STATUS, state, "60")
+    assert bench.unit.released_on_ack.status == (STATUS, state, "60")
     assert (bench.states, bench.finished) == ([], [(bench.unit, False)])
 
 

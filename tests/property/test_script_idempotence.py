@@ -137,23 +137,9 @@ def slot_request_behind_others(redis, jobs):
 
 def admitted(jobs, limit):
     """The first job has everything: a limit, a lock and a state."""
-    terms = {
-        "class": "C",
-        "queue": "q",
-        "limit": str(limit),
-        "share": "0",
-        "ttl_s": "180",
-        "owner": "me",
-        "keep_ms": "0",
-        "hold_ms": 1,
-        "after_ms": 1,
-        "status_s": "60",
-    }
     job = slot_request(jobs, limit)[1][0]
-    return [WORKING, "aw:limit:C", "aw:lock:1", "status"], [
-        dumps([[terms], [1]]),
-        *(job, "j1"),
-    ]
+    terms = [1, "C", "q", limit, 0, 180, "me", "", 0, 1, 1, "", 60, ""]
+    return [WORKING, "aw:limit:C", "aw:lock:1", "status"], [job, 1, *terms, job, "j1"]
 
 
 def claim(number):

@@ -1100,6 +1100,50 @@ def test_fetch_counts_acknowledged_jobs_once(redis, memory):
     assert counts(redis) == (3, {today(redis): 3})
 
 
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    jobs=st.lists(st.sampled_from("abc"), max_size=5), ended=st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
+)
+def test_fetch_removes_only_acknowledged_jobs(redis, jobs, ended):
+    """Whether the process takes them for the oldest, or not: it may be wrong."""
+    found = []
+    for sign in (1, -1):
+        redis.flushall()
+        redis.set("lease", 1)
+        redis.rpush("working", "running", *jobs)
+        reply = FETCH(redis, ["lease", "working"], [1_000, 0, sign * len(ended), *ended])
+        found.append((reply, sorted(listed(redis, "working")), counts(redis)[0]))
+    assert found[0] == found[1]
+
+
+def test_fetch_releases_nothing_of_another_process(redis, memory):
+    redis.set("lease", 1)
+    redis.lpush("working", "a", "b")
+    redis.zadd("aw:limit:C:running", {"me a": 9e9, "me b": 9e9, "me gone": 9e9})
+    slots = ["slot", "aw:limit:C", "", 3, "1 2 3", "me a", "me gone", "me b"]
+    states = ["state", "completed", 60, 2, "1 2", "aw:status:a", "aw:status:gone"]
+    with memory():
+        reply = FETCH(redis, ["lease", "working"], [1_000, 0, 3, "a", "gone", "b", "", *slots, *states])
+    assert reply == [1, [2], []]
+    assert redis.zrange("aw:limit:C:running", 0, -1) == [b"me gone"]
+    assert (redis.get("aw:status:a"), redis.get("aw:status:gone")) == (b"completed", None)
+
+
+def test_fetch_gives_a_freed_slot_to_the_waiting_job(redis):
+    redis.set("lease", 1)
+    redis.lpush("working", "a")
+    redis.hset("aw:limit:C", "limit", 1)
+    redis.zadd("aw:limit:C:running", {"me a": 9e9})
+    redis.hset("aw:limit:C:scopes", "me a", "s")
+    redis.hset("aw:limit:C:scope_slots", "s", 1)
+    redis.zadd("aw:limit:C:turns", {"": 1})
+    redis.zadd("aw:limit:C:waiting:", {b'["q","w"]\nw': 1})
+    FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a", "", "slot", "aw:limit:C", "", 1, "1", "me a"])
+    assert redis.zrange("aw:limit:C:running", 0, -1) == [b" w"]
+    assert listed(redis, QUEUE) == [b"w"]
+    assert redis.exists("aw:limit:C:scopes", "aw:limit:C:scope_slots") == 0
+
+
 def test_fetch_without_a_lease_counts_acknowledged_jobs(redis):
     redis.lpush("working", "a")
     FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"])

@@ -1,9 +1,12 @@
 -- Acknowledge and count finished jobs (parts/count.lua), release what they hold, and fetch new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order of the fetch
--- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
+-- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements, below 0 if they are the oldest
+--         jobs of the working list, as the process knows it  then their payloads
 --         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all;
 --         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
---         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)]
+--         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)], or ''
+--         then, of jobs that hold only a slot, or only have a state, in parts: 'slot', its limit, or 'state', the state, seconds that it
+--         is kept; behind that how many jobs, their positions as 'P1 P2 ', and per job its member or its status key
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
@@ -19,16 +22,81 @@ local held = redis.call('PEXPIRE', KEYS[1], ARGV[1])
 local working = KEYS[2]
 -- Lua unpacks some 8,000 values at most, and a script that fails after its RPOP has lost the jobs: the rest comes next time.
 local wanted = math.min(tonumber(ARGV[2]), 1000)
-local acknowledged = tonumber(ARGV[3])
-local fenced, holds, errors = {}, {}, {}
-local held_by_jobs = ARGV[2 + acknowledged + #KEYS]
-for _, pair in ipairs(held_by_jobs and cjson.decode(held_by_jobs) or {}) do holds[pair[1]] = pair[2] end
-for i = 1, acknowledged do
-  if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
-    fenced[#fenced + 1] = i
-  elseif holds[i] then
-    errors[#errors + 1] = late().try_release(holds[i])
+local acknowledged = math.abs(tonumber(ARGV[3]))
+local fenced, is_fenced, errors = {}, {}, {}
+
+-- Remove the oldest jobs of the working list by one command, if they are the acknowledged ones: most jobs end in their order.
+local function remove_oldest()
+  local oldest, left = redis.call('LRANGE', working, -acknowledged, -1), {}
+  if #oldest < acknowledged then return false end
+  for _, payload in ipairs(oldest) do left[payload] = (left[payload] or 0) + 1 end
+  for i = 4, 3 + acknowledged do
+    local payload = ARGV[i]
+    if (left[payload] or 0) == 0 then return false end
+    left[payload] = left[payload] - 1
   end
+  redis.call('LTRIM', working, 0, -acknowledged - 1)
+  return true
+end
+
+if ARGV[3] >= '0' or not remove_oldest() then
+  for i = 1, acknowledged do
+    if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
+      fenced[#fenced + 1] = i
+      is_fenced[i] = true
+    end
+  end
+end
+
+-- An ACL may refuse it, and Lua does not roll back: so the jobs behind it still release what they hold.
+local function attempt(step, ...)
+  local done, failed = pcall(step, ...)
+  if failed then errors[#errors + 1] = done and failed or failed.err or tostring(failed) end
+end
+
+-- Free slots of a limit, and assign them to waiting jobs: mostly there is none, and no scope.
+local function free_slots(base, members)
+  if redis.pcall('EXISTS', base .. ':scopes', base .. ':turns') == 0 then
+    redis.pcall('ZREM', base .. ':running', unpack(members))
+    return
+  end
+  local freed = late().free_slots(base, members)
+  if freed > 0 then late().hand_over(base, redis_now(), math.max(20, freed)) end
+end
+
+local function write_state(key, state, seconds)
+  local written = redis.pcall('SET', key, state, 'EX', seconds)
+  return written.err
+end
+
+-- Return the values of the jobs of a part that are still those of the process.
+local function values_of(at, count, positions)
+  if not fenced[1] then return { unpack(ARGV, at, at + count - 1) } end
+  local values = {}
+  for position in string.gmatch(positions, '%d+') do
+    if not is_fenced[tonumber(position)] then values[#values + 1] = ARGV[at] end
+    at = at + 1
+  end
+  return values
+end
+
+local next_part = 3 + acknowledged + #KEYS
+local held_by_jobs = ARGV[next_part - 1]
+if held_by_jobs and held_by_jobs ~= '' then
+  for _, pair in ipairs(cjson.decode(held_by_jobs)) do
+    if not is_fenced[pair[1]] then errors[#errors + 1] = late().try_release(pair[2]) end
+  end
+end
+while next_part <= #ARGV do
+  local kind, name, seconds = ARGV[next_part], ARGV[next_part + 1], ARGV[next_part + 2]
+  local count = tonumber(ARGV[next_part + 3])
+  local values = values_of(next_part + 5, count, ARGV[next_part + 4])
+  if kind == 'slot' then
+    if values[1] then attempt(free_slots, name, values) end
+  else
+    for _, key in ipairs(values) do attempt(write_state, key, name, seconds) end
+  end
+  next_part = next_part + 5 + count
 end
 if acknowledged > #fenced then count_processed(acknowledged - #fenced) end
 local refused = {}

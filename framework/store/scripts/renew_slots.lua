@@ -4,7 +4,7 @@
 -- RETURN  nothing
 -- COST    O(n log N)
 -- CRASH   nothing moves. A slot that is gone stays gone. PERSIST first, which is allowed at maxmemory.
-local expiry = string.format('%.6f', redis_now() + tonumber(ARGV[1]))
+local expiry = string.format('%.0f', redis_now() + tonumber(ARGV[1]))
 for i, key in ipairs(KEYS) do
   redis.pcall('PERSIST', key)
   redis.pcall('ZADD', key, 'XX', expiry, ARGV[1 + i])

@@ -3,19 +3,38 @@
 --         waited), scope, share, may_wait, may_be_reserved (a slot was perhaps reserved for it), and holds: its resources of other
 --         limits, which it releases when it waits
 -- CRASH   as the step that it belongs to.
+-- note_limit(base, limit, share, now): note the limit as the process knows it; returns the effective limit.
+-- first_wait(payload, now): since when a job waits that waits from now on, and its payload with that; waiting_entry(queue, jid, holds,
+--         payload): what stands for a held job among the waiting ones; note_waiting(base, scope): note that jobs of a scope wait.
 -- Waiting jobs come first, and no slot stays free while a job waits. ZREM first, which is allowed at maxmemory.
 local prepared, handed = {}, {}
 
--- Note the limit as the process knows it, and free what has expired; returns the effective limit. Once for each limit of a run: no
--- step of a run changes it.
-local function prepare_limit(base, limit, share, now)
-  if redis.call('HGET', base, 'limit') ~= limit then
+local function note_limit(base, limit, share, now)
+  local fields = redis.call('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until', 'share')
+  if fields[3] ~= limit then
     redis.call('HSET', base, 'limit', limit)
     redis.call('SADD', 'aw:limits', base)
+    fields[3] = limit
   end
-  if share ~= '0' and redis.call('HGET', base, 'share') ~= share then redis.call('HSET', base, 'share', share) end
-  free_expired(base, now)
-  return limit_of(base, now)
+  if share ~= '0' and fields[6] ~= share then redis.call('HSET', base, 'share', share) end
+  return effective_limit(fields, now)
+end
+
+local function first_wait(payload, now)
+  local since = string.format('%.6f', now)
+  -- GitLab's field, for readers of the job, and for its old position if it comes back without a slot.
+  return since, string.match(payload, '^(.*)}%s*$') .. ',"concurrency_limit_buffered_at":' .. since .. '}'
+end
+
+local function waiting_entry(queue, jid, holds, payload)
+  return cjson.encode({ queue, jid, lock_for_ticket(holds) }) .. '\n' .. payload
+end
+
+local function note_waiting(base, scope)
+  if not redis.call('ZSCORE', base .. ':turns', scope) and redis.call('SISMEMBER', base .. ':full', scope) == 0 then
+    redis.call('ZADD', base .. ':turns', next_turn(base), scope)
+  end
+  redis.call('SADD', 'aw:limits:waiting', base)
 end
 
 local function request_slot(request)
@@ -25,12 +44,15 @@ local function request_slot(request)
   if not prepared[terms] then redis.call('ZREM', base .. ':running', '') end
   local mine = free_slot(base, member)
   local reserved = request.may_be_reserved and free_slot(base, ' ' .. request.jid)
-  local limit = prepared[terms] or prepare_limit(base, request.limit, request.share, now)
-  prepared[terms] = limit
+  -- Once for each limit of a run: no step of a run changes it.
+  local limit = prepared[terms]
+  if not limit then
+    limit = note_limit(base, request.limit, request.share, now)
+    free_expired(base, now)
+    prepared[terms] = limit
+  end
   -- Once too if no job could get a slot: none becomes free in between.
   if not mine and not reserved and not handed[terms] then handed[terms] = hand_over(base, now, 100) == 0 end
-  -- It was written above, so an ACL refuses to have it read.
-  if not limit then return redis.pcall('HMGET', base, 'limit') end
   -- Not `running`, which takes a count that an ACL refuses for none.
   local taken = redis.call('ZCARD', base .. ':running')
   if limit == 0 or mine or (taken < limit and not scope_is_full(base, scope)) then
@@ -38,18 +60,10 @@ local function request_slot(request)
   end
   if not request.may_wait then return { 2, taken, limit, 0 } end
   local waiting, since, payload = base .. ':waiting:' .. scope, request.since, request.payload
-  if since == '' then
-    since = string.format('%.6f', now)
-    -- GitLab's field, for readers of the job, and for its old position if it comes back without a slot.
-    payload = string.match(payload, '^(.*)}%s*$') .. ',"concurrency_limit_buffered_at":' .. since .. '}'
-  end
+  if since == '' then since, payload = first_wait(payload, now) end
   -- The job moves last: an earlier error leaves it in the working list, and no later step can fail.
-  if not redis.call('ZSCORE', base .. ':turns', scope) and redis.call('SISMEMBER', base .. ':full', scope) == 0 then
-    redis.call('ZADD', base .. ':turns', next_turn(base), scope)
-  end
-  redis.call('SADD', 'aw:limits:waiting', base)
-  local ticket = cjson.encode({ request.queue, request.jid, lock_for_ticket(request.holds) })
-  redis.call('ZADD', waiting, since, ticket .. '\n' .. payload)
+  note_waiting(base, scope)
+  redis.call('ZADD', waiting, since, waiting_entry(request.queue, request.jid, request.holds, payload))
   redis.call('LREM', request.working, -1, request.payload)
   release_resources(request.holds)
   -- Its scope is full, and not the limit: the next look notes that.

@@ -17,14 +17,17 @@ local function read_limit(text)
 end
 
 -- Return the effective limit: the operators' override, else the application's limit, lowered by throttling; nil without any.
-local function limit_of(base, now)
-  local fields = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
-  if fields.err then return nil end
+local function effective_limit(fields, now)
   local override = read_limit(fields[1])
   if override and (tonumber(fields[2]) or math.huge) > now then return override end
   local limit, current = read_limit(fields[3]), read_limit(fields[4])
   if limit and limit > 0 and current and (tonumber(fields[5]) or 0) > now then return math.min(limit, current) end
   return limit
+end
+
+local function limit_of(base, now)
+  local fields = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
+  return not fields.err and effective_limit(fields, now) or nil
 end
 
 local function running(base)
@@ -51,9 +54,10 @@ local function give_turn(base, scope)
   end
 end
 
--- Return the error, if any: a slot that is not written limits no job.
+-- Return the error, if any: a slot that is not written limits no job. Whole seconds: Redis reads those of a small set without
+-- parsing text.
 local function take_slot(base, member, expiry, scope)
-  local put = redis.pcall('ZADD', base .. ':running', string.format('%.6f', expiry), member)
+  local put = redis.pcall('ZADD', base .. ':running', string.format('%.0f', expiry), member)
   if type(put) == 'table' then return put end
   if scope == '' then return nil end
   local noted = redis.pcall('HSET', base .. ':scopes', member, scope)
@@ -61,9 +65,19 @@ local function take_slot(base, member, expiry, scope)
   return type(noted) == 'table' and noted or nil
 end
 
--- Free the member's slot; return whether it had one. Its scope may take one more then.
-local function free_slot(base, member)
-  if redis.pcall('ZREM', base .. ':running', member) ~= 1 then return false end
+-- Take slots for members of one scope, as take_slot.
+local function take_slots(base, members, expiry, scope)
+  if scope ~= '' or #members < 2 then
+    for _, member in ipairs(members) do take_slot(base, member, expiry, scope) end
+    return
+  end
+  local slots = {}
+  for i, member in ipairs(members) do slots[2 * i - 1], slots[2 * i] = string.format('%.0f', expiry), member end
+  redis.pcall('ZADD', base .. ':running', unpack(slots))
+end
+
+-- Note that a member has no slot any more. Its scope may take one more then.
+local function leave_scope(base, member)
   local scope = redis.pcall('HGET', base .. ':scopes', member)
   if type(scope) == 'string' then
     redis.pcall('HDEL', base .. ':scopes', member)
@@ -71,7 +85,23 @@ local function free_slot(base, member)
     if type(left) == 'number' and left <= 0 then redis.pcall('HDEL', base .. ':scope_slots', scope) end
     if redis.pcall('SISMEMBER', base .. ':full', scope) == 1 then give_turn(base, scope) end
   end
+end
+
+-- Free the member's slot; return whether it had one.
+local function free_slot(base, member)
+  if redis.pcall('ZREM', base .. ':running', member) ~= 1 then return false end
+  leave_scope(base, member)
   return true
+end
+
+-- Free the slots of members; return how many had one.
+local function free_slots(base, members)
+  local freed = redis.pcall('ZREM', base .. ':running', unpack(members))
+  if type(freed) ~= 'number' then return 0 end
+  if freed > 0 and redis.pcall('EXISTS', base .. ':scopes') ~= 0 then
+    for _, member in ipairs(members) do leave_scope(base, member) end
+  end
+  return freed
 end
 
 -- Free expired reservations, and expired slots, the latter only while heartbeats arrive without a gap (inspect_dead.lua): after an
@@ -91,26 +121,27 @@ local function free_expired(base, now)
   return freed
 end
 
--- Take out the oldest waiting job of a scope, with a reserved slot where it needs one: { queue, payload, lock }, for `go_back`.
--- No step in between may fail. A job that cannot go to its queue (the key is of another type) goes behind the other waiting jobs.
-local function next_waiting(base, scope, now, reserve)
-  local waiting = base .. ':waiting:' .. scope
-  local popped = redis.pcall('ZPOPMIN', waiting)
-  local found
-  if popped[1] then
-    local line = string.find(popped[1], '\n', 1, true) or 0
-    local read, ticket = pcall(cjson.decode, string.sub(popped[1], 1, line - 1))
-    local queue = read and type(ticket) == 'table' and ticket[1]
-    if type(queue) == 'string' and type(redis.pcall('LLEN', 'queue:' .. queue)) == 'number' then
-      if reserve then take_slot(base, ' ' .. tostring(ticket[2]), now + RESERVED_S, scope) end
-      found = { queue, string.sub(popped[1], line + 1), ticket[3] }
+-- Take out the oldest waiting jobs of a scope, at most `most`, with reserved slots where they need them: { queue, payload, lock }, for
+-- `go_back`. No step in between may fail. A job that cannot go to its queue (the key is of another type) goes behind the others.
+local function next_waiting(base, scope, now, reserve, most)
+  local waiting, found, members, is_list = base .. ':waiting:' .. scope, {}, {}, {}
+  local popped = redis.pcall('ZPOPMIN', waiting, most)
+  for i = 1, #popped, 2 do
+    local line = string.find(popped[i], '\n', 1, true) or 0
+    local read, ticket = pcall(cjson.decode, string.sub(popped[i], 1, line - 1))
+    local queue = read and type(ticket) == 'table' and type(ticket[1]) == 'string' and ticket[1]
+    if queue and is_list[queue] == nil then is_list[queue] = type(redis.pcall('LLEN', 'queue:' .. queue)) == 'number' end
+    if queue and is_list[queue] then
+      found[#found + 1] = { queue, string.sub(popped[i], line + 1), ticket[3] }
+      members[#members + 1] = ' ' .. tostring(ticket[2])
     else
-      redis.call('ZADD', waiting, string.format('%.6f', now), popped[1])
+      redis.call('ZADD', waiting, string.format('%.6f', now), popped[i])
     end
   end
+  if reserve then take_slots(base, members, now + RESERVED_S, scope) end
   if redis.pcall('ZCARD', waiting) == 0 then
     redis.pcall('ZREM', base .. ':turns', scope)
-  else
+  elseif most == 1 then
     redis.pcall('ZADD', base .. ':turns', next_turn(base), scope)
   end
   return found
@@ -118,23 +149,32 @@ end
 
 -- Push jobs, oldest first, back to their queues: those with a slot to the right end, to run next; the others to the left end.
 local function go_back(jobs, reserved)
+  local queues, order = {}, {}
   for i = 1, #jobs do
     local job = reserved and jobs[#jobs + 1 - i] or jobs[i]
-    -- Where an ACL refuses one of the two, the wrong end is better than losing the job.
-    local put = redis.pcall(reserved and 'RPUSH' or 'LPUSH', 'queue:' .. job[1], job[2])
-    if type(put) == 'table' then redis.call(reserved and 'LPUSH' or 'RPUSH', 'queue:' .. job[1], job[2]) end
+    if not queues[job[1]] then
+      queues[job[1]] = {}
+      order[#order + 1] = job[1]
+    end
+    table.insert(queues[job[1]], job[2])
   end
-  for _, job in ipairs(jobs) do
-    redis.pcall('SADD', 'queues', job[1])
-    arrive(job[1])
-    wake_lock(job[3])
+  for _, queue in ipairs(order) do
+    -- Where an ACL refuses one of the two, the wrong end is better than losing the jobs.
+    local put = redis.pcall(reserved and 'RPUSH' or 'LPUSH', 'queue:' .. queue, unpack(queues[queue]))
+    if type(put) == 'table' then redis.call(reserved and 'LPUSH' or 'RPUSH', 'queue:' .. queue, unpack(queues[queue])) end
   end
+  for _, queue in ipairs(order) do
+    redis.pcall('SADD', 'queues', queue)
+    arrive(queue)
+  end
+  for _, job in ipairs(jobs) do wake_lock(job[3]) end
 end
 
 -- Assign free slots to waiting jobs, the scopes in turn, at most `most`; return their number. Without a limit they need no slots.
 local function hand_over(base, now, most)
   local turns = base .. ':turns'
-  if redis.pcall('ZCARD', turns) == 0 then return 0 end
+  local waiting_scopes = redis.pcall('ZCARD', turns)
+  if waiting_scopes == 0 then return 0 end
   local limit = limit_of(base, now)
   if not limit or limit < 0 then return 0 end
   local free = most
@@ -150,7 +190,9 @@ local function hand_over(base, now, most)
         redis.pcall('ZADD', turns, next_turn(base), scope)
       end
     else
-      handed[#handed + 1] = next_waiting(base, scope, now, limit > 0)
+      -- The jobs of a limit without scopes need no turns.
+      local count = waiting_scopes == 1 and scope == '' and free - #handed or 1
+      for _, job in ipairs(next_waiting(base, scope, now, limit > 0, count)) do handed[#handed + 1] = job end
     end
     tries = tries - 1
   end
@@ -160,4 +202,3 @@ local function hand_over(base, now, most)
   end
   return #handed
 end
-
