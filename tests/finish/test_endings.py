@@ -103,9 +103,9 @@ class EndingBench:
         return run
 
     def _moving(self, original):
-        def send(call, ended, *arguments):
+        def send(call, ended, *arguments, **named):
             self.moves += [unit.move.script.name for unit in ended if unit.move is not None]
-            return original(call, ended, *arguments)
+            return original(call, ended, *arguments, **named)
 
         return send
 
