@@ -316,8 +316,8 @@ def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> st
 
 
 def _shown_context(payload: Payload, names: tuple[str, ...]) -> str:
-    """Return the fields of a payload with these names, after a comma."""
-    values = {name: payload[name] for name in names}
+    """Return the fields of a payload with these names, without secrets, after a comma."""
+    values = {name: masked(payload[name]) for name in names}
     try:
         text = to_json(values, inf_nan_mode="null")
     except UNWRITABLE:
