@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -234,7 +235,10 @@ class Installation:
         """
         options = [word for label, option in OPTIONS.items() if labels.get(label) for word in (option, labels[label])]
         command = ("-m", "framework", "diagnose", "--alert", labels["alertname"], *options, "--json")
-        done = self.site.run(*command, role="operator")
+        try:
+            done = self.site.run(*command, role="operator")
+        except subprocess.TimeoutExpired:
+            return "", "the command has not ended in time"
         found = json.loads(done.stdout or "[]")
         return (str(found[0]["code"]), str(found[0]["cause"])) if found else ("", done.stderr.strip())
 
@@ -344,11 +348,11 @@ class Rehearsal:
         return sorted(float(at) for one in series for at, _ in one["values"])
 
     def _ask(self, fault: Fault, labels: dict[str, str]) -> tuple[str, str]:
-        """Return the first cause. On a loaded machine a healthy shard may need longer than the second that it has: then once more."""
+        """Return the first cause. On a loaded machine a shard, or the command, may need longer than it has: then once more."""
         for _ in range(3):
             code, text = self.one.first_cause(labels)
             self.say(f"{fault.alert} has the first cause {code or 'none'}: {text}")
-            if code != "shard_away" or fault.is_named(code, text):
+            if code not in ("", "shard_away") or fault.is_named(code, text):
                 break
         return code, text
 
@@ -387,6 +391,8 @@ class Repeated:
 @pytest.mark.timeout(3_600)
 def test_every_alert_fires_within_a_minute_and_clears(prometheus, site, make_server, capfd):
     began = time.time()
+    names = os.environ.get("ALERT_STAGES", "").split()
+    chosen = [one for one in STAGES if not names or one.__name__.removesuffix("_stage") in names]
 
     def say(text: str) -> None:
         with capfd.disabled():
@@ -405,7 +411,7 @@ def test_every_alert_fires_within_a_minute_and_clears(prometheus, site, make_ser
     rehearsal = Rehearsal(one, say)
     try:
         wait(lambda: not one.prometheus.firing() and steady_runs(one) > 10, "the fleet is healthy, and no alert fires")
-        for stage in STAGES:
+        for stage in chosen:
             rehearsal.stage(stage)
         unseen = never_seen(one.prometheus)
         draw(one.prometheus, began, REPORT.with_name("dashboards.svg"))
@@ -413,6 +419,8 @@ def test_every_alert_fires_within_a_minute_and_clears(prometheus, site, make_ser
         one.close()
     say(f"{len(rehearsal.rows)} rows: {REPORT.with_suffix('.md')}")
     assert rehearsal.problems == []
+    if names:
+        pytest.skip("only some stages have run (ALERT_STAGES)")
     assert unseen == UNUSED
     assert {row["alert"] for row in rehearsal.rows} == {rule.alert for rule in RULES}
 
@@ -547,15 +555,16 @@ def late_stage(one: Installation, rehearsal: Rehearsal) -> None:
         duplicates.stop()
         one.main.delete(*one.main.scan_iter(f"{keys.LOCKS}*"))
 
-    flood = Fault(
-        *("", "", ""),
-        lambda: one.push("LateWorker", "late", count=300, redis=one.second),
-        lambda: one.end_jobs("LateWorker", "late"),
-    )
-    what = "300 jobs of 0.5 s at once for 5 slots"
+    flood = Repeated(lambda: one.push("LateWorker", "late", count=150, redis=one.second), 5)
+
+    def end_flood() -> None:
+        flood.stop()
+        one.end_jobs("LateWorker", "late")
+
+    what = "30 jobs of 0.5 s per second for 5 slots"
     shard = {"destination_shard_redis": "second", "urgency": "high"}
     rehearsal.run(
-        *burns("QueueingApdexBurn", what, "flood:late", flood, **shard),
+        *burns("QueueingApdexBurn", what, "flood:late", Fault("", "", "", flood.start, end_flood), **shard),
         Fault("OrphanLocks", "the job of a lock deleted by hand", "lock_left:LockedWorker", leave_lock, delete_lock),
     )
 
