@@ -603,7 +603,7 @@ def busy_stage(one: Installation, rehearsal: Rehearsal) -> None:
     cause = Fault("", "", "", fill, empty)
     rehearsal.run(
         *burns("ExecutionApdexBurn", what, "slow_class:SlowWorker", cause, urgency="high"),
-        Fault("SlotsSaturated", "slow jobs in every slot", "slow_class", labels={"shard": "main"}),
+        Fault("SlotsSaturated", "slow jobs in every slot", "slow_class|few_slots", labels={"shard": "main"}),
     )
 
 
