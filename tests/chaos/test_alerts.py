@@ -704,7 +704,7 @@ def cron_stage(one: Installation, rehearsal: Rehearsal) -> None:
     what = "all processes of a shard frozen"
     rehearsal.run(
         Fault("CronMissed", what, "process_silent", freeze, thaw),
-        Fault("LeakedSlots", f"{what}, one of them has the slot of a limit", "process_silent"),
+        Fault("LeakedSlots", f"{what}, one of them has the slot of a limit", "process_silent|slots_leaked"),
     )
 
 
