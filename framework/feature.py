@@ -136,6 +136,8 @@ class Feature:
     """``type[ExplainReader]``: its facts about a job in ``jobs explain``."""
     assumptions: "Late[Any] | None" = None
     """``type[AssumptionReader]``: what an operator may assume about it in ``jobs explain --assume``."""
+    places: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What ``jobs memory`` calls its keys, by their prefixes, where there may be one for each job."""
     figures: Figures | None = None
     """Its figures of a shard for Prometheus (``admin/figures.py``)."""
     causes: "Late[Any] | None" = None

@@ -61,6 +61,15 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
 
 
+def format_bytes(size: float) -> str:
+    """Return a number of bytes in the unit that fits: ``380 B``, ``4.25 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if abs(size) < 1_000:
+            return f"{size:,.3g} {unit}"
+        size /= 1_000
+    return f"{size:,.3g} GB"
+
+
 def format_times(count: int) -> str:
     """Return how many times something happened."""
     return "once" if count == 1 else f"{count:,} times"

@@ -250,7 +250,7 @@ class GroupCount:
             return
         stores = self._stores(shard.client)
         tally.total = sum(jobs for _, jobs in stores)
-        read = _read_all if self._reads_all(tally.total) else _draw
+        read = read_all if self._reads_all(tally.total) else _draw
         for store, data, score in read(shard.client, stores):
             yield self._record(shard, store, data, score)
 
@@ -258,15 +258,15 @@ class GroupCount:
         """Return the keys of the place with their numbers of jobs."""
         if self._place in SET_KEYS:
             kind = cast("JobSetKind", self._place)
-            return _sized(client, [JobStore(kind, SET_KEYS[kind].encode())])
+            return sized_stores(client, [JobStore(kind, SET_KEYS[kind].encode())])
         if self._place == HELD:
-            return _sized(client, [JobStore(one.kind, one.key) for one in held_keys(client)])
+            return sized_stores(client, [JobStore(one.kind, one.key) for one in held_keys(client)])
         if self._place == QUEUES:
             names = sorted(map(decode_escaped, named_queues(client)))
         else:
             queue = self._place.removeprefix(QUEUE_PLACE)
             names = [queue, *sub_queues(client, queue)]
-        return _sized(client, [JobStore("queue", keys.queue(name).encode()) for name in names])
+        return sized_stores(client, [JobStore("queue", keys.queue(name).encode()) for name in names])
 
     def _record(self, shard: Shard, store: JobStore, data: bytes, score: float) -> tuple[JobRecord, float | None]:
         match store.kind:
@@ -281,10 +281,11 @@ class GroupCount:
                 return one, one.since
 
 
-def _sized(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tuple[JobStore, int]]:
+def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tuple[JobStore, int]]:
+    """Return the keys that have jobs, with their numbers. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     for store in stores:
-        (pipeline.llen if store.kind == "queue" else pipeline.zcard)(store.key)
+        (pipeline.llen if store.is_list else pipeline.zcard)(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     return [(store, jobs) for store, jobs in zip(stores, map(reply_number, replies), strict=True) if jobs]
 
@@ -292,14 +293,19 @@ def _sized(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tuple[JobS
 _Member = tuple[JobStore, bytes, float]
 
 
-def _read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
+def read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
+    """Yield every entry of these keys, each with its key and score. Raises redis errors."""
     for store, _ in stores:
         if store.kind == "queue":
             for data in scan_queue(client, store.name):
                 yield store, data, 0.0
+        elif store.is_list:
+            # What a process has in flight: one page.
+            page: Any = client.lrange(store.key, 0, -1)
+            yield from ((store, data, 0.0) for data in page)
         else:
-            for page in _ranked_pages(client, store.key):
-                for member, score in page:
+            for members in _ranked_pages(client, store.key):
+                for member, score in members:
                     yield store, member, score
 
 
@@ -324,8 +330,8 @@ def _ranked_pages(client: "redis.Redis", key: bytes) -> Iterator[list[tuple[byte
 
 def _draw(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
     """Yield jobs at random, with repetition; each job of these keys is as likely as any other."""
-    is_list = any(store.kind == "queue" for store, _ in stores)
-    wanted, size, read = (_LIST_SAMPLE, _LIST_ROUND, _draw_indexes) if is_list else (_SAMPLE, _ROUND, _draw_members)
+    is_list = any(store.is_list for store, _ in stores)
+    wanted, size, read = (_LIST_SAMPLE, _LIST_ROUND, draw_indexes) if is_list else (_SAMPLE, _ROUND, draw_members)
     weights = [jobs for _, jobs in stores]
     end = time.monotonic() + _LIST_SAMPLE_S
     for _ in range(wanted // size):
@@ -335,7 +341,8 @@ def _draw(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iter
             return
 
 
-def _draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, int]]) -> Iterator[_Member]:
+def draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, int]]) -> Iterator[_Member]:
+    """Yield members of sets at random, for each set (with its size) so many, in one round trip. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     for store, _, count in wanted:
         # A negative count draws with repetition.
@@ -353,7 +360,8 @@ def _pairs(reply: Sequence[Any]) -> Iterator[tuple[bytes, float]]:
     return ((member, float(score)) for member, score in reply)
 
 
-def _draw_indexes(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, int]]) -> Iterator[_Member]:
+def draw_indexes(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, int]]) -> Iterator[_Member]:
+    """Yield entries of lists at random. As ``draw_members``."""
     pipeline: Any = client.pipeline(transaction=False)
     drawn = [store for store, _, count in wanted for _ in range(count)]
     for store, jobs, count in wanted:

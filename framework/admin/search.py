@@ -50,6 +50,11 @@ class JobStore(NamedTuple):
     key: bytes
 
     @property
+    def is_list(self) -> bool:
+        """Whether the key is a list; the others are sorted sets."""
+        return self.kind in _LISTS
+
+    @property
     def name(self) -> str:
         """The queue, identity, limit or class whose jobs the key holds; empty for a set that exists once."""
         match self.kind:

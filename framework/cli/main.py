@@ -166,7 +166,7 @@ class JobsGroup(SectionedGroup):
     sections: Mapping[str, Sequence[str]] = {
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
         "Jobs": ("list", "top", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
-        "Queues": ("queues", "stats", "clear", "pause-queue", "unpause-queue"),
+        "Queues": ("queues", "stats", "memory", "clear", "pause-queue", "unpause-queue"),
         "Processes": ("processes", "stack", "quiet", "stop", "dump", "ping"),
         "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),
         "Limits, locks and counters": ("limits", "locks", "leases", "counters"),

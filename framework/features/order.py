@@ -5,6 +5,7 @@ says why it stands where it stands, if it matters.
 """
 
 from framework.feature import Feature
+from framework.features.backlog import BACKLOG
 from framework.features.batches import BATCHES
 from framework.features.breaker import BREAKER
 from framework.features.concurrency import CONCURRENCY
@@ -62,6 +63,7 @@ FEATURES: tuple[Feature, ...] = (
     ISOLATION,
     ITERATION,
     STATUS,
+    BACKLOG,
     # Last: it only reads.
     OBSERVABILITY,
 )

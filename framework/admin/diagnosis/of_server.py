@@ -17,7 +17,7 @@ from framework.shard.redis_errors import error_code
 from framework.shard.shard import Shard
 from framework.store.connect import certificate_end
 from framework.store.rights import ROLES
-from framework.text import decode_escaped, format_count, format_duration
+from framework.text import decode_escaped, format_bytes, format_count, format_duration
 from framework.wire.json import stored_count
 
 ROLE = "diagnose"
@@ -165,10 +165,12 @@ class ServerReader(CauseReader):
             )
 
     def _full(self, used: int, most: int, policy: str, share: float) -> Cause:
-        evidence = [f"{_bytes(used)} of maxmemory {_bytes(most)} used ({share:.0%}), maxmemory-policy {policy}"]
+        evidence = [
+            f"{format_bytes(used)} of maxmemory {format_bytes(most)} used ({share:.0%}), maxmemory-policy {policy}"
+        ]
         places = self._places()
         evidence += [
-            f"{place}: {jobs:,} jobs, about {_bytes(size)}" for place, jobs, size in places[:_MOST_NAMES] if jobs
+            f"{place}: {jobs:,} jobs, about {format_bytes(size)}" for place, jobs, size in places[:_MOST_NAMES] if jobs
         ]
         wanted = round(max(used, most) * 1.5)
         text = "Redis has no memory left" if share >= _FULL else f"Redis has used {share:.0%} of its memory"
@@ -176,10 +178,10 @@ class ServerReader(CauseReader):
         if largest == "dead" and size > used * 0.3:
             cls = self.facts.dead.jobs[0].cls
             remedy = remedy_command("jobs", "delete", "--in", "dead", "--class", cls)
-            effect = f"of the dead set's {format_count(jobs, 'job')} those of {cls} go, up to {_bytes(size)}"
+            effect = f"of the dead set's {format_count(jobs, 'job')} those of {cls} go, up to {format_bytes(size)}"
         else:
             remedy = f"{self.facts.redis_cli} CONFIG SET maxmemory {wanted}"
-            effect = f"Redis accepts pushes again at once; its host needs {_bytes(wanted - most)} more"
+            effect = f"Redis accepts pushes again at once; its host needs {format_bytes(wanted - most)} more"
         return Cause(
             code="memory_full",
             shard=self.facts.shard,
@@ -341,11 +343,3 @@ def _text(value: Any) -> str:
 def _number(info: Mapping[str, Any], name: str) -> int:
     value = info.get(name)
     return int(value) if isinstance(value, int | float) else 0
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1_000:
-            return f"{size:,.3g} {unit}"
-        size /= 1_000
-    return f"{size:,.3g} GB"

@@ -9,6 +9,7 @@ _CHANGE: Late[Any] = Late("framework.features.batches.store:CHANGE")
 
 BATCHES = Feature(
     name="batches",
+    places={keys.batch(""): "batches"},
     explain=Late("framework.features.batches.explain:BatchReader"),
     rights={
         "producer": Rights(

@@ -1,9 +1,11 @@
 """Define the record of deduplication."""
 
 from framework.feature import Feature, Figures, Late, LateCommand, Rights
+from framework.wire.keys import LOCKS
 
 DEDUPLICATION = Feature(
     name="deduplication",
+    places={LOCKS: "locks"},
     rights={"worker": Rights(scripts=(Late("framework.features.deduplication.store:START_LOCKED"),))},
     locks=Late("framework.features.deduplication.push:open_locks"),
     worker=Late("framework.features.deduplication.admission:worker_part"),

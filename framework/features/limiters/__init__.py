@@ -9,6 +9,7 @@ _READ: Late[Any] = Late("framework.features.limiters.store:READ")
 
 LIMITERS = Feature(
     name="limiters",
+    places={keys.limiter(""): "limiters"},
     explain=Late("framework.features.limiters.explain:LimiterReader"),
     rights={
         "producer": Rights(

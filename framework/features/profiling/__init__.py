@@ -1,9 +1,11 @@
 """Define the record of profiling."""
 
 from framework.feature import Feature, Late, LateCommand
+from framework.wire.keys import profile
 
 PROFILING = Feature(
     name="profiling",
+    places={profile(""): "profiles"},
     explain=Late("framework.features.profiling.explain:ProfileReader"),
     worker=Late("framework.features.profiling.worker:worker_part"),
     job_commands=(

@@ -7,6 +7,7 @@ from framework.wire.keys import result
 
 RESULTS = Feature(
     name="results",
+    places={result(""): "results", result_calls(""): "results"},
     explain=Late("framework.features.results.explain:ResultReader"),
     payload=Late("framework.features.results.push:add_fields"),
     rights={

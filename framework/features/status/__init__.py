@@ -1,5 +1,6 @@
 """Define the record of status."""
 
 from framework.feature import Feature
+from framework.wire.keys import status
 
-STATUS = Feature(name="status")
+STATUS = Feature(name="status", places={status(""): "states"})

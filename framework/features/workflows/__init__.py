@@ -9,6 +9,7 @@ _CHANGE: Late[Any] = Late("framework.features.workflows.store:CHANGE")
 
 WORKFLOWS = Feature(
     name="workflows",
+    places={keys.workflow(""): "workflows"},
     explain=Late("framework.features.workflows.explain:WorkflowReader"),
     rights={
         "producer": Rights(keys=(keys.WORKFLOWS, keys.workflow("*")), scripts=(_CHANGE,)),
