@@ -14,6 +14,7 @@ from framework.errors import UnknownNameError
 from framework.process.record import CLOCK_FIELD, LOST_FIELD, RUNS_FIELD, ProcessInfo, process_info, recorded_payload
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
+from framework.store.script import write_when_full
 from framework.text import decode_escaped, did_you_mean
 from framework.types import Payload
 from framework.wire import keys
@@ -163,10 +164,8 @@ def send_signal(client: "redis.Redis", identity: str, signal: ProcessSignal) -> 
     """Leave a signal for the process; return whether it has a record, and so will read it. Raises redis errors."""
     if not client.exists(identity):
         return False
-    pipeline: Any = client.pipeline()
-    pipeline.lpush(keys.signals(identity), signal)
-    pipeline.expire(keys.signals(identity), SIGNAL_TTL_S)
-    pipeline.execute()
+    write_when_full(client, ("LPUSH", keys.signals(identity), signal))
+    client.expire(keys.signals(identity), SIGNAL_TTL_S)
     return True
 
 

@@ -19,7 +19,7 @@ from framework.errors import QueueReplacedError
 from framework.process.heartbeat import QueueAside
 from framework.process.identity import operator_name
 from framework.store.connect import server_time
-from framework.store.script import DROP_QUEUED, MIGRATE, RING
+from framework.store.script import DROP_QUEUED, MIGRATE, RING, write_when_full
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
@@ -49,18 +49,17 @@ class PauseRecord:
     at: float
 
 
-def queue_record(pipeline: Any, client: "redis.Redis", action: PauseAction, name: str, reason: str) -> None:
-    """Add the record of an action to a transaction: both happen, or neither. Raises redis errors."""
+def note_pause(
+    client: "redis.Redis", action: PauseAction, name: str, reason: str, *commands: Sequence[Any]
+) -> list[int]:
+    """Record an action, in one step with its ``commands``; return their replies. Raises redis errors.
+
+    A full Redis takes them: a pause may be what lets it recover.
+    """
     record = PauseRecord(action, name, operator_name(), reason, server_time(client))
-    pipeline.lpush(keys.PAUSE_LOG, dumps(asdict(record)))
-    pipeline.ltrim(keys.PAUSE_LOG, 0, KEPT_RECORDS - 1)
-
-
-def note_pause(client: "redis.Redis", action: PauseAction, name: str, reason: str) -> None:
-    """Record an action. Raises redis errors."""
-    pipeline: Any = client.pipeline()
-    queue_record(pipeline, client, action, name, reason)
-    pipeline.execute()
+    replies = write_when_full(client, *commands, ("LPUSH", keys.PAUSE_LOG, dumps(asdict(record))))
+    client.ltrim(keys.PAUSE_LOG, 0, KEPT_RECORDS - 1)
+    return replies
 
 
 def read_pause_log(client: "redis.Redis") -> list[PauseRecord]:
@@ -97,24 +96,21 @@ def pause_queue(client: "redis.Redis", queue: str, for_s: float | None, reason: 
     The last pause counts: it replaces the end of an earlier one. The log of pauses has the operator and the reason.
     """
     until = None if for_s is None else server_time(client) + for_s
-    # One transaction: a pause must never have the end of an earlier one.
-    pipeline: Any = client.pipeline()
-    pipeline.sadd(keys.PAUSED, queue)
-    if until is None:
-        pipeline.hdel(keys.PAUSE_ENDS, queue)
-    else:
-        pipeline.hset(keys.PAUSE_ENDS, queue, f"{until:.3f}")
-    queue_record(pipeline, client, "pause-queue", queue, reason)
-    return bool(pipeline.execute()[0])
+    # One step: a pause must never have the end of an earlier one.
+    end = ("HDEL", keys.PAUSE_ENDS, queue) if until is None else ("HSET", keys.PAUSE_ENDS, queue, f"{until:.3f}")
+    return bool(note_pause(client, "pause-queue", queue, reason, ("SADD", keys.PAUSED, queue), end)[0])
 
 
 def unpause_queue(client: "redis.Redis", queue: str, reason: str = "") -> bool:
     """End the pause of a queue; return whether it was paused. Raises redis errors."""
-    pipeline: Any = client.pipeline()
+    # No transaction: a full Redis refuses each, whatever it does.
+    pipeline: Any = client.pipeline(transaction=False)
     pipeline.srem(keys.PAUSED, queue)
     pipeline.hdel(keys.PAUSE_ENDS, queue)
-    queue_record(pipeline, client, "unpause-queue", queue, reason)
-    return bool(pipeline.execute()[0])
+    was_paused = bool(pipeline.execute()[0])
+    # Behind it: killed in between, the queue runs, and only the record of that is missing.
+    note_pause(client, "unpause-queue", queue, reason)
+    return was_paused
 
 
 def pause_ends(client: "redis.Redis") -> dict[str, float]:

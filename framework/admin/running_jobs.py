@@ -28,6 +28,7 @@ from framework.finish.outcome import StopFate
 from framework.process.identity import operator_name
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
+from framework.store.script import write_when_full
 from framework.telemetry.stacks import StackCall
 from framework.types import Jid, Payload
 from framework.wire import keys
@@ -158,8 +159,9 @@ def give_orders(
     for identity, order in orders.items():
         token = new_token()
         given[identity] = _Order(token, json.dumps({**order, "token": token}))
-        pipeline.lpush(keys.orders(identity), given[identity].text)
         pipeline.expire(keys.orders(identity), ORDER_TTL_S)
+    if given:
+        write_when_full(client, *(("LPUSH", keys.orders(identity), one.text) for identity, one in given.items()))
     pipeline.execute()
     answers: dict[str, Payload | None] = {}
     deadline = time.monotonic() + limit_s

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from framework.errors import PayloadError
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.script import write_when_full
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
@@ -193,9 +194,17 @@ class ProcessRecord:
         now = time.monotonic()
         if now - self._listed_at >= self.process.timings.record_ttl_s:
             pipeline.sadd(keys.PROCESSES, self.identity)
-        pipeline.hset(self.identity, mapping=self._fields())
+        fields = self._fields()
+        pipeline.hset(self.identity, mapping=fields)
         pipeline.expire(self.identity, self.process.timings.record_ttl_s)
-        replies = self._execute(pipeline, counted)
+        try:
+            replies = self._execute(pipeline, counted)
+        except OutOfMemoryError:
+            # Without a record the process is invisible, and an operator cannot stop it.
+            words = (word for pair in fields.items() for word in pair)
+            write_when_full(self.client, ("SADD", keys.PROCESSES, self.identity), ("HSET", self.identity, *words))
+            self.client.expire(self.identity, self.process.timings.record_ttl_s)
+            raise
         # HSET counts the fields that the hash did not have.
         self._appeared = self._appeared or replies[-2] > 0
         if now - self._listed_at >= self.process.timings.record_ttl_s:

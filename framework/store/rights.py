@@ -148,6 +148,7 @@ PRODUCER = Role(
             script.NOTE_PUSHED,
         ),
         script.MARK_CANCELLED,
+        script.WRITE,
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
@@ -290,6 +291,7 @@ OPERATOR = Role(
         script.RELEASE_WAITING,
         script.MARK_DEAD,
         script.SEARCH,
+        script.WRITE,
     ),
     own_commands=(
         *(

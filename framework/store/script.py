@@ -236,3 +236,18 @@ MARK_DEAD = Script("mark_dead", "time")
 SEARCH = Script("search")
 SET_STATUS = Script("set_status")
 MARK_CANCELLED = Script("mark_cancelled", "time")
+WRITE = Script("write")
+
+
+def write_when_full(client: "redis.Redis", *commands: Sequence[Any]) -> list[int]:
+    """Carry out commands (SADD, HSET, HDEL or LPUSH: name, key, arguments) in one step, also where Redis has no memory left.
+
+    For the few writes without which a full Redis cannot be emptied, or its processes not be seen. Raises redis errors.
+    """
+    arguments = [word for name, _, *words in commands for word in (name, len(words), *words)]
+    replies: Any = WRITE(client, [_NO_KEY, *(key for _, key, *_ in commands)], arguments)
+    return cast("list[int]", replies)
+
+
+_NO_KEY = "aw:push:"
+"""A key that every role may remove, and that nothing writes: a token is not empty."""

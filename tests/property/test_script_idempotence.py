@@ -526,6 +526,11 @@ CALLS = {
     "concurrency/throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
     "mark_dead": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "mark_cancelled": (held, lambda jobs: (["marks", "status"], [60, "j1"])),
+    # LPUSH adds a record or a signal again: its callers do not send it twice.
+    "write": (
+        held,
+        lambda jobs: (["none", "members", "fields", "fields"], ["SADD", 1, "a", "HSET", 2, "f", 1, "HDEL", 1, "f"]),
+    ),
     "set_status": (held, lambda jobs: (["status"], ["completed", 60])),
     # Reads only: the further calls of a scrape, for more queues than one call reads.
     "observability/read_fleet": (held, lambda jobs: ([], ["7", 10, 0])),

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import redis
 
+from framework.store.script import write_when_full
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import clamp_time
@@ -117,10 +118,8 @@ def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
         "override_reason": new.reason,
         "override_by": new.by,
     }
-    pipeline: Any = client.pipeline()
-    pipeline.hset(keys.limit(name), mapping=fields)
-    pipeline.sadd(keys.LIMITS, keys.limit(name))
-    pipeline.execute()
+    written = (word for pair in fields.items() for word in pair)
+    write_when_full(client, ("HSET", keys.limit(name), *written), ("SADD", keys.LIMITS, keys.limit(name)))
 
 
 def clear_override(client: "redis.Redis", name: str) -> bool:

@@ -16,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.features.flags.flag import Flag, Flags, FlagSource, decode_flag
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import epoch_s, server_time
+from framework.store.script import write_when_full
 from framework.supervised_threads import SupervisedThread, ThreadStartError
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
@@ -177,7 +178,7 @@ def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Fla
     now = server_time(client)
     ends = None if duration_s is None else now + duration_s
     dated = Flag(flag.name, flag.percentage, flag.reason, flag.set_by, now, ends)
-    client.hset(keys.FLAGS, flag.name, cast("Any", dated.encode()))
+    write_when_full(client, ("HSET", keys.FLAGS, flag.name, dated.encode()))
     return dated
 
 
