@@ -60,7 +60,7 @@ def test_diagnose_alert_puts_its_causes_first(diagnose, redis):
 
 def test_diagnose_unknown_alert_is_wrong_usage(diagnose):
     diagnose("--alert", "QueuePaused", status=2, error="did you mean 'QueuePausedTooLong'?")
-    diagnose("--alert", "Nope", status=2, error="there are ClassNotDequeued,")
+    diagnose("--alert", "Nope", status=2, error="ClassNotDequeued,")
 
 
 def test_diagnose_survives_what_other_programs_wrote(diagnose, redis):

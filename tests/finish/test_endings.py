@@ -61,6 +61,7 @@ NO_MOVES = {
     "register_orphan",
     "inspect_dead",
     "unregister",
+    "write",
 }
 """Scripts that move no job."""
 

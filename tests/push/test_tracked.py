@@ -212,15 +212,15 @@ def test_acl_without_status_keys_allows_the_push(pusher, redis, redis_url, caplo
 class Killing(Shard):
     """Kill its server during the second chunk: the packet has arrived and gets no reply."""
 
-    def enqueue(self, queue, payloads, token, status_commands=()):
+    def enqueue(self, *arguments):
         self.chunks = getattr(self, "chunks", 0) + 1
         if self.chunks != 2:
-            return super().enqueue(queue, payloads, token, status_commands)
+            return super().enqueue(*arguments)
         with self.server.open() as other, ThreadPoolExecutor(1) as pool:
             other.execute_command("CLIENT", "PAUSE", 600_000, "WRITE")
             killed = pool.submit(self.kill_midway, other)
             try:
-                return super().enqueue(queue, payloads, token, status_commands)
+                return super().enqueue(*arguments)
             finally:
                 killed.result()
 

@@ -64,6 +64,9 @@ def _act(intent: Intent) -> str:
 _CLOCK_S = 1.0
 """The longest time between two drawings: the clock of the view goes on, also while no shard answers."""
 
+_END_S = 0.5
+"""The longest wait for the threads at the end: a frozen shard does not hold the terminal."""
+
 
 class LiveView:
     def __init__(self, shards: Sequence[str], period_s: float, state: ViewState) -> None:
@@ -79,12 +82,22 @@ class LiveView:
         for reader in self._readers:
             reader.view = self._state.view
             reader.start()
-        with self._session:
-            try:
+        try:
+            with self._session:
                 while not self._state.ended:
                     self._turn()
-            except (KeyboardInterrupt, EOFError):
-                return
+        except (KeyboardInterrupt, EOFError):
+            return
+        finally:
+            self._end_readers()
+
+    def _end_readers(self) -> None:
+        """End the threads: the interpreter aborts ("exception not rethrown") if it ends while one is inside of pydantic."""
+        until = time.monotonic() + _END_S
+        for reader in self._readers:
+            reader.end()
+        for reader in self._readers:
+            reader.wait(max(0.0, until - time.monotonic()))
 
     def _turn(self) -> None:
         """Draw, wait for keys or new readings, and apply the keys."""

@@ -233,6 +233,7 @@ class ShardReader:
         self._period_s = period_s
         self._on_news = on_news
         self._due = threading.Event()
+        self._ended = False
         self._window = RateWindow()
         self._thread = SupervisedThread(f"read {shard}", self._run)
 
@@ -242,6 +243,15 @@ class ShardReader:
     def read_soon(self) -> None:
         """Read once more now, instead of at the end of the period."""
         self._due.set()
+
+    def end(self) -> None:
+        """Let the thread end after its present reading."""
+        self._ended = True
+        self._due.set()
+
+    def wait(self, most_s: float) -> None:
+        """Wait until the thread has ended, but not for a frozen shard."""
+        self._thread.join(most_s)
 
     def read(self) -> None:
         try:
@@ -257,8 +267,7 @@ class ShardReader:
             self.reading = ShardReading(facts, self._window.add(facts))
 
     def _run(self) -> None:
-        while True:
-            self._due.clear()
+        while not self._ended:
             began_at = time.monotonic()
             try:
                 self.read()
@@ -269,3 +278,4 @@ class ShardReader:
                 return
             took_s = time.monotonic() - began_at
             self._due.wait(max(self._period_s, took_s / LARGEST_SHARE))
+            self._due.clear()

@@ -32,6 +32,7 @@ def process(identity="host:7:aabbccddeeff", *, runs=None, beat=NOW, queues=("mai
             False,
             runs,
             0.0,
+            None,
         )
     )
 

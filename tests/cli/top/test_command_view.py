@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 import pytest
@@ -197,6 +198,18 @@ def test_without_a_terminal_the_live_view_names_once(site, redis):
     done = site.run(COMMAND, role="operator")
     assert (done.returncode, "give --once to print one frame" in done.stderr) == (2, True)
     assert "(did you mean 'dead'?)" in site.run(COMMAND, "--view", "deda", role="operator").stderr
+
+
+def test_reader_ends_with_the_view(redis, redis_url):
+    read, settings, shards = threading.Event(), load({}), Shards({"main": opened(redis_url)})
+    reader = ShardReader("main", 600.0, read.set)
+    with opener.override(lambda: Access(shards, settings)):
+        reader.start()
+        assert read.wait(30)
+        reader.end()
+        reader.wait(30)
+    assert "read main" not in [thread.name for thread in threading.enumerate()]
+    shards.close()
 
 
 def test_reader_keeps_the_last_facts_during_an_outage(redis, redis_url):
