@@ -43,9 +43,6 @@ ACK_INTERVAL_S = 0.003
 MAX_MOVES_PER_SCRIPT = 100
 """Most jobs that one script moves: a millisecond of Redis's time."""
 
-# So few acknowledged jobs are removed one by one.
-_FEW = 2
-
 MAX_ERRORS = 10
 WINDOW_S = 10.0
 """``MAX_ERRORS`` errors of one type at one location within so many seconds: another try would not help."""
@@ -311,8 +308,7 @@ class FetchPipeline:
         self.prefetch.ended(len(ended), now)
         self._sent_at = now
         queues = self._process_limits.quotas(self._rotation.next(wanted, now)) if wanted else []
-        oldest = len(ended) > _FEW and self._in_flight.are_oldest(ended)
-        self._call.send(ended, queues, wanted, now, oldest=oldest)
+        self._call.send(ended, queues, wanted, now)
 
     def _read_reply(self) -> bool:
         """Read the reply under way, if any; return whether the lease was held."""
@@ -487,16 +483,14 @@ class FetchCall:
         """Whether a call has been sent and its reply has not been read."""
         return self._request is not None
 
-    def send(
-        self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float, *, oldest: bool = False
-    ) -> None:
+    def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
         """Move or acknowledge ``ended``, and request ``wanted`` jobs from ``queues`` (name, quota).
 
-        ``now`` becomes their ``fetched_at``. ``oldest``: the ended jobs are the oldest of the working list, as this process knows it.
+        ``now`` becomes their ``fetched_at``.
         """
         moves = list(_moves_of(ended))
         if moves:
-            ended, oldest = [unit for unit in ended if unit.move is None], False
+            ended = [unit for unit in ended if unit.move is None]
         names = [name for name, _ in queues]
         arguments: tuple[Any, ...] = (
             # The number of keys: the lease, the working list and the queues.
@@ -506,7 +500,7 @@ class FetchCall:
             *map(keys.queue, names),
             self._lease_ms,
             wanted,
-            -len(ended) if oldest else len(ended),
+            len(ended),
             *[unit.data for unit in ended],
             *([quota for _, quota in queues] if not self._fair_queues else map(self._quota, queues)),
         )

@@ -189,10 +189,6 @@ class InFlight:
         self.sent = len(taken)
         return taken
 
-    def are_oldest(self, units: Sequence[UnitOfWork]) -> bool:
-        """Return whether these units are the oldest of those in flight: the working list in Redis has the same order."""
-        return set(list(self._by_id)[: len(units)]) == set(map(id, units))
-
     def confirm(self) -> list[UnitOfWork]:
         """Remove the units whose acknowledgements and moves were sent, after the reply has arrived; return them."""
         confirmed: list[UnitOfWork] = []

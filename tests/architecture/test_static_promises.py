@@ -36,7 +36,7 @@ MAY_TAKE = {
     "drop_retired": {"LREM"},
     "enqueue_due": {"ZREM"},
     "admit": {"LREM", "ZREM"},
-    "fetch": {"LREM", "LTRIM", "RPOP", "ZREM"},
+    "fetch": {"LREM", "RPOP", "ZREM"},
     "finish": {"LREM"},
     "pause/hold": {"LREM"},
     "interrupt": {"LREM"},

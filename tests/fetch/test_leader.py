@@ -316,9 +316,9 @@ def test_hot_queues_of_many_are_fetched_alone(bench, redis):
     one = bench(queues=[(f"q{number}", 0) for number in range(100)], slots=2, job=lambda unit: False)
     send = one.pipeline._call.send
 
-    def look(ended, queues, *rest, **named):
+    def look(ended, queues, *rest):
         asked.append([name for name, _ in queues])
-        send(ended, queues, *rest, **named)
+        send(ended, queues, *rest)
 
     one.pipeline._call.send = look
     redis.lpush("queue:q10", *range(500))

@@ -1100,22 +1100,6 @@ def test_fetch_counts_acknowledged_jobs_once(redis, memory):
     assert counts(redis) == (3, {today(redis): 3})
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    jobs=st.lists(st.sampled_from("abc"), max_size=5), ended=st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
-)
-def test_fetch_removes_only_acknowledged_jobs(redis, jobs, ended):
-    """Whether the process takes them for the oldest, or not: it may be wrong."""
-    found = []
-    for sign in (1, -1):
-        redis.flushall()
-        redis.set("lease", 1)
-        redis.rpush("working", "running", *jobs)
-        reply = FETCH(redis, ["lease", "working"], [1_000, 0, sign * len(ended), *ended])
-        found.append((reply, sorted(listed(redis, "working")), counts(redis)[0]))
-    assert found[0] == found[1]
-
-
 def test_fetch_releases_nothing_of_another_process(redis, memory):
     redis.set("lease", 1)
     redis.lpush("working", "a", "b")

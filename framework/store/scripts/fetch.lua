@@ -1,7 +1,6 @@
 -- Acknowledge and count finished jobs (parts/count.lua), release what they hold, and fetch new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order of the fetch
--- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements, below 0 if they are the oldest
---         jobs of the working list, as the process knows it  then their payloads
+-- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
 --         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all;
 --         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
 --         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)], or ''
@@ -22,29 +21,13 @@ local held = redis.call('PEXPIRE', KEYS[1], ARGV[1])
 local working = KEYS[2]
 -- Lua unpacks some 8,000 values at most, and a script that fails after its RPOP has lost the jobs: the rest comes next time.
 local wanted = math.min(tonumber(ARGV[2]), 1000)
-local acknowledged = math.abs(tonumber(ARGV[3]))
+local acknowledged = tonumber(ARGV[3])
 local fenced, is_fenced, errors = {}, {}, {}
 
--- Remove the oldest jobs of the working list by one command, if they are the acknowledged ones: most jobs end in their order.
-local function remove_oldest()
-  local oldest, left = redis.call('LRANGE', working, -acknowledged, -1), {}
-  if #oldest < acknowledged then return false end
-  for _, payload in ipairs(oldest) do left[payload] = (left[payload] or 0) + 1 end
-  for i = 4, 3 + acknowledged do
-    local payload = ARGV[i]
-    if (left[payload] or 0) == 0 then return false end
-    left[payload] = left[payload] - 1
-  end
-  redis.call('LTRIM', working, 0, -acknowledged - 1)
-  return true
-end
-
-if ARGV[3] >= '0' or not remove_oldest() then
-  for i = 1, acknowledged do
-    if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
-      fenced[#fenced + 1] = i
-      is_fenced[i] = true
-    end
+for i = 1, acknowledged do
+  if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
+    fenced[#fenced + 1] = i
+    is_fenced[i] = true
   end
 end
 

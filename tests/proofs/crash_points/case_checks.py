@@ -21,7 +21,17 @@ from tests.proofs.leftover_keys import leaks
 from tests.proofs.places import END, payload_in, place_of, unwrapped
 
 DOCUMENTED = {
-    *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "aw_suspect", TRANSFER, BUFFERED_AT),
+    *(
+        "queue",
+        "enqueued_at",
+        "at",
+        "interrupted_count",
+        "aw_death_count",
+        "aw_suspect",
+        "scheduled_at",
+        TRANSFER,
+        BUFFERED_AT,
+    ),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
 """The fields that the framework may write, change or remove during a job's life (invariant I5)."""
