@@ -41,7 +41,7 @@ def number(value: Any) -> float:
     """Return a number of a reply; 0 for anything else, such as a field that another program wrote."""
     try:
         found = float(value if isinstance(value, int | float) else decode_escaped(value))
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, OverflowError):
         return 0.0
     return found if abs(found) < 1e18 else 0.0
 

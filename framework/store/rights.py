@@ -379,6 +379,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "hexists": (_SAMPLE, "x"),
     "hget": (_SAMPLE, "x"),
     "hincrby": (_SAMPLE, "x", 0),
+    "hincrbyfloat": (_SAMPLE, "x", 0),
     "hmget": (_SAMPLE, "x"),
     "hscan": (_SAMPLE, 0),
     "hsetnx": (_SAMPLE, "x", "x"),

@@ -686,13 +686,13 @@ def cron_stage(one: Installation, rehearsal: Rehearsal) -> None:
         return [one.cluster.pid, one.worker.pid, *children_of(one)]
 
     def freeze() -> None:
+        wait(lambda: 35 < time.time() % 60 < 45, "the end of a minute")
         one.push("HeldWorker", "held", 40.0)
         one.push("HeldWorker", "held", 0.05, count=3)
         wait(
             lambda: one.main.zcard(f"{limit}:running") and one.main.zcard(f"{limit}:waiting:"),
             "a job has the only slot, and others wait for it",
         )
-        wait(lambda: 40 < time.time() % 60 < 50, "the end of a minute")
         for pid in processes():
             os.kill(pid, signal.SIGSTOP)
 

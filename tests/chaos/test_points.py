@@ -42,7 +42,7 @@ COMMANDS = {
     "run tracked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
     "iterated": f"{HEARTBEAT},fetch,iteration/start,iteration/save,yield_job,fetch,iteration/start,fetch,{BLOCK}",
     "suspect": f"{HEARTBEAT},fetch,note_start,fetch,{BLOCK}",
-    "unloaded": f"{HEARTBEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,EVAL schedule,fetch,{BLOCK},{POLL_RETRY},"
+    "unloaded": f"{HEARTBEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,fetch,EVAL schedule,{BLOCK},{POLL_RETRY},"
     "EVAL read_due,enqueue_due,"
     "EVAL enqueue_due,ZCOUNT,fetch,BLMOVE",
     "retry": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,fetch,BLMOVE",
@@ -69,7 +69,7 @@ COMMANDS = {
     "rescheduled": f"TIME,{OPERATE}",
     "killed": OPERATE,
     "deleted": OPERATE,
-    "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,"
+    "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,drop_queued,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,"
     "SREM,EXEC,ring",
     "kept": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,EXEC,ring,"
     f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",

@@ -36,7 +36,10 @@ class LimitCauses(CauseReader):
         held = [one for one in self.facts.held if one.kind == "waiting"][:_MOST_LIMITS]
         states = read_limit_states(self.facts.client, self.facts.now, [one.name for one in held])
         for one, limit in zip(held, states, strict=True):
-            asked = self.facts.scope.is_about(frozenset({one.name}), frozenset())
+            # An alert may see that jobs are held before the first one is late.
+            asked = self.facts.scope.is_about(frozenset({one.name}), frozenset()) or (
+                self.facts.scope.alert in self.alerts["limit_reached"][:2]
+            )
             waits_s = self.facts.now - one.since
             if limit.limit is not None and limit.limit < 0:
                 yield self._of(one, limit, "limit_paused", f"the limit {one.name} is {limit.limit}: no job of it runs")

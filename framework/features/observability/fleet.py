@@ -213,7 +213,7 @@ def _add_processes(found: FleetReading, reply: Any) -> None:
 
 def _by_queue(stored: Any) -> dict[str, int]:
     fields = loads_object(stored if isinstance(stored, bytes) else b"")
-    return {queue: int(count) for queue, count in fields.items() if type(count) is int and count >= 0}
+    return {queue: int(number(count)) for queue, count in fields.items() if type(count) is int and count >= 0}
 
 
 def _class_runs(reply: Sequence[Any]) -> dict[str, ClassRuns]:
@@ -242,6 +242,5 @@ def _add_counters(found: FleetReading, reply: Any) -> None:
             name, labels = series
             short = name.removeprefix("sidekiq_").removeprefix("application_worker_")
             # GitLab's name of a counter need not end as Prometheus wants it.
-            found.add(
-                f"{SHARD_PREFIX}{short.removesuffix('_total').removesuffix('_count')}_total", int(value), **labels
-            )
+            total = f"{SHARD_PREFIX}{short.removesuffix('_total').removesuffix('_count')}_total"
+            found.add(total, int(number(value)), **labels)
