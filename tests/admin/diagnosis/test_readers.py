@@ -364,3 +364,15 @@ def test_slots_of_a_process_that_is_gone_are_leaked(found, redis, left_s, lease,
     redis.zadd(f"{base}:turns", {"": 1})
     redis.zadd(f"{base}:waiting:", {b"1\n" + encoded("Mail", queue="mail"): now - 100})
     assert codes(found()) == [expected]
+
+
+def test_held_jobs_are_named_to_their_alert_before_they_are_late(found, redis):
+    run_process(redis)
+    base = keys.limit("Mail")
+    redis.hset(base, "limit", 1)
+    redis.zadd(f"{base}:running", {f"{IDENTITY} {'f' * 24}": time.time() + 170})
+    redis.sadd(keys.LIMITS_WAITING, base)
+    redis.zadd(f"{base}:turns", {"": 1})
+    redis.zadd(f"{base}:waiting:", {b"1\n" + encoded("Mail", queue="mail"): time.time() - 1})
+    assert found() == []
+    assert codes(found(alert="HeldJobsGrowing")) == ["limit_reached"]

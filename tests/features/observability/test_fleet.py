@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from framework.admin.figures import number
 from framework.all_settings import Settings
 from framework.declare import registry
 from framework.features.observability.catalogue import FLEET
@@ -15,7 +16,7 @@ from framework.features.observability.redis_figures import state_of
 from framework.wire import keys
 from tests.admin.test_process_list import write_record
 from tests.cli.test_jobs import REPORT, defer_jobs, park, take_slot
-from tests.harness import ROOT, encoded, enqueue
+from tests.harness import ROOT, encoded, enqueue, register_process
 
 OURS = "host:8:00000000000a"
 GONE = "host:9:00000000000b"
@@ -213,6 +214,14 @@ def test_queues_beyond_the_most_are_reported(reader, redis, monkeypatch):
     redis.sadd(keys.QUEUES, *(f"queue-with-a-long-name-{number}" for number in range(2_000)))
     found = {one.name: one.value for one in reader.read("main", redis).figures}
     assert found["application_worker_figures_incomplete"] == 1
+
+
+@pytest.mark.parametrize("huge", ["9" * 400, "9" * 5_000])
+def test_integers_beyond_floats_are_no_figures(reader, redis, huge):
+    redis.hset(keys.COUNTERS, "sidekiq_kept_jobs_total", huge)
+    register_process(redis, {}, aw_runs=f'{{"mail": {huge}}}')
+    assert " 999" not in exposition(reader.read("main", redis).figures)
+    assert number(10**400) == 0
 
 
 def test_figures_survive_keys_of_other_types_and_garbage(figures, redis):
