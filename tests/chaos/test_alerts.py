@@ -678,7 +678,7 @@ def cluster_stage(one: Installation, rehearsal: Rehearsal) -> None:
 
 
 def cron_stage(one: Installation, rehearsal: Rehearsal) -> None:
-    """Every process of a shard is frozen: nobody pushes the tick of the next minute, or renews the slots."""
+    """Every process of a shard is frozen: no tick of the next minute is pushed, and no slot renewed."""
     limit = keys.limit("HeldWorker")
 
     def processes() -> list[int]:

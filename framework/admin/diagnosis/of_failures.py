@@ -381,7 +381,8 @@ class FailureReader(CauseReader):
     def _cut_off(self) -> Iterator[Cause]:
         facts = self.facts
         ended = [job for job in facts.interrupted.jobs if facts.now - job.score <= _POISON_S]
-        again = [job for queue in facts.queues for job in queue.oldest.jobs]
+        # Another process may already run them.
+        again = [*(job for queue in facts.queues for job in queue.oldest.jobs), *facts.in_flight]
         # A deploy interrupts jobs: once is no cause, unless it is asked for.
         least = 1 if facts.scope.alert in self.alerts["cut_off"] else 2
         jobs = [job for job in (*ended, *again) if not count_of(job.payload, DEATH_COUNT)]

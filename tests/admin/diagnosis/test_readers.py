@@ -376,3 +376,10 @@ def test_held_jobs_are_named_to_their_alert_before_they_are_late(found, redis):
     redis.zadd(f"{base}:waiting:", {b"1\n" + encoded("Mail", queue="mail"): time.time() - 1})
     assert found() == []
     assert codes(found(alert="HeldJobsGrowing")) == ["limit_reached"]
+
+
+def test_jobs_that_a_stop_cut_off_are_found_where_they_run_again(found, redis):
+    run_process(redis)
+    redis.lpush(keys.working(IDENTITY), encoded("Long", interrupted_count=1))
+    assert found() == []
+    assert codes(found(alert="ForcedShutdowns")) == ["cut_off"]
