@@ -21,6 +21,7 @@ from tests.servers.otlp import collector
 PASSWORD = "sesame-opens"
 ARGUMENT = "4111-1111-1111-1111"
 READS = {
+    "none": lambda _client, _key: [],  # it has expired since it was listed
     "string": lambda client, key: [client.get(key)],
     "list": lambda client, key: client.lrange(key, 0, -1),
     "set": lambda client, key: list(client.smembers(key)),
