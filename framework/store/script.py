@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from framework.feature import features
+from framework.wire.keys import pushed
 
 
 class Script:
@@ -249,5 +250,5 @@ def write_when_full(client: "redis.Redis", *commands: Sequence[Any]) -> list[int
     return cast("list[int]", replies)
 
 
-_NO_KEY = "aw:push:"
+_NO_KEY = pushed("")
 """A key that every role may remove, and that nothing writes: a token is not empty."""

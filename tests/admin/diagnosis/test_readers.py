@@ -295,7 +295,7 @@ def test_lost_data_is_named_with_the_process_that_noticed(found, redis):
     ("alert", "expected"),
     [(None, []), ("MemoryLimitExceeded", ["large_process"]), ("FleetMetricsMissing", ["no_figures"])],
 )
-def test_alert_without_a_fault_in_redis_has_a_cause_when_it_is_asked(found, redis, alert, expected):
+def test_alert_without_a_fault_in_redis_has_a_cause_if_asked(found, redis, alert, expected):
     run_process(redis, rss=600_000, runs=[("Hungry", 5)])
     causes = found(alert=alert)
     assert codes(causes) == expected

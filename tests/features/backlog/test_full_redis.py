@@ -48,7 +48,7 @@ def test_valves_work_on_a_redis_that_jobs_have_filled(make_server):
         check_valves(redis)
 
 
-def test_process_that_starts_on_a_full_server_can_be_seen_and_stopped(redis, granted):
+def test_process_on_a_full_server_can_be_seen_and_stopped(redis, granted):
     register_process(redis, IDENTITY)
     redis.delete(IDENTITY, keys.PROCESSES)
     record = ProcessRecord(process_of(granted), "1", RunningJobs())

@@ -475,7 +475,7 @@ def test_batch_expires_after_its_last_change(pusher, redis):
     assert 86_000 < redis.ttl(names[0]) <= 86_400
 
 
-def test_batch_is_kept_longer_by_a_job_only_after_a_tenth_of_its_time(pusher, redis):
+def test_batch_expiry_is_renewed_after_a_tenth_of_its_time(pusher, redis):
     batch = Batch(expires_in=timedelta(hours=1))
     one, two, _ = filled(batch, 3)
     name = batch_keys.batch(batch.bid)
