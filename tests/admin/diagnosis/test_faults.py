@@ -77,6 +77,11 @@ class Lab:
             pipeline.lpush(keys.queue(queue), encoded(name, created_at=now, enqueued_at=now, **{**job, **fields}))
         pipeline.execute()
 
+    def fill_memory(self):
+        """Set a limit below what is used, beside which the buffers of clients, which Redis frees meanwhile, are small."""
+        self.client.setrange("filler", 20_000_000, "x")
+        self.client.config_set("maxmemory", self.client.info("memory")["used_memory"] - 500_000)
+
     def command(self, *words, role="operator", status=0, **env):
         done = self.site.run("-m", "framework", *words, role=role, **env)
         assert done.returncode == status, done.stdout + done.stderr
@@ -233,7 +238,7 @@ def flood_fills_the_memory(lab):
     lab.usual("QuickWorker", 60, 0.1)
     lab.worker(*QUICK, "-c", "2")
     lab.push("QuickWorker", 1, count=3_000)
-    lab.client.config_set("maxmemory", lab.client.info("memory")["used_memory"])
+    lab.fill_memory()
     lab.wait_late()
 
 
@@ -282,7 +287,7 @@ def slow_shard(lab):
 def memory_full(lab):
     lab.worker(*QUICK)
     lab.push("QuickWorker", 0.2, count=2_000)
-    lab.client.config_set("maxmemory", lab.client.info("memory")["used_memory"])
+    lab.fill_memory()
     time.sleep(2)
 
 
