@@ -28,6 +28,7 @@ from framework.wire.sub_queues import parent_of
 _FAILING = 0.5
 """The share of failed runs from which a class counts as failing."""
 
+_HOLDING = frozenset({"paused", "breaker"})
 _FEW_FAILURES = 5
 _NOW_S = 300.0
 _POISON_S = 3_600.0
@@ -109,7 +110,12 @@ class FailureReader(CauseReader):
         if wrong and (caller := caller_of(now)):
             evidence.append(caller)
         evidence.append(f"{left:,} jobs of it wait for another try{facts.retries.note}, {waiting:,} in queues")
-        reason = f"fails with {error.rpartition('.')[2]}"
+        remedy, effect = self._hold(
+            cls,
+            f"fails with {error.rpartition('.')[2]}",
+            f"{format_count(waiting + left, 'job', 'is')} held instead of using up tries, "
+            "until a release without the error; `jobs resume` then runs them in their order",
+        )
         return Cause(
             code="arguments" if wrong else "failing",
             shard=facts.shard,
@@ -119,17 +125,23 @@ class FailureReader(CauseReader):
                 else f"jobs of {cls} fail with {error}"
             ),
             evidence=evidence,
-            remedy=remedy_command("jobs", "pause", cls, "--reason", reason, "--for", "1h", loads_classes=True),
-            effect=(
-                f"{format_count(waiting + left, 'job', 'is')} held instead of using up tries, "
-                "until a release without the error; `jobs resume` then runs them in their order"
-            ),
+            remedy=remedy,
+            effect=effect,
             certainty=11.0 if wrong else 9.0,
             jobs=max(recent.failed, left),
             classes=frozenset({cls}),
             queues=frozenset({queue}) if (queue := facts.queue_of(cls)) else frozenset(),
             hides=frozenset({"deep_retry_set"}),
         )
+
+    def _hold(self, cls: str, reason: str, effect: str) -> tuple[str, str]:
+        """Return the command that holds the jobs of a class, and its effect; or what holds them already."""
+        for one in self.facts.blockers(cls, self.facts.queue_of(cls), {}):
+            if one.code in _HOLDING:
+                return remedy_command(
+                    "jobs", "explain", cls, loads_classes=True
+                ), f"{one.why}: shows how its jobs continue"
+        return remedy_command("jobs", "pause", cls, "--reason", reason, "--for", "1h", loads_classes=True), effect
 
     def _failing_since(self, cls: str, jobs: Sequence[SampledJob]) -> float | None:
         """Return when the failures began: the first one of this error, unless earlier minutes say that the class always fails so."""
@@ -238,6 +250,12 @@ class FailureReader(CauseReader):
             last = max((job.score for job in ours), default=None)
             shown = join_names(named, max_names=_MOST_NAMES)
             waiting = sum(queue.size * queue.classes[cls] // max(1, queue.classes.total()) for queue in facts.queues)
+            remedy, effect = self._hold(
+                cls,
+                "kills its processes",
+                f"{format_count(waiting + len(again), 'waiting job', 'is')} held, so no "
+                f"further process dies; `jobs show {named[0]}` has the arguments",
+            )
             yield Cause(
                 code="poison",
                 shard=facts.shard,
@@ -249,13 +267,8 @@ class FailureReader(CauseReader):
                         f"{len(again):,} will be tried again"
                     ),
                 ],
-                remedy=remedy_command(
-                    "jobs", "pause", cls, "--reason", "kills its processes", "--for", "1h", loads_classes=True
-                ),
-                effect=(
-                    f"{format_count(waiting + len(again), 'waiting job', 'is')} held, so no "
-                    f"further process dies; `jobs show {named[0]}` has the arguments"
-                ),
+                remedy=remedy,
+                effect=effect,
                 certainty=13.0,
                 jobs=max(len(named), deaths),
                 classes=frozenset({cls}),

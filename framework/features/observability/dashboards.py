@@ -295,6 +295,41 @@ _SHARD_DASHBOARD = Dashboard(
             ),
         ),
         PanelRow(
+            "Safety",
+            (
+                Panel(
+                    "Settings that keep jobs",
+                    {
+                        "append-only file": _fleet("application_worker_redis_aof_enabled"),
+                        "no eviction": _fleet("application_worker_redis_noeviction"),
+                        "last write to the disk": _fleet("application_worker_redis_persistence_ok"),
+                    },
+                    "bool_yes_no",
+                ),
+                Panel(
+                    "Time since Redis has lost data",
+                    {"{{shard}}": (f"time() - ({_fleet('application_worker_data_loss_timestamp_seconds')} > 0)")},
+                    "s",
+                    description="Empty: the running processes have found no loss.",
+                ),
+                Panel(
+                    "Time until the certificate ends",
+                    {"{{shard}}": (f"{_fleet('application_worker_redis_certificate_end_timestamp_seconds')} - time()")},
+                    "s",
+                    description="Only with TLS whose certificates are checked.",
+                ),
+                Panel("Locks of deduplicated jobs", {"{{shard}}": _fleet("application_worker_locks")}),
+                Panel(
+                    "Quarantined jobs",
+                    {"{{worker}}": f"sum by (worker) (increase(application_worker_quarantined_jobs_total[{_RATE}]))"},
+                ),
+                Panel(
+                    "Processes whose pushes to the shard fail at once",
+                    {"processes": f"sum(application_worker_circuit_open{{{_JOBS}}})"},
+                ),
+            ),
+        ),
+        PanelRow(
             "Processes",
             (
                 Panel(
@@ -533,6 +568,11 @@ _CONCURRENCY_DASHBOARD = Dashboard(
                         )
                     },
                     "ops",
+                ),
+                Panel(
+                    "Slots without a process",
+                    {"{{shard}}": _fleet("application_worker_leaked_slots", "shard", _LIMIT)},
+                    description="A hundred at most are counted.",
                 ),
                 Panel(
                     "Throttling",

@@ -10,6 +10,8 @@ from framework.admin.diagnosis.diagnose import diagnose
 from framework.admin.diagnosis.facts import DiagnosisScope, Installation
 from framework.admin.explain import KnownClasses
 from framework.all_settings import load
+from framework.features.flags.flag import Flag, pause_flag
+from framework.features.flags.redis_flags import set_flag
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from framework.wire.job import DEATH_COUNT
@@ -166,6 +168,18 @@ def test_class_that_fails_since_a_start_names_the_process(found, redis):
     (one,) = found()
     assert (one.code, one.classes) == ("failing", {"Mail"})
     assert f"shortly before, {IDENTITY} started (a deploy?)" in one.evidence[2]
+
+
+def test_failing_class_that_is_paused_is_explained(found, redis):
+    run_process(redis)
+    note_runs(redis, "Mail", 0, 20, 0.1, failed=20)
+    failed = {"error_class": "KeyError", "failed_at": time.time() - 30}
+    redis.zadd(keys.RETRY, {encoded("Mail", queue="mail", **failed): time.time() + 500})
+    assert found()[0].remedy.startswith("application-worker jobs pause Mail --reason")
+    set_flag(redis, Flag(pause_flag("Mail"), 100, "incident 9", "ann"), 600)
+    (one,) = found()
+    assert (one.code, one.remedy) == ("failing", "application-worker jobs explain Mail")
+    assert one.effect == "Mail is paused by ann: incident 9: shows how its jobs continue"
 
 
 @pytest.mark.parametrize(("failed", "expected"), [(9, []), (10, ["failing"])])
