@@ -590,11 +590,11 @@ def stopped_stage(one: Installation, rehearsal: Rehearsal) -> None:
 def busy_stage(one: Installation, rehearsal: Rehearsal) -> None:
     def fill() -> None:
         for number in range(40):
-            one.push("SlowWorker", "slow", 10.2 + number % 10 / 2)
+            one.push("SlowWorker", "slow", 10.2 + number % 10 * 2)
         one.push("LongWorker", "long", 30.0, count=10)
         wait(lambda: one.in_flight("SlowWorker") >= 10, "the slow jobs run")
 
-    what = "runs of 10.2 to 15 s, the target is 10 s"
+    what = "runs of 10 to 28 s, the target is 10 s"
 
     def empty() -> None:
         one.end_jobs("SlowWorker", "slow")
