@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
-from framework.admin.diagnosis.facts import LateProcess, QueueFacts
+from framework.admin.diagnosis.facts import LateProcess, QueueFacts, SampledJob
 from framework.command_line import remedy_command
 from framework.text import format_count, format_duration, join_names
+from framework.wire.job import INTERRUPTED_COUNT, count_of
 
 _MOST_NAMES = 3
 _NEW_S = 5.0
@@ -195,39 +196,42 @@ class ProcessReader(CauseReader):
         if largest is None or not largest.rss_kb:
             return
         runs = [run for run in self.facts.runs_now if run.process == largest.identity]
-        classes = sorted({run.cls for run in runs})
         others = statistics.median(one.rss_kb for one in self.facts.running_processes)
+        shown = f"{largest.rss_kb / 1_000:,.0f} MB, the middle process of the shard {others / 1_000:,.0f} MB"
+        evidence = [f"{largest.identity}: {shown}"]
+        if runs:
+            classes = sorted({run.cls for run in runs})
+            cause = f"jobs of {join_names(classes, max_names=_MOST_NAMES)} run in the process with the most memory"
+            evidence += (f"{run.cls} {run.jid} runs for {format_duration(run.ran_s)}" for run in runs[:_MOST_NAMES])
+        # A cluster replaces a large process, which puts its jobs back.
+        elif back := self._interrupted():
+            classes = sorted({job.cls for job in back})
+            cause = (
+                f"jobs of {join_names(classes, max_names=_MOST_NAMES)} were interrupted when their process was replaced"
+            )
+            evidence += (f"{job.cls} {job.payload.get('jid')} was interrupted by a stop" for job in back[:_MOST_NAMES])
+        else:
+            classes = []
+            cause = (
+                f"no job runs now in the process with the most memory, {largest.identity}: earlier ones have left it"
+            )
+        limit = ("jobs", "limits", "set", *classes[:1], "1", "--reason", "takes much memory", "--for", "1h")
         yield Cause(
             code="large_process",
             shard=self.facts.shard,
-            cause=(
-                f"jobs of {join_names(classes, max_names=_MOST_NAMES)} run in the process with the most memory"
-                if classes
-                else f"no job runs now in the process with the most memory, {largest.identity}: earlier ones have left it"
-            ),
-            evidence=[
-                f"{largest.identity}: {largest.rss_kb / 1_000:,.0f} MB, the middle process of the shard {others / 1_000:,.0f} MB",
-                *(f"{run.cls} {run.jid} runs for {format_duration(run.ran_s)}" for run in runs[:_MOST_NAMES]),
-            ],
-            remedy=remedy_command(
-                "jobs",
-                "limits",
-                "set",
-                classes[0],
-                "1",
-                "--reason",
-                "takes much memory",
-                "--for",
-                "1h",
-                loads_classes=True,
-            )
-            if classes
-            else remedy_command("jobs", "processes"),
+            cause=cause,
+            evidence=evidence,
+            remedy=remedy_command(*limit, loads_classes=True) if classes else remedy_command("jobs", "processes"),
             effect=f"one job of {classes[0]} runs at a time" if classes else "shows the memory of each process",
             certainty=4.0,
             jobs=len(runs),
             classes=frozenset(classes),
         )
+
+    def _interrupted(self) -> list[SampledJob]:
+        """Return jobs that the stop of a process has interrupted: they wait for another run, or run again."""
+        again = [*self.facts.in_flight, *(job for queue in self.facts.queues for job in queue.oldest.jobs)]
+        return [job for job in again if count_of(job.payload, INTERRUPTED_COUNT)]
 
 
 def _offset(skew_s: float) -> str:

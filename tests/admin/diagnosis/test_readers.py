@@ -14,7 +14,7 @@ from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
-from framework.wire.job import DEATH_COUNT
+from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 from tests.harness import encoded, opened
 from tests.servers.guarded import narrowed
 
@@ -316,6 +316,13 @@ def test_alert_without_a_fault_in_redis_has_a_cause_if_asked(found, redis, alert
     assert [one.classes for one in causes if one.code == "large_process"] == [{"Hungry"}] * (
         expected == ["large_process"]
     )
+
+
+def test_large_process_that_was_replaced_is_known_by_its_jobs(found, redis):
+    run_process(redis, rss=100_000)
+    redis.lpush(keys.working(IDENTITY), encoded("Hungry", jid="a" * 24, **{INTERRUPTED_COUNT: 1}))
+    (one,) = [one for one in found(alert="MemoryLimitExceeded") if one.code == "large_process"]
+    assert (one.classes, one.cause) == ({"Hungry"}, "jobs of Hungry were interrupted when their process was replaced")
 
 
 @pytest.mark.parametrize(("deaths", "expected"), [(0, []), (1, ["process_died"]), (2, ["poison"])])
