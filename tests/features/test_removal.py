@@ -1,6 +1,7 @@
-"""Remove each room: the rest of the program still imports, boots a worker, and runs a job.
+"""Remove rooms: the rest of the program still imports, boots a worker, and runs a job.
 
-The campaign runs the tests of the core on the rest: those whose files do not use the room.
+Every suite removes several at once, so that each room is gone beside each other that may not need it. The campaigns remove each
+alone, which names the room at fault, and run the tests of the core on the rest: those whose files do not use the room.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.features.package_copy import PACKAGE, copy_without, names_of, rooms, with_dependents
+from tests.features.package_copy import PACKAGE, copy_without, names_of, removals, rooms, with_dependents
 
 JOBS = """
 from framework import ApplicationWorker
@@ -55,9 +56,14 @@ with EmbeddedWorker(["default"], concurrency=1) as worker:
 """
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_program_without_a_room_runs_jobs(room, cold_site, tmp_path):
-    removed = with_dependents(room)
+@pytest.mark.parametrize(
+    "removed",
+    [
+        *(pytest.param(removed, id=f"set {number}") for number, removed in enumerate(removals())),
+        *(pytest.param(with_dependents(room), id=room, marks=pytest.mark.campaign) for room in rooms()),
+    ],
+)
+def test_program_without_rooms_runs_jobs(removed, cold_site, tmp_path):
     copy = copy_without(removed, tmp_path / "copy")
     (cold_site.folder / "plain_jobs.py").write_text(JOBS)
     done = cold_site.run("-c", RUNS, str(copy), *removed, role="worker", PYTHONPATH=str(copy))
