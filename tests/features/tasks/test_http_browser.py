@@ -54,7 +54,6 @@ from framework.features.tasks.http import TaskScope, tasks_app
 
 def authorize(request):
     user = request.cookies.get("user")
-    pathlib.Path("asked").touch()
     return TaskScope(owner=user, may_change=True) if user else None
 
 async def page(request):
@@ -62,13 +61,22 @@ async def page(request):
     answer.set_cookie("user", "ann")
     return answer
 
+async def seen(request):
+    pathlib.Path("seen").touch()
+    return Response(status_code=204)
+
 async def report(request):
     pathlib.Path("report.part").write_bytes(await request.body())
     os.rename("report.part", "report.json")
     return Response(status_code=204)
 
 app = Starlette(
-    routes=[Route("/", page), Route("/report", report, methods=["POST"]), Mount("/api", tasks_app(authorize))]
+    routes=[
+        Route("/", page),
+        Route("/seen", seen, methods=["POST"]),
+        Route("/report", report, methods=["POST"]),
+        Mount("/api", tasks_app(authorize)),
+    ]
 )
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
@@ -84,10 +92,17 @@ async function json(path, options) {
   if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
   return answer.json();
 }
+let told = false;
+function tell() {
+  if (told || !polls.length || !events.length) return;
+  told = true;
+  fetch("/seen", { method: "POST" });
+}
 async function poll() {
   for (;;) {
     const { progress } = await json(`/tasks/${id}`);
     polls.push(progress.counts);
+    tell();
     if (progress.is_complete) return progress;
     await new Promise(done => setTimeout(done, 50));
   }
@@ -95,7 +110,10 @@ async function poll() {
 function listen() {
   return new Promise((done, failed) => {
     const source = new EventSource(`/api/tasks/${id}/stream`);
-    source.addEventListener("progress", event => events.push(JSON.parse(event.data).counts));
+    source.addEventListener("progress", event => {
+      events.push(JSON.parse(event.data).counts);
+      tell();
+    });
     source.addEventListener("complete", () => { source.close(); done(); });
     source.onerror = () => failed(new Error("the stream broke"));
   });
@@ -122,7 +140,7 @@ follow().catch(error => ({ error: String(error) })).then(report =>
 
 @pytest.fixture
 def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url)
+    made = Site(short_path, redis_url, warm=True)
     (made.folder / "jobs.py").write_text(JOBS)
     made.write("application.yml", {"tasks": {"url": f"sqlite:///{short_path}/tasks.db"}})
     yield made
@@ -149,12 +167,12 @@ def test_page_in_a_browser_follows_a_task(site: Site, browser: str) -> None:
     assert pushed.returncode == 0, pushed.stderr
     (site.folder / "page.html").write_text(PAGE.replace("TASK", pushed.stdout.strip()))
     (site.folder / "web.py").write_text(WEB)
-    port, asked, report = (site.folder / name for name in ("port", "asked", "report.json"))
+    port, seen, report = (site.folder / name for name in ("port", "seen", "report.json"))
     with running([sys.executable, "web.py"], site, "producer"):
         until(port.exists, "the web server listens")
         page = f"http://127.0.0.1:{port.read_text()}/"
         with running(browser_command(browser, site.folder, page), site, "operator"):
-            until(asked.exists, "the page has asked for the task", 60)
+            until(seen.exists, "the page has seen the task waiting", 60)
             worker = site.worker("-q", "default", "-c", "2").ready()
             until(report.exists, "the page has seen the end of the task", 60)
     assert worker.end(signal.SIGTERM) == 0

@@ -112,7 +112,7 @@ spans.provider.force_flush()
 
 @pytest.fixture
 def shop(redis, redis_url, short_path):
-    made = Site(short_path, redis_url)
+    made = Site(short_path, redis_url, warm=True)
     made.write("application.yml", {"tracing": {"opentelemetry": True}})
     for name, text in {"spans": SDK, "jobs": JOBS, "app": APP}.items():
         (short_path / f"{name}.py").write_text(text)

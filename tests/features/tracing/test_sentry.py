@@ -67,7 +67,7 @@ sentry_sdk.flush()
 
 @pytest.fixture
 def site(redis, redis_url, short_path):
-    made = Site(short_path, redis_url)
+    made = Site(short_path, redis_url, warm=True)
     made.write("feature_categories.yml", {"feature_categories": {"search": {"owner": "a team"}}})
     nightly = {"cron": "5 1 * * *", "class": "NightWorker", "args": ["ok"], "time_zone": "Europe/Berlin"}
     made.write("schedule.yml", {"schedule": {"Nightly.run": nightly}})
