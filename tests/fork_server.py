@@ -77,14 +77,30 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def start(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], out: IO[bytes], err: IO[bytes]) -> Forked:
-        """Start ``python ARGV``: ``-W error`` or not, a script, or ``-c CODE``, or ``-m MODULE``, and its arguments."""
+    def start(
+        self,
+        argv: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        out: IO[bytes],
+        err: IO[bytes],
+        given: IO[bytes] | None = None,
+    ) -> Forked:
+        """Start ``python ARGV``: ``-W error`` or not, a script, or ``-c CODE``, or ``-m MODULE``, or ``-``, and its arguments.
+
+        ``given``: its standard input, /dev/null otherwise.
+        """
         control = self._control or self._start_submitted()
         reader, writer = os.pipe()
-        with tempfile.TemporaryFile() as request, os.fdopen(writer, "wb"):
+        with (
+            tempfile.TemporaryFile() as request,
+            open(os.devnull, "rb") as nothing,
+            os.fdopen(writer, "wb"),
+        ):
             request.write(json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode())
             request.seek(0)
-            socket.send_fds(control, [b"!"], [request.fileno(), out.fileno(), err.fileno(), writer])
+            streams = [one.fileno() for one in (request, given or nothing, out, err)]
+            socket.send_fds(control, [b"!"], [*streams, writer])
         return Forked(reader)
 
     def run(
@@ -149,7 +165,7 @@ def serve(control: socket.socket) -> list[str] | None:
             child_ended.recv(4096)
             report_ends(reports)
             continue
-        message, files, _, _ = socket.recv_fds(control, 1, 4)
+        message, files, _, _ = socket.recv_fds(control, 1, 5)
         if not message:
             while reports:  # their processor time then counts as that of the tests
                 report_ends(reports, block=True)
@@ -188,13 +204,13 @@ def send(report: int, number: int) -> None:
         os.write(report, b"%8d" % number)
 
 
-def become(request: int, out: int, err: int) -> list[str]:
+def become(request: int, given: int, out: int, err: int) -> list[str]:
     """Take session, folder, streams and environment from the request, and return its arguments."""
     with os.fdopen(request, "rb") as file:
         request_fields = json.load(file)
     os.setsid()
     os.chdir(request_fields["cwd"])
-    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, err)):
+    for number, file in enumerate((given, out, err)):
         os.dup2(file, number)
     os.closerange(3, 256)
     os.environ.clear()
@@ -229,9 +245,9 @@ def run(first: str, *rest: str) -> None:
         action, *rest_of_all = rest
         warnings.simplefilter(action)
         run(*rest_of_all)
-    elif first == "-c":
-        code, *arguments = rest
-        sys.argv, sys.path[0] = ["-c", *arguments], ""
+    elif first in ("-c", "-"):
+        code, *arguments = rest if first == "-c" else (sys.stdin.read(), *rest)
+        sys.argv, sys.path[0] = [first, *arguments], ""
         main = sys.modules["__main__"] = ModuleType("__main__")
         exec(compile(code, "<string>", "exec"), vars(main))
     elif first == "-m":

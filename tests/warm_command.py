@@ -1,7 +1,8 @@
-"""Make a command for PATH whose processes the fork server starts: a shell script that forwards signals and the exit status.
+"""Make commands for PATH whose processes the fork server starts: shell scripts that forward signals and the exit status.
 
-A start costs a hundredth of the half second in which Python starts and imports the framework. ``with WarmCommand(folder,
-program)`` makes ``folder / program.name``; the process has the arguments, folder, environment and output of the script.
+A start costs a hundredth of the half second in which Python starts and imports the framework. ``with WarmCommands(folder,
+program)`` makes ``folder / program.name`` and ``folder / "python"``; a process has the arguments, folder, environment, input
+and output of its script.
 """
 
 import os
@@ -22,24 +23,28 @@ answers=$(mktemp -u "{folder}/answers.XXXXXX")
 mkfifo "$answers"
 exec 3<>"$answers"
 (echo "$$ $answers" > "{requests}")  # in a subshell: a redirection here would replace the output that the server opens
-until read -r pid <&3; do :; done
+until read -r -u 3 pid; do :; done
 for signal in $early; do forward "$signal"; done
-until read -r status <&3; do :; done
+until read -r -u 3 status; do :; done
 exit "$status"
 """
-"""The process may log its first line before the script has read its number: a signal that comes by then is kept (``early``)."""
+"""The process may log its first line before the script has read its number: a signal that comes by then is kept (``early``).
+
+``read -u 3``, as a redirection would replace the input that the server opens.
+"""
 
 
-class WarmCommand:
-    """Serve the requests of the script in threads, as long as the ``with`` block lasts."""
+class WarmCommands:
+    """Serve the requests of the scripts in threads, as long as the ``with`` block lasts."""
 
     def __init__(self, folder: Path, program: Path) -> None:
         self._program = program
         self._requests = folder / "requests"
         os.mkfifo(self._requests)
-        script = folder / program.name
-        script.write_text(SCRIPT.format(folder=folder, requests=self._requests))
-        script.chmod(0o755)
+        for name in (program.name, "python"):
+            script = folder / name
+            script.write_text(SCRIPT.format(folder=folder, requests=self._requests))
+            script.chmod(0o755)
         self._reader = os.fdopen(os.open(self._requests, os.O_RDWR), "r+b", buffering=0)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._processes: list[Forked] = []
@@ -65,13 +70,14 @@ class WarmCommand:
     def _start(self, shell: int, answers: str) -> Callable[[], None]:
         """Start the process of a script; return a function that waits for its end and sends its status to the script."""
         home = Path(f"/proc/{shell}")
-        arguments = (home / "cmdline").read_bytes().decode().split("\0")[2:-1]  # after bash and the script
+        _, script, *arguments = (home / "cmdline").read_bytes().decode().split("\0")[:-1]  # the first is bash
         environment = dict(one.split("=", 1) for one in (home / "environ").read_bytes().decode().split("\0") if one)
         answer = os.fdopen(os.open(answers, os.O_RDWR), "wb", buffering=0)
         out, err = (os.fdopen(os.open(home / "fd" / number, os.O_WRONLY | os.O_APPEND), "wb") for number in "12")
-        with out, err:
-            argv = [str(self._program), *arguments]
-            process = FORK_SERVER.start(argv, (home / "cwd").readlink(), environment, out, err)
+        given = os.fdopen(os.open(home / "fd" / "0", os.O_RDONLY), "rb")
+        with out, err, given:
+            argv = arguments if Path(script).name == "python" else [str(self._program), *arguments]
+            process = FORK_SERVER.start(argv, (home / "cwd").readlink(), environment, out, err, given)
         self._processes.append(process)
         answer.write(b"%d\n" % process.pid)
 
