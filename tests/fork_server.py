@@ -92,14 +92,11 @@ class ForkServer:
         """
         control = self._control or self._start_submitted()
         reader, writer = os.pipe()
-        with (
-            tempfile.TemporaryFile() as request,
-            open(os.devnull, "rb") as nothing,
-            os.fdopen(writer, "wb"),
-        ):
+        nothing = Path(os.devnull)
+        with tempfile.TemporaryFile() as request, nothing.open("rb") as empty, os.fdopen(writer, "wb"):
             request.write(json.dumps({"argv": list(argv), "cwd": str(cwd), "env": dict(env)}).encode())
             request.seek(0)
-            streams = [one.fileno() for one in (request, given or nothing, out, err)]
+            streams = [one.fileno() for one in (request, given or empty, out, err)]
             socket.send_fds(control, [b"!"], [*streams, writer])
         return Forked(reader)
 

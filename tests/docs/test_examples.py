@@ -11,7 +11,8 @@ The word after the language of a fenced block is its kind:
     bash by-hand          not run here: the command installs software, or takes minutes
 
 The folder is that of an application outside of the checkout, with the commands `application-worker` and `python` on its PATH.
-Their processes are forked from a Python that has imported the framework (`tests/warm_command.py`), except those of the pages of `COLD_PAGES`.
+Their processes are forked from a Python that has imported the framework (`tests/warm_command.py`), except those of the pages
+of `COLD_PAGES`.
 `REDIS_URL` points at an empty embedded server. On a page that names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty
 database and of its streaming replica. The pages of `COLD_PAGES` begin without any configuration, as in a folder outside of the
 checkout: the files of this one do not count there.
@@ -34,7 +35,7 @@ from tests import log_lines
 from tests.fork_server import FORK_SERVER
 from tests.postgres import Postgres, database_on, standby_of
 from tests.tables import each_row
-from tests.warm_command import WarmCommands
+from tests.warm_command import PYTHONS, WarmCommands
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -195,7 +196,7 @@ def test_page_examples_run_and_print_their_output(
     if "$REPLICA_URL" in page.read_text():
         runner.environment.update(request.getfixturevalue("replicated"))
     if page in COLD_PAGES:
-        for name in (COMMAND, "python"):  # these pages start them without the fork server
+        for name in (COMMAND, *PYTHONS):  # these pages start them without the fork server
             (Path(runner.environment["PATH"].partition(os.pathsep)[0]) / name).unlink()
         (runner.folder / "config").mkdir()
         runner.environment["FRAMEWORK_CONFIG_DIR"] = "config"

@@ -4,7 +4,8 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -86,8 +87,15 @@ class CaseRunner:
         """Return every case of a scenario; ``suite``: those that the suite runs."""
         commands = self.commands(scenario, batch)
         one = SCENARIOS[scenario]
-        whole = one.whole and batch == one.batches[0]
-        for at in folded(commands, whole=whole) if suite else range(1, len(commands) + 1):
+        smallest = one.batches[0]
+        chosen: Iterable[int] = range(1, len(commands) + 1)
+        if suite:
+            chosen = folded(commands, whole=one.whole and batch == smallest)
+        if suite and batch != smallest:
+            known = Counter(self.commands(scenario, smallest))
+            more = Counter(commands)
+            chosen = [at for at in chosen if more[commands[at - 1]] > known[commands[at - 1]]]
+        for at in chosen:
             for way in ways:
                 yield Case(scenario, batch, Fault(at, way))
 

@@ -26,6 +26,7 @@ from framework.telemetry import logs
 from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wiring.client import connect
+from tests.fork_server import import_everything
 from tests.lua import SCRIPTS
 from tests.proofs.crash_points.job_notes import JobNotes
 from tests.proofs.crash_points.jobs import (
@@ -73,6 +74,8 @@ class CaseEnvironment:
         self.lines = os.open(folder / "lines.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         # redis-py reads the metadata of its package for each connection, which would be a third of a case.
         metadata.version = cache(metadata.version)
+        # Each of thousands of forked processes would import the rooms that it uses: half of a case.
+        import_everything()
         open_notes(self.notes)
         connect(self.settings)
         self.clients = self._everywhere = self._open(SHARDS)
