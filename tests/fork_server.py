@@ -70,6 +70,26 @@ class Forked:
         return int(self._report.read(8).decode())
 
 
+class Dialogue:
+    """A process of the fork server that answers questions, each one line of text; it ends with its standard input."""
+
+    def __init__(self, process: Forked, to_it: int, from_it: int) -> None:
+        self.process = process
+        self._to_it = to_it
+        self._from_it = os.fdopen(from_it)
+
+    def ask(self, question: str) -> str:
+        """Return the answer; it is empty when the process has ended."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._to_it, f"{question}\n".encode())
+        return self._from_it.readline()
+
+    def close(self) -> None:
+        os.close(self._to_it)
+        self._from_it.close()
+        self.process.wait(20)
+
+
 class ForkServer:
     """The client of the fork server. The server starts with the first process and ends with ``close``."""
 
@@ -99,6 +119,14 @@ class ForkServer:
             streams = [one.fileno() for one in (request, given or empty, out, err)]
             socket.send_fds(control, [b"!"], [*streams, writer])
         return Forked(reader)
+
+    def talk(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], err: IO[bytes]) -> "Dialogue":
+        """Start a program that answers each line of its standard input with a line."""
+        given, to_it = os.pipe()
+        from_it, out = os.pipe()
+        with os.fdopen(given, "rb") as its_input, os.fdopen(out, "wb") as its_output:
+            process = self.start(argv, cwd, env, its_output, err, its_input)
+        return Dialogue(process, to_it, from_it)
 
     def run(
         self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, timeout: float = 60.0, together: bool = False
@@ -212,6 +240,8 @@ def become(request: int, given: int, out: int, err: int) -> list[str]:
     os.closerange(3, 256)
     os.environ.clear()
     os.environ.update(request_fields["env"])
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in named if folder and folder not in sys.path]
     sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in os.environ)
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     return list(request_fields["argv"])

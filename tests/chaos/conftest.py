@@ -2,13 +2,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import FORK_SERVER
 from tests.harness import Process, Site, payload, until
 from tests.servers.proxy import Proxy
 
@@ -29,27 +29,18 @@ class Producer:
     """Another process that pushes."""
 
     def __init__(self, site: Site, **env: str) -> None:
-        argv = [sys.executable, str(HERE / "producer.py")]
         folder = str(site.folder)
-        self._popen = subprocess.Popen(
-            argv,
-            cwd=folder,
-            env=site.environment("producer", **{"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", **env}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        found = {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", **env}
+        with (site.folder / f"{time.monotonic_ns()}.err").open("wb") as errors:
+            argv = [str(HERE / "producer.py")]
+            self._talk = FORK_SERVER.talk(argv, site.folder, site.environment("producer", **found), errors)
 
     def push(self, name: str, *args: object) -> dict:
         """Push one job; return the producer's result: a jid, or an error by name and fields."""
-        self._popen.stdin.write(json.dumps([name, args]) + "\n")
-        self._popen.stdin.flush()
-        return json.loads(self._popen.stdout.readline())
+        return json.loads(self._talk.ask(json.dumps([name, args])))
 
     def close(self) -> None:
-        self._popen.stdin.close()
-        self._popen.stdout.close()
-        self._popen.wait(20)
+        self._talk.close()
 
 
 class Scene:

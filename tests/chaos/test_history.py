@@ -7,12 +7,11 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
+from tests.fork_server import FORK_SERVER
 from tests.harness import ROOT
 from tests.proofs.aof import History
 from tests.proofs.mixed_load import MixedLoadRun
@@ -112,8 +111,7 @@ def history(make_server, short_path):
 
 def prove_command(short_path, *argv):
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
-    argv = [sys.executable, str(ROOT / "scripts" / "prove"), *map(str, argv)]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return FORK_SERVER.run([str(ROOT / "scripts" / "prove"), *map(str, argv)], ROOT, env)
 
 
 def test_history_command_reports_each_invariant(history, short_path):

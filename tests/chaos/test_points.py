@@ -98,27 +98,20 @@ LEAST_COMMANDS = 450
 
 
 class CaseRunner:
-    """The process that runs cases, with two servers of its own: a fork of the fork server, which has imported all that it needs."""
+    """The process that runs cases, with two servers of its own. The fork server has imported all that it needs."""
 
     def __init__(self, folder) -> None:
         self._errors = folder / "errors"
-        requests, self._requests = os.pipe()
-        answers, answered = os.pipe()
-        self._answers = os.fdopen(answers)
-        argv = ["-m", "tests.proofs.crash_points", str(folder)]
-        with os.fdopen(requests, "rb") as given, os.fdopen(answered, "wb") as out, self._errors.open("wb") as errors:
-            self._process = FORK_SERVER.start(argv, ROOT, os.environ, out, errors, given)
+        with self._errors.open("wb") as errors:
+            self._talk = FORK_SERVER.talk(["-m", "tests.proofs.crash_points", str(folder)], ROOT, os.environ, errors)
 
     def ask(self, **request):
-        os.write(self._requests, json.dumps(request).encode() + b"\n")
-        answer = self._answers.readline()
-        assert answer, f"the runner ended with {self._process.wait(20)}: {self._errors.read_text()[-3000:]}"
+        answer = self._talk.ask(json.dumps(request))
+        assert answer, f"the runner ended with {self._talk.process.wait(20)}: {self._errors.read_text()[-3000:]}"
         return json.loads(answer)
 
     def close(self) -> None:
-        os.close(self._requests)
-        self._answers.close()
-        self._process.wait(20)
+        self._talk.close()
 
 
 @pytest.fixture(scope="session")
