@@ -348,11 +348,13 @@ class Site:
         """Start a worker that writes its record often: see ``HURRIED``."""
         return self.start("-c", HURRIED, "-r", "jobs", *options, **env)
 
-    def run(self, *argv: str, role: str | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, *argv: str, role: str | None = None, timeout_s: float = 90, **env: str
+    ) -> "subprocess.CompletedProcess[str]":
         """Run a Python command to its end; ``-c CODE`` runs as a producer, unless ``role`` names another role."""
         environment = self.environment(role or ("producer" if argv[0] == "-c" else role_of(argv)), **env)
         if self.warm:
-            return FORK_SERVER.run(argv, self.folder, environment, timeout=90)
+            return FORK_SERVER.run(argv, self.folder, environment, timeout=timeout_s)
         return subprocess.run(
             [sys.executable, *argv],
             cwd=self.folder,
@@ -360,7 +362,7 @@ class Site:
             capture_output=True,
             check=False,
             text=True,
-            timeout=90,
+            timeout=timeout_s,
         )
 
     def environment(self, role: str, **env: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Read the entries of sorted sets of jobs, plan actions on them, and carry them out in slices of one script call each."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from framework.finish.endings import CANCELLED_JOBS
 from framework.settings.model import CoreSettings
 from framework.store.connect import server_time
 from framework.store.script import ACT_ON_ENTRIES
+from framework.store.steps import BoundedSteps
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.types import JobState, Payload
@@ -196,8 +197,8 @@ def _held_by(payload: Payload) -> JobResources:
     return JobResources(lock, awaited=awaited_job_of(payload), end_word="")
 
 
-SLICE_JOBS, SLICE_BYTES = 100, 1_000_000
-"""The most that one script call moves (one job always goes), so that others do not wait for Redis."""
+SLICE_JOBS, SLICE_BYTES = (10, 500), 1_000_000
+"""The fewest and the most jobs that one step moves, and its most bytes (one job always goes)."""
 
 EntryOutcome: TypeAlias = Literal["done", "gone", "again"] | Refusal
 """The outcome for one entry; ``gone``: it was not there any more, and nothing was written; ``again``: the same call had acted on
@@ -245,39 +246,36 @@ class ActedSlice(NamedTuple):
     trimmed: int
 
 
-def act(client: "redis.Redis", terms: ActionTerms, members: Sequence[bytes]) -> Iterator[ActedSlice]:
-    """Carry out the action on each member, in slices of one atomic step each; yield after every slice.
-
-    Raises redis errors: the slices before the failed one are done, and the failed one is done as a whole or not at all.
-    """
+def act(client: "redis.Redis", terms: ActionTerms, members: Sequence[bytes], steps: BoundedSteps) -> ActedSlice:
+    """Carry out the action on the members in one atomic step. Raises redis errors: then all of it is done, or nothing."""
     now = time.time()
-    for part in slices(members):
-        planned: list[PlannedAction | Refusal] = [
-            plan_action(terms.kind, terms.action, member, now, terms.decoded_limit, terms.delay_s) for member in part
-        ]
-        yield _run(client, terms, planned)
+    planned: list[PlannedAction | Refusal] = [
+        plan_action(terms.kind, terms.action, member, now, terms.decoded_limit, terms.delay_s) for member in members
+    ]
+    return _run(client, terms, planned, steps)
 
 
-def slices(members: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yield the members in groups of bounded number and size."""
-    part: list[bytes] = []
-    size = 0
-    for member in members:
-        if part and (len(part) == SLICE_JOBS or size + len(member) > SLICE_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(member)
+def next_slice(members: Sequence[bytes], start: int, most: int) -> Sequence[bytes]:
+    """Return the members from ``start`` on that one step may move: at most ``most``, and of a bounded size, but at least one."""
+    end, size = start, 0
+    for member in members[start : start + most]:
         size += len(member)
-    if part:
-        yield part
+        if end > start and size > SLICE_BYTES:
+            break
+        end += 1
+    return members[start:end]
 
 
-def _run(client: "redis.Redis", terms: ActionTerms, planned: Sequence[PlannedAction | Refusal]) -> ActedSlice:
+def _run(
+    client: "redis.Redis", terms: ActionTerms, planned: Sequence[PlannedAction | Refusal], steps: BoundedSteps
+) -> ActedSlice:
     moves = [one for one in planned if isinstance(one, PlannedAction)]
     replies: Iterator[int] = iter(())
     trimmed = 0
     if moves:
-        reply: Any = ACT_ON_ENTRIES(client, _script_keys(terms, moves), _script_arguments(terms, moves))
+        names, arguments = _script_keys(terms, moves), _script_arguments(terms, moves)
+        with steps.step():
+            reply: Any = ACT_ON_ENTRIES(client, names, arguments)
         replies, trimmed = iter(reply[0]), int(reply[1])
     outcomes: list[EntryOutcome] = [
         _OUTCOMES[next(replies)] if isinstance(one, PlannedAction) else one for one in planned

@@ -63,20 +63,36 @@ def matching_jobs(
     shard: Shard, queue: str, wanted: JobFilter, sizes: SizeLimitSettings, on_progress: OnProgress
 ) -> Iterator[QueuedJob]:
     """Yield the matching jobs of a queue and its sub-queues, the newest first. As ``scan_queue``."""
-    now = server_time(shard.client)
-    for scanned, (place, data) in enumerate(scan_places(shard.client, queue), 1):
-        on_progress(keys.queue(queue), scanned)
+    now, needle = server_time(shard.client), wanted.needle
+    found = (
+        _all_jobs(shard, queue, on_progress)
+        if needle is None
+        else search_queue(shard.client, (queue, *sub_queues(shard.client, queue)), needle, on_progress)
+    )
+    for place, data in found:
         job = QueuedJob(shard.name, data, sizes, place, from_left=True)
         if wanted.matches(job, job.enqueued_at, now):
             yield job
 
 
+def _all_jobs(shard: Shard, queue: str, on_progress: OnProgress) -> Iterator[tuple[str, bytes]]:
+    for scanned, job in enumerate(scan_places(shard.client, queue), 1):
+        on_progress(keys.queue(queue), scanned)
+        yield job
+
+
 def clear_matching(
-    shard: Shard, queue: str, wanted: JobFilter, quota: JobQuota, sizes: SizeLimitSettings, on_dropped: OnDropped
+    shard: Shard,
+    queue: str,
+    wanted: JobFilter,
+    quota: JobQuota,
+    sizes: SizeLimitSettings,
+    on_dropped: OnDropped,
+    rate: float | None = None,
 ) -> int:
-    """Drop the matching jobs of a queue, as many as the quota has; return their number. Raises as ``clear_queue``."""
+    """Drop the matching jobs of a queue, as many as the quota has; return their number. ``rate`` and errors as ``clear_queue``."""
     if not wanted:
-        return clear_queue(shard.client, queue, on_dropped)
+        return clear_queue(shard.client, queue, on_dropped, rate=rate)
     # A queue without such a job stays as it is: no job is set aside.
     if quota.is_used_up or next(matching_jobs(shard, queue, wanted, sizes, ignore_progress), None) is None:
         return 0
@@ -86,7 +102,7 @@ def clear_matching(
         job = JobRecord(shard.name, data, sizes)
         return wanted.matches(job, job.enqueued_at, now) and quota.take()
 
-    return clear_queue(shard.client, queue, on_dropped, selects)
+    return clear_queue(shard.client, queue, on_dropped, selects, rate)
 
 
 class Queue:
@@ -184,12 +200,11 @@ class Queue:
         if not is_text(jid):
             return None
         sizes = current().settings.size_limit
+        wanted = JobFilter(jids=frozenset((jid,)))
         found = _on_all(
-            self.shard, lambda one: search_queue(one.client, (self.name, *sub_queues(one.client, self.name)), jid)
+            self.shard, lambda one: next(matching_jobs(one, self.name, wanted, sizes, ignore_progress), None)
         )
-        return next(
-            (QueuedJob(name, job[1], sizes, job[0]) for name, job in found.by_shard.items() if job is not None), None
-        )
+        return next((job for job in found.by_shard.values() if job is not None), None)
 
     def pause(self, for_s: float | None = None, reason: str = "") -> None:
         """Let no process of this framework fetch from it, until ``unpause``; pushes go on. Ruby's open Sidekiq ignores it.

@@ -14,12 +14,13 @@ import redis
 from redis.client import Pipeline
 
 from framework import timings
-from framework.admin.queue_reader import PAGE, sub_queues
+from framework.admin.queue_reader import sub_queues
 from framework.errors import QueueReplacedError
 from framework.process.heartbeat import QueueAside
 from framework.process.identity import operator_name
 from framework.store.connect import server_time
 from framework.store.script import DROP_QUEUED, MIGRATE, RING, write_when_full
+from framework.store.steps import BoundedSteps
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
@@ -133,8 +134,11 @@ OnDropped: TypeAlias = Callable[[int], None]
 
 _AT_RIGHT_END, _FROM_RIGHT_END = 0, -1
 
-_KEPT_BYTES = 100_000
-"""The bytes of a page; a larger job is a page of its own."""
+PAGE = (20, 500)
+"""The fewest and the most jobs of a page."""
+
+_KEPT_BYTES = 500_000
+"""The most bytes of a page; a larger job is a page of its own."""
 
 _LEASE_EXPIRED, _QUEUE_REPLACED = -1, -2
 """States of ``migrate.lua``."""
@@ -145,36 +149,47 @@ def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool)
 
     Redis walks through the queue from the given end to the job: a millisecond for 100,000 jobs.
     """
-    dropped = _drop(client, keys.queue(queue), queue, [data], _known_limits(client), 1 if from_left else -1) == 1
+    place, steps = 1 if from_left else -1, BoundedSteps(1, 1)
+    dropped = _drop(client, keys.queue(queue), queue, [data], _known_limits(client), place, steps) == 1
     # It may have been the job for which idle processes wait. Without this step they look for the next one after some seconds.
     RING(client, [], [parent_of(queue)])
     return dropped
 
 
 def clear_queue(
-    client: "redis.Redis", queue: str, on_dropped: OnDropped, selects: Callable[[bytes], bool] = lambda _data: True
+    client: "redis.Redis",
+    queue: str,
+    on_dropped: OnDropped,
+    selects: Callable[[bytes], bool] = lambda _data: True,
+    rate: float | None = None,
 ) -> int:
     """Drop the selected jobs that are in the queue and in its sub-queues now; return their number.
 
     The jobs of each list leave it in one step. Then they are dropped in pages, the oldest first, each with the resources that it
     holds; those that ``selects`` refuses go back to the queue, in their order, and a job that is pushed meanwhile may overtake them.
-    If this process dies in between, the worker processes of the shard put the rest back into the queue.
+    If this process dies in between, the worker processes of the shard put the rest back into the queue. ``rate`` is that of
+    ``BoundedSteps``.
 
     Raises:
         QueueReplacedError: the key of the queue has become one of another type; the rest is put back when it is a list again.
         redis errors.
     """
-    dropped = 0
+    dropped, steps = 0, BoundedSteps(*PAGE, rate=rate)
     # The sub-queues first: they fill the queue.
     for name in (*sub_queues(client, queue), queue):
-        dropped = _clear_list(client, name, dropped, on_dropped, selects)
+        dropped = _clear_list(client, name, dropped, on_dropped, selects, steps)
     # Jobs that arrived in sub-queues meanwhile.
     RING(client, [], [queue])
     return dropped
 
 
 def _clear_list(
-    client: "redis.Redis", queue: str, dropped: int, on_dropped: OnDropped, selects: Callable[[bytes], bool]
+    client: "redis.Redis",
+    queue: str,
+    dropped: int,
+    on_dropped: OnDropped,
+    selects: Callable[[bytes], bool],
+    steps: BoundedSteps,
 ) -> int:
     """Drop the selected jobs of one list; return the number of dropped jobs with the ``dropped`` ones before."""
     # Raises an error for a key of another type, which the next step would rename too.
@@ -185,7 +200,7 @@ def _clear_list(
     while not whole:
         # Jobs that were set aside before come first.
         whole = aside.take()
-        page = _put_back(client, aside, [], times.lease_ms)
+        page = _put_back(client, aside, [], times.lease_ms, steps)
         while page:
             chosen = [selects(data) for data in page]
             leaving, kept = (
@@ -193,35 +208,42 @@ def _clear_list(
                 [data for data, one in zip(page, chosen, strict=True) if not one],
             )
             if leaving:
-                dropped += _drop(client, aside.key, queue, leaving, limits, _FROM_RIGHT_END if kept else _AT_RIGHT_END)
+                place = _FROM_RIGHT_END if kept else _AT_RIGHT_END
+                dropped += _drop(client, aside.key, queue, leaving, limits, place, steps)
             on_dropped(dropped)
-            page = _put_back(client, aside, kept, times.lease_ms)
+            page = _put_back(client, aside, kept, times.lease_ms, steps)
             aside.renew_when_due()
     aside.release()
     _forget_empty(client, queue)
     return dropped
 
 
-def _put_back(client: "redis.Redis", aside: QueueAside, kept: Sequence[bytes], lease_ms: int) -> list[bytes]:
+def _put_back(
+    client: "redis.Redis", aside: QueueAside, kept: Sequence[bytes], lease_ms: int, steps: BoundedSteps
+) -> list[bytes]:
     """Move the oldest jobs that were set aside to the left end of their queue; return the next ones, the oldest first."""
     places = [aside.lease_key, aside.key, keys.QUEUES, keys.queue(aside.queue)]
-    reply: Any = MIGRATE(
-        client,
-        places,
-        [lease_ms, PAGE, _KEPT_BYTES, len(kept), 1, aside.queue, *kept, *[b""] * len(kept), *[1] * len(kept)],
-    )
+    returned = [len(kept), 1, aside.queue, *kept, *[b""] * len(kept), *[1] * len(kept)]
+    with steps.step() as shown:
+        reply: Any = MIGRATE(client, places, [lease_ms, shown, _KEPT_BYTES, *returned])
     state, _, *following = reply
     if state == _QUEUE_REPLACED:
         raise QueueReplacedError(aside.queue, places[3], aside.key)
     if state == _LEASE_EXPIRED:
         # Worker processes may have put some of them back.
         aside.renew()
-        return _put_back(client, aside, [], lease_ms)
+        return _put_back(client, aside, [], lease_ms, steps)
     return cast("list[bytes]", following)
 
 
 def _drop(
-    client: "redis.Redis", key: str, queue: str, page: Sequence[bytes], limits: Collection[str], place: int
+    client: "redis.Redis",
+    key: str,
+    queue: str,
+    page: Sequence[bytes],
+    limits: Collection[str],
+    place: int,
+    steps: BoundedSteps,
 ) -> int:
     payloads = [loads_object(data) for data in page]
     names = [_series_of(payload) for payload in payloads]
@@ -229,7 +251,8 @@ def _drop(
     indexes = {name: index for index, name in enumerate(series, 1)}
     held = [_holds(payload, data, queue, limits) for payload, data in zip(payloads, page, strict=True)]
     arguments = [place, len(page), len(series), *page, *held, *(indexes[name] for name in names), *series]
-    reply: Any = DROP_QUEUED(client, [key, keys.COUNTERS], arguments)
+    with steps.step():
+        reply: Any = DROP_QUEUED(client, [key, keys.COUNTERS], arguments)
     return sum(reply)
 
 

@@ -23,7 +23,10 @@ from framework.wire.json import loads_object
 from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
 
 PAGE = 100
-"""Jobs per read of a queue."""
+"""Jobs of the first read of a queue, and jobs of the read before that each next one reads again: it finds its place by them."""
+
+MOST = 1_000
+"""The most further jobs of one read. Redis needs a millisecond to reach the middle of a long queue: fewer are not worth it."""
 
 PAGE_BYTES = 1_000_000
 """The bytes of jobs that a read aims at: large jobs make a page shorter."""
@@ -153,7 +156,7 @@ def scan_places(client: "redis.Redis", name: str) -> Iterator[tuple[str, bytes]]
 def scan_queue(client: "redis.Redis", name: str) -> Iterator[bytes]:
     """Yield the jobs of one list, the newest first, in pages. Raises redis errors.
 
-    Jobs that stay during the scan are yielded, each once unless more than a page of them is pushed between two reads. Jobs that
+    Jobs that stay during the scan are yielded, each once unless more than ``PAGE`` jobs are pushed between two reads. Jobs that
     are pushed, fetched or deleted meanwhile may be missing.
     """
     # The jobs of the last page, which show where the next one begins: pushes move them away from the left end, deletions
@@ -175,12 +178,12 @@ def scan_queue(client: "redis.Redis", name: str) -> Iterator[bytes]:
         if first + len(window) >= new_length:
             return
         start, length = first + len(window), new_length
-        recent, size = page or recent, page_size(window)
+        recent, size = (page or recent)[-PAGE:], page_size(window, MOST)
 
 
-def page_size(page: Sequence[bytes]) -> int:
+def page_size(page: Sequence[bytes], most: int = PAGE) -> int:
     """Return how many jobs of the size of these to read at once."""
-    return max(1, min(PAGE, PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)))
+    return max(1, min(most, PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)))
 
 
 def _read_window(client: "redis.Redis", name: str, first: int, wanted: int) -> tuple[list[bytes], int]:

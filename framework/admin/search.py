@@ -14,6 +14,7 @@ from framework.admin.statistics import OnProgress, named_queues
 from framework.feature import features
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
+from framework.store.steps import READ_SHARE, BoundedSteps
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
@@ -27,8 +28,11 @@ ScanPage: TypeAlias = list[tuple[bytes, float]]
 """Members of a sorted set with their scores."""
 
 PAGE = 1_000
-STEP_JOBS, STEP_BYTES = 5_000, 1_000_000
-"""The most that one step reads of lists: a few milliseconds of Redis's time."""
+STEP_BYTES = 1_000_000
+"""The most that one step reads of lists."""
+
+LIST_STEP, SET_STEP = (500, 4_000), (50, 2_000)
+"""The fewest and the most jobs of one step. Redis needs a millisecond to reach the middle of a long list: fewer are not worth it."""
 
 _KEYS_PER_STEP = 1_000
 """The most keys in one step."""
@@ -153,11 +157,29 @@ def search_lists(
         yield from _search_lists(client, stores[start : start + _KEYS_PER_STEP], text, on_progress)
 
 
-def search_queue(client: "redis.Redis", names: Iterable[str], jid: str) -> tuple[str, bytes] | None:
-    """Return the job with this id in the lists of these names, with its name, or ``None``. Raises redis errors."""
+def search_queue(
+    client: "redis.Redis", names: Iterable[str], text: bytes, on_progress: OnProgress
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the jobs in the lists of these names whose payload has the text, each with the name of its list, the newest first.
+
+    A job is yielded once, unless more than a step of jobs is pushed between two steps. Raises redis errors.
+    """
+    scanned = 0
+
+    def on_step(key: str, jobs: int) -> None:
+        nonlocal scanned
+        scanned += jobs
+        on_progress(key, scanned)
+
+    # Pushes move jobs into the next step, which finds them again.
+    last, recent = "", set[bytes]()
     stores = [JobStore("queue", keys.queue(name).encode()) for name in names]
-    found = _search_lists(client, stores, dumps(jid)[1:-1], lambda _key, _jobs: None)
-    return next(((one.store.name, one.data) for one in found if one.payload.get("jid") == jid), None)
+    for step in _search_steps(client, stores, text, on_step):
+        fresh = [one for one in step if one.store.name != last or one.data not in recent]
+        yield from ((one.store.name, one.data) for one in fresh)
+        if step:
+            last = step[-1].store.name
+            recent = {one.data for one in step if one.store.name == last}
 
 
 def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key, _jobs: None) -> list[JobStore]:
@@ -198,26 +220,15 @@ def scan_from(
     client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int
 ) -> Iterator[tuple[int, ScanPage]]:
     """Yield the pages of ``scan_members`` from ``cursor`` on, each with the cursor of the next; 0 after the last one."""
-    try:
-        first: Any = client.zscan(key, cursor, match=_glob_containing(needle), count=PAGE)
-    except ResponseError as error:
-        first = error
-    yield from _remaining_pages(client, key, needle, first)
-
-
-def _remaining_pages(
-    client: "redis.Redis", key: bytes | str, needle: bytes | None, reply: Any
-) -> Iterator[tuple[int, ScanPage]]:
-    """Yield the page in ``reply`` of ZSCAN, and the pages after it."""
+    steps, match = BoundedSteps(*SET_STEP, share=READ_SHARE), _glob_containing(needle)
     try:
         while True:
-            if isinstance(reply, ResponseError):
-                raise reply
+            with steps.step() as count:
+                reply: Any = client.zscan(key, cursor, match=match, count=count)
             cursor, page = reply
             yield cursor, cast("ScanPage", page)
             if not cursor:
                 return
-            reply = client.zscan(key, cursor, match=_glob_containing(needle), count=PAGE)
     except ResponseError as error:
         if not is_wrong_type(error):
             raise
@@ -272,17 +283,23 @@ def _search_sets(
     client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
 ) -> Iterator[JobLocation]:
     """Search the first page of every set in one round trip: most sets of held jobs, one per scope, have only one."""
+    first = SET_STEP[0]
     pipeline: Any = client.pipeline(transaction=False)
     for store in batch:
-        pipeline.zscan(store.key, 0, match=_glob_containing(wanted), count=PAGE)
+        pipeline.zscan(store.key, 0, match=_glob_containing(wanted), count=first)
         pipeline.zcard(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     for store, reply, size in zip(batch, replies[::2], replies[1::2], strict=True):
-        left = size if isinstance(size, int) else 0
-        for _, page in _remaining_pages(client, store.key, wanted, reply):
-            on_progress(decode_escaped(store.key), min(left, PAGE))
-            left = max(0, left - PAGE)
+        if isinstance(reply, ResponseError):
+            if is_wrong_type(reply):
+                continue
+            raise reply
+        cursor, found = reply
+        yield from _with_ranks(client, store, found)
+        for _, page in scan_from(client, store.key, wanted, cursor) if cursor else ():
+            on_progress(decode_escaped(store.key), 0)
             yield from _with_ranks(client, store, page)
+        on_progress(decode_escaped(store.key), size if isinstance(size, int) else 0)
 
 
 def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage) -> Iterator[JobLocation]:
@@ -299,19 +316,28 @@ def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage) -> Itera
 def _search_lists(
     client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
 ) -> Iterator[JobLocation]:
-    """Search lists from the left end: pushes meanwhile move jobs into the next page, so none is missed.
+    return (one for step in _search_steps(client, batch, wanted, on_progress) for one in step)
 
-    Redis filters here too, in steps of a few milliseconds, however many lists and bytes there are.
+
+def _search_steps(
+    client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
+) -> Iterator[list[JobLocation]]:
+    """Yield what each step finds.
+
+    It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
     done, start = 0, 0
+    steps = BoundedSteps(*LIST_STEP, share=READ_SHARE)
     while done < len(batch):
         left = batch[done:]
-        reply: Any = SEARCH(client, [store.key for store in left], [wanted, start, STEP_BYTES, STEP_JOBS])
+        with steps.step() as jobs:
+            reply: Any = SEARCH(client, [store.key for store in left], [wanted, start, STEP_BYTES, jobs])
         finished, start, scanned = reply[:3]
         hits: list[tuple[int, int, int, bytes]] = reply[3:]
         on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
-        for number, index, length, data in hits:
-            yield JobLocation(left[number - 1], data, max(1, length - index), length)
+        yield [
+            JobLocation(left[number - 1], data, max(1, length - index), length) for number, index, length, data in hits
+        ]
         done += finished
 
 

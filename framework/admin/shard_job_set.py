@@ -8,14 +8,15 @@ from redis.exceptions import RedisError
 
 from framework.admin.entries import (
     SET_KEYS,
+    SLICE_JOBS,
     TO_QUEUE,
     ActionTerms,
     EntryAction,
     EntryOutcome,
     JobSetKind,
     act,
+    next_slice,
     ordered_entries,
-    slices,
 )
 from framework.admin.job_record import JobFilter, JobQuota, JobRecord
 from framework.admin.search import ScanPage, scan_from
@@ -25,6 +26,7 @@ from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
+from framework.store.steps import BoundedSteps
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps
 
@@ -133,7 +135,7 @@ class ShardJobSet:
     def act_on(self, action: EntryAction, data: bytes, at: object = None) -> EntryOutcome:
         """Carry out the action on one job, and return its outcome. Raises ArgumentsError for an ``at`` that is no time."""
         terms = ActionTerms.of(self._kind, action, self._settings, self._client, at)
-        return next(act(self._client, terms, [data])).outcomes[0]
+        return act(self._client, terms, [data], BoundedSteps(1, 1)).outcomes[0]
 
     def act_on_matching(
         self,
@@ -145,13 +147,17 @@ class ShardJobSet:
         quota: JobQuota,
         cursor: int = 0,
         at: object = None,
+        rate: float | None = None,
     ) -> ShardResult:
         """Carry out the action on each matching job of the quota, until ``deadline`` (monotonic clock); return what was done.
+
+        ``rate`` is that of ``BoundedSteps``.
 
         Redis errors end it: they are in the result, which says how far it came. Raises ArgumentsError as ``act_on``.
         """
         result = ShardResult(cursor=cursor)
         slice_jobs = 0
+        steps = BoundedSteps(*SLICE_JOBS, rate=rate)
         try:
             terms = ActionTerms.of(self._kind, action, self._settings, self._client, at)
             now = server_time(self._client)
@@ -163,14 +169,17 @@ class ShardJobSet:
                 matching = list(self._matches(page, wanted, now))
                 found = [one for one in matching if not one.jid or one.jid not in taken]
                 result.skip(len(matching) - len(found))
-                for whole in slices([one.data for one in found]):
+                members = list(quota.of(one.data for one in found))
+                start = 0
+                while start < len(members):
                     if time.monotonic() >= deadline:
                         return result
-                    part = list(quota.of(whole))
+                    part = next_slice(members, start, steps.size)
+                    start += len(part)
                     slice_jobs = len(part)
                     result.matched += slice_jobs
-                    for acted in act(self._client, terms, part):
-                        result.add(acted.outcomes, acted.trimmed)
+                    acted = act(self._client, terms, part, steps)
+                    result.add(acted.outcomes, acted.trimmed)
                     slice_jobs = 0
                 if action in TO_QUEUE:
                     taken.update(one.jid for one in found)

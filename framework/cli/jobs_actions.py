@@ -24,7 +24,7 @@ from framework.declare import registry
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.process.record import unserved_queues
 from framework.shard.shard import Shard
-from framework.terminal.jobs import bulk_filter_options, read_filter, refuse_absent_class
+from framework.terminal.jobs import bulk_filter_options, jobs_of_set, read_filter, refuse_absent_class
 from framework.terminal.options import (
     ChoiceOption,
     DurationOption,
@@ -34,6 +34,7 @@ from framework.terminal.options import (
     dry_run_option,
     json_option,
     modules_option,
+    rate_option,
     shard_option,
     time_limit_option,
     yes_option,
@@ -91,6 +92,7 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
     )
     @bulk_filter_options
     @click.option("--all", "everything", is_flag=True, help="Select every job of the set.")
+    @rate_option
     @time_limit_option
     @click.option(
         "--resume",
@@ -108,6 +110,7 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
         jids: Sequence[str],
         place: str | None,
         everything: bool,
+        rate: float | None,
         budget_s: float,
         resume: str,
         dry_run: bool,
@@ -132,7 +135,7 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
         if kind is None:
             raise click.UsageError(f"Add --in with the set of the jobs: {join_names(verb.actions)}.")
         bulk = _Bulk(on, verb, kind, wanted, _read_resume(resume, on))
-        bulk.run(budget_s, dry_run=dry_run, yes=yes, as_json=as_json)
+        bulk.run(budget_s, rate, dry_run=dry_run, yes=yes, as_json=as_json)
 
     return click.command(verb.name, help=help_text)(run)
 
@@ -190,7 +193,7 @@ class _Bulk:
         self._wanted = wanted
         self._cursors = cursors
 
-    def run(self, budget_s: float, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    def run(self, budget_s: float, rate: float | None, *, dry_run: bool, yes: bool, as_json: bool) -> None:
         if dry_run or not yes:
             quota = JobQuota(self._wanted)
             counts = dict(self._on.each(lambda shard: self._count(shard, quota)))
@@ -205,7 +208,7 @@ class _Bulk:
                 confirm(self._question(total), yes=yes)
         deadline = time.monotonic() + budget_s
         results: dict[str, ShardResult] = {}
-        for name, result in self._on.each(self._step(deadline)):
+        for name, result in self._on.each(self._step(deadline, rate)):
             results[name] = result
             if result.failure is not None:
                 self._on.note_unanswered(name, result.failure)
@@ -219,7 +222,7 @@ class _Bulk:
         criteria = f" with {self._wanted}" if self._wanted else ""
         return f"{self._verb.name.capitalize()} {format_count(total, 'job')} in {self._kind}{criteria}?"
 
-    def _step(self, deadline: float) -> Callable[[Shard], ShardResult]:
+    def _step(self, deadline: float, rate: float | None) -> Callable[[Shard], ShardResult]:
         action, quota = self._verb.actions[self._kind], JobQuota(self._wanted)
 
         def step(shard: Shard) -> ShardResult:
@@ -228,7 +231,7 @@ class _Bulk:
                 return ShardResult(completed=True)
             jobs = ShardJobSet(shard, self._kind, self._on.settings)
             report, cursor = progress_reporter(shard.name), self._cursors.get(shard.name, 0)
-            return jobs.act_on_matching(self._wanted, action, deadline, report, quota=quota, cursor=cursor)
+            return jobs.act_on_matching(self._wanted, action, deadline, report, quota=quota, cursor=cursor, rate=rate)
 
         return step
 
@@ -251,7 +254,7 @@ class _Bulk:
                 echo(f"To go on from there: --resume {resume}", err=True)
         self._on.exit_unless(all(one.completed and not one.refused for one in results.values()))
         if not any(one.matched for one in results.values()):
-            refuse_absent_class(self._on, self._kind, self._wanted)
+            refuse_absent_class(self._on, self._kind, self._wanted, jobs_of_set(self._on, self._kind))
 
 
 def _read_resume(resume: str, on: ShardCommand) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 import heapq
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
@@ -12,9 +12,9 @@ import click
 from framework.admin.entries import SET_KEYS, JobSetKind
 from framework.admin.groups import HELD, QUEUE_PLACE
 from framework.admin.held_set import HeldRecord, held_records
-from framework.admin.job_queue import QueuedJob, unknown_queue_message
+from framework.admin.job_queue import QueuedJob, matching_jobs, unknown_queue_message
 from framework.admin.job_record import JobFilter, JobRecord
-from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues, scan_places
+from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues
 from framework.admin.search import JobLocation, search
 from framework.admin.shard_job_set import NEWEST_FIRST, SetRecord, ShardJobSet
 from framework.command_line import remedy_command
@@ -28,9 +28,9 @@ from framework.terminal.jobs import (
     filter_options,
     held_row,
     job_fields,
+    jobs_of_set,
     read_filter,
     refuse_absent_class,
-    refuse_class_not_in,
     set_row,
 )
 from framework.terminal.options import check_jids, json_option, shard_option
@@ -38,7 +38,6 @@ from framework.terminal.output import echo, echo_lines, reports_errors
 from framework.terminal.shards import ShardCommand, progress_reporter
 from framework.text import decode_escaped, format_age, format_time
 from framework.types import Payload
-from framework.wire import keys
 from framework.wire.job import timestamp
 
 _QUEUE_HEADINGS = ("SHARD", "JID", "CLASS", "WAITS FOR", "ARGUMENTS")
@@ -50,8 +49,6 @@ class _QueueView:
         self._queue = queue
         self._wanted = wanted
         self._most = most
-        self.classes = Counter[str]()
-        """The classes of the jobs that were examined for the filter."""
 
     def read(self, shard: Shard) -> tuple[float, int, list[QueuedJob]] | None:
         """Return the time, the number of matching jobs, and the next to run of them; ``None`` for an unknown queue."""
@@ -62,19 +59,13 @@ class _QueueView:
             size = sum(one.size for one in read_queues(shard, [self._queue]))
             return now, size, [self._job(shard, data) for _, data in next_jobs(shard.client, self._queue, self._most)]
         count, last = 0, deque[QueuedJob](maxlen=self._most)
-        for job in self._matching(shard, now):
+        for job in self.matching(shard, self._wanted):
             count += 1
             last.append(job)
         return now, count, list(reversed(last))
 
-    def _matching(self, shard: Shard, now: float) -> Iterator[QueuedJob]:
-        report = progress_reporter(shard.name)
-        for scanned, (_, data) in enumerate(scan_places(shard.client, self._queue), 1):
-            job = self._job(shard, data)
-            self.classes.update({job.worker, job.display_class})
-            report(keys.queue(self._queue), scanned)
-            if self._wanted.matches(job, job.enqueued_at, now):
-                yield job
+    def matching(self, shard: Shard, wanted: JobFilter) -> Iterator[QueuedJob]:
+        return matching_jobs(shard, self._queue, wanted, self._on.settings.size_limit, progress_reporter(shard.name))
 
     def _job(self, shard: Shard, data: bytes) -> QueuedJob:
         return QueuedJob(shard.name, data, self._on.settings.size_limit, self._queue)
@@ -111,7 +102,7 @@ def list_queue(on: ShardCommand, queue: str, wanted: JobFilter, most: int, *, as
         if total > len(rows):
             echo(f"and {total - len(rows):,} more: --most shows more")
     if not total and not on.unanswered:
-        refuse_class_not_in(queue, wanted, view.classes)
+        refuse_absent_class(on, queue, wanted, view.matching)
 
 
 PLACES = (*SET_KEYS, HELD)
@@ -167,7 +158,7 @@ def _list_set(on: ShardCommand, kind: JobSetKind, wanted: JobFilter, most: int, 
     rows.sort(key=lambda row: row[0].score, reverse=newest_first)
     _show(on, kind, rows[:most], total, [set_row(*row) for row in rows[:most]], filtered=bool(wanted), as_json=as_json)
     if not total and not on.unanswered:
-        refuse_absent_class(on, kind, wanted)
+        refuse_absent_class(on, kind, wanted, jobs_of_set(on, kind))
 
 
 def _list_held(on: ShardCommand, wanted: JobFilter, most: int, *, as_json: bool) -> None:

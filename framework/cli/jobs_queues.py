@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -19,11 +18,10 @@ from framework.admin.queue_reader import QueueState, is_known, known_queues, rea
 from framework.admin.search import list_held_stores
 from framework.command_line import EXIT_FAILED, command
 from framework.errors import UnknownNameError
-from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
-from framework.terminal.jobs import bulk_filter_options, read_filter, refuse_class_not_in
+from framework.terminal.jobs import bulk_filter_options, read_filter, refuse_absent_class
 from framework.terminal.options import (
     DURATION_HELP,
     REASON_HELP,
@@ -32,6 +30,7 @@ from framework.terminal.options import (
     dry_run_option,
     json_option,
     modules_option,
+    rate_option,
     shard_option,
     time_limit_option,
     yes_option,
@@ -131,12 +130,22 @@ def unpause_queue_(queue: str, *, reason: str, names: Sequence[str]) -> None:
 @click.command("clear")
 @click.argument("queue_name", metavar="QUEUE")
 @bulk_filter_options
+@rate_option
 @dry_run_option
 @yes_option
 @shard_option
 @json_option
 @reports_errors
-def clear(queue_name: str, *, dry_run: bool, yes: bool, names: Sequence[str], as_json: bool, **criteria: Any) -> None:
+def clear(
+    queue_name: str,
+    *,
+    rate: float | None,
+    dry_run: bool,
+    yes: bool,
+    names: Sequence[str],
+    as_json: bool,
+    **criteria: Any,
+) -> None:
     """Drop the jobs that are in QUEUE now, or those that options select, without running them.
 
     The jobs leave the queue at once. They are then dropped in steps, each with its lock and its slots; the state of a tracked job
@@ -168,7 +177,9 @@ def clear(queue_name: str, *, dry_run: bool, yes: bool, names: Sequence[str], as
 
         def drop(shard: Shard) -> int | None:
             report = _reporter(shard.name, queue_name)
-            return clear_matching(shard, queue_name, wanted, left, sizes, report) if shard.name in counts else None
+            if shard.name not in counts:
+                return None
+            return clear_matching(shard, queue_name, wanted, left, sizes, report, rate)
 
         done = {shard: dropped for shard, dropped in on.each(drop) if dropped is not None}
     if as_json:
@@ -179,15 +190,12 @@ def clear(queue_name: str, *, dry_run: bool, yes: bool, names: Sequence[str], as
             echo(f"{shard}: {format_count(dropped, 'job')} of {queue_name} {are} dropped")
     on.exit_if_unanswered()
     if not any(done.values()):
-        seen = Counter[str]()
-        for _ in on.each(lambda one: seen.update(_classes_in(one, queue_name, sizes))):
-            pass
-        refuse_class_not_in(queue_name, wanted, seen)
-
-
-def _classes_in(shard: Shard, queue: str, sizes: SizeLimitSettings) -> Iterator[str]:
-    for job in matching_jobs(shard, queue, JobFilter(), sizes, progress_reporter(shard.name)):
-        yield from {job.worker, job.display_class}
+        refuse_absent_class(
+            on,
+            queue_name,
+            wanted,
+            lambda shard, some: matching_jobs(shard, queue_name, some, sizes, progress_reporter(shard.name)),
+        )
 
 
 def _reporter(shard: str, queue: str) -> Callable[[int], None]:

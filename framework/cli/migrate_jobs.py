@@ -33,6 +33,7 @@ from framework.terminal.options import (
     dry_run_option,
     json_option,
     modules_option,
+    rate_option,
     shard_option,
 )
 from framework.terminal.output import (
@@ -152,6 +153,7 @@ _TRANSIENT_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSE
 @shard_option
 @dry_run_option
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most this number of jobs.")
+@rate_option
 @json_option
 @modules_option
 @reports_errors
@@ -165,6 +167,7 @@ def migrate_jobs(
     names: Sequence[str],
     dry_run: bool,
     limit: int | None,
+    rate: float | None,
     as_json: bool,
     modules: Sequence[str],
 ) -> None:
@@ -195,7 +198,7 @@ def migrate_jobs(
                 else FixedTarget(to or "", classes, project.settings.retired_workers)
             )
             works.append(
-                _shard_migration(shards[name], what, MigrationPlan(rule, sources, classes), allowance, progress)
+                _shard_migration(shards[name], what, MigrationPlan(rule, sources, classes), allowance, progress, rate)
             )
         late = dict(answering([work.shard for work in works], COMMAND_TIMEOUT_S if names else ANSWER_WITHIN_S))
         for work in works:
@@ -232,11 +235,11 @@ def _check_usage(*, follow_rules: bool, to: str | None, sources: Sequence[str], 
 
 
 def _shard_migration(
-    shard: Shard, what: str, plan: MigrationPlan, quota: Quota, progress: "_ProgressBar"
+    shard: Shard, what: str, plan: MigrationPlan, quota: Quota, progress: "_ProgressBar", rate: float | None
 ) -> ShardMigration:
     account = MigrationReport()
     kind = QueueMigrator if what == QUEUED else SetMigrator
-    return ShardMigration(shard, kind(shard.client, plan, account, quota, progress), account)
+    return ShardMigration(shard, kind(shard.client, plan, account, quota, progress, rate), account)
 
 
 def _run_step(work: ShardMigration, step: Callable[[ShardMigration], None]) -> None:

@@ -11,6 +11,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.store.connect import server_time
 from framework.store.script import RELEASE_WAITING, RENEW_SLOTS, TAKE_SLOT
+from framework.store.steps import BoundedSteps
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
@@ -223,7 +224,10 @@ SlotState: TypeAlias = Literal["taken", "waits", "refused", "fenced"]
 _FORGET_AFTER_S = 365 * 86_400
 """Sweeps by an operator never make a shard forget a limit that no process knows."""
 
-_BATCH = 100
+RELEASED_AT_ONCE = (20, 1_000)
+"""The fewest and the most waiting jobs that one step releases."""
+
+_FREED_AT_ONCE = 100
 _STATES: dict[int, SlotState] = {1: "taken", 0: "waits", 2: "refused", -1: "fenced"}
 
 
@@ -323,21 +327,23 @@ def renew_slots(client: "redis.Redis", units: Iterable[UnitOfWork], ttl_s: int) 
         RENEW_SLOTS(client, [f"{slot.base}:running" for slot in held], [ttl_s, *(slot.member for slot in held)])
 
 
-def assign_free_slots(client: "redis.Redis", name: str) -> tuple[int, int]:
+def assign_free_slots(client: "redis.Redis", name: str, rate: float | None = None) -> tuple[int, int]:
     """Free slots that are not renewed, and release waiting jobs; return the jobs released and the slots freed.
 
     It releases only what the limit allows, as the end of a job and the sweep of a process do. After an outage no slot
-    counts as expired until heartbeats have arrived for a while. Raises redis errors; jobs released until then are in
-    their queues.
+    counts as expired until heartbeats have arrived for a while. ``rate`` is that of ``BoundedSteps``. Raises redis errors;
+    jobs released until then are in their queues.
     """
     released = freed = 0
     running = keys.limit(name) + ":running"
+    steps = BoundedSteps(*RELEASED_AT_ONCE, rate=rate)
     while True:
         now = server_time(client)
         stale: Any = client.zcount(running, "-inf", now)
-        reply: Any = RELEASE_WAITING(client, [keys.limit(name)], ["", "0", str(_BATCH), str(_FORGET_AFTER_S)])
+        with steps.step() as jobs:
+            reply: Any = RELEASE_WAITING(client, [keys.limit(name)], ["", "0", jobs, _FORGET_AFTER_S])
         left: Any = client.zcount(running, "-inf", now)
         released += int(reply[0])
         freed += max(0, stale - left)
-        if int(reply[0]) < _BATCH and stale - left < _BATCH:
+        if int(reply[0]) < jobs and stale - left < _FREED_AT_ONCE:
             return released, freed

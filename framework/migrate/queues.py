@@ -15,17 +15,18 @@ from framework.errors import QueueReplacedError
 from framework.migrate.plan import KEEP, MigrationPlan, MigrationReport, MoveDecision, Quota
 from framework.process.heartbeat import QueueAside
 from framework.store.script import MIGRATE, REPLACE
+from framework.store.steps import READ_SHARE, BoundedSteps
 from framework.wire import keys
 from framework.wire.sub_queues import parent_of
 
-PAGE = 100
-"""Jobs per step: half a millisecond of Redis's time."""
+PAGE = (20, 500)
+"""The fewest and the most jobs of one step."""
 
 SCAN_PAGE = 500
 """Jobs per read. Redis needs a millisecond to reach the middle of a long list, so a read must be worth it."""
 
-PAGE_BYTES = 100_000
-"""Bytes per step; a larger job is a step of its own."""
+PAGE_BYTES = 500_000
+"""The most bytes of one step; a larger job is a step of its own."""
 
 MAX_ROUNDS = 5
 """How often a queue is migrated again because jobs were pushed, or put back, meanwhile."""
@@ -47,12 +48,15 @@ class QueueMigrator:
         report: MigrationReport,
         quota: Quota,
         on_scanned: OnJobsScanned = lambda _: None,
+        rate: float | None = None,
     ) -> None:
+        """``rate`` is that of ``BoundedSteps``."""
         self._client = client
         self._plan = plan
         self._report = report
         self._quota = quota
         self._on_scanned = on_scanned
+        self._steps = BoundedSteps(*PAGE, rate=rate)
         self._timings = timings.current()
         self._is_list_cache: dict[str, bool] = {}
 
@@ -131,15 +135,14 @@ class QueueMigrator:
         queues = list(dict.fromkeys([queue, *(decision.target for decision in decisions if decision.target)]))
         indexes = {name: number for number, name in enumerate(queues, 1)}
         stash, source = _keys_of(queue)
-        reply: Any = MIGRATE(
-            self._client,
-            [keys.lease(keys.migration_identity(queue)), stash, keys.QUEUES, source, *map(keys.queue, queues[1:])],
-            [
-                *(self._timings.lease_ms, PAGE, PAGE_BYTES, len(page), len(queues), *queues, *page),
-                *(decision.data for decision in decisions),
-                *(indexes[decision.target or queue] for decision in decisions),
-            ],
-        )
+        names = [keys.lease(keys.migration_identity(queue)), stash, keys.QUEUES, source, *map(keys.queue, queues[1:])]
+        moves = [
+            *(len(page), len(queues), *queues, *page),
+            *(decision.data for decision in decisions),
+            *(indexes[decision.target or queue] for decision in decisions),
+        ]
+        with self._steps.step() as shown:
+            reply: Any = MIGRATE(self._client, names, [self._timings.lease_ms, shown, PAGE_BYTES, *moves])
         state, refused, *following = reply
         return state, {queues[position - 1] for position in refused}, following
 
@@ -210,12 +213,15 @@ class SetMigrator:
         report: MigrationReport,
         quota: Quota,
         on_scanned: OnJobsScanned = lambda _: None,
+        rate: float | None = None,
     ) -> None:
+        """``rate`` is that of ``BoundedSteps``."""
         self._client = client
         self._plan = plan
         self._report = report
         self._quota = quota
         self._on_scanned = on_scanned
+        self._reads, self._moves = BoundedSteps(*PAGE, share=READ_SHARE), BoundedSteps(*PAGE, rate=rate)
 
     def length(self, key: str) -> int:
         """Return how many jobs the set has. Raises redis errors."""
@@ -231,14 +237,17 @@ class SetMigrator:
 
     def _scan(self, key: str, *, dry_run: bool) -> None:
         self._report.start_place(key)
-        cursor, size = 0, PAGE
+        cursor = 0
         while True:
-            reply: Any = self._client.zscan(key, cursor, count=size)
+            with self._reads.step() as size:
+                reply: Any = self._client.zscan(key, cursor, count=size)
             cursor, pairs = reply
             page: list[bytes] = [member for member, _ in pairs]
-            if page:
-                self._process_page(key, page, dry_run=dry_run)
-                size = page_size(page, PAGE)
+            start = 0
+            while start < len(page):
+                part = page[start : start + self._moves.size]
+                start += len(part)
+                self._process_page(key, part, dry_run=dry_run)
             if not cursor or self._quota.stopped:
                 return
 
@@ -260,4 +269,5 @@ class SetMigrator:
         if not moving:
             return []
         members, stored = [data for data, _ in moving], [decision.data for _, decision in moving]
-        return cast("list[int]", REPLACE(self._client, [key], [len(moving), *members, *stored]))
+        with self._moves.step():
+            return cast("list[int]", REPLACE(self._client, [key], [len(moving), *members, *stored]))

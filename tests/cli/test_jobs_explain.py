@@ -288,8 +288,8 @@ def test_explain_without_loadable_classes_explains_the_rest(site, redis):
 
 def test_search_long_lists_reads_pages(redis, monkeypatch):
     """A job at any page boundary is found with its position, and no page exceeds its limit."""
-    monkeypatch.setattr(search, "PAGE", 7)
-    monkeypatch.setattr(search, "STEP_JOBS", 7)
+    monkeypatch.setattr(search, "LIST_STEP", (7, 7))
+    monkeypatch.setattr(search, "SET_STEP", (7, 7))
     redis.rpush("queue:q", *[encoded(jid=f"j{number:03}") for number in range(40)])
     redis.zadd(keys.RETRY, {encoded(jid=f"z{number:03}"): number for number in range(300)})
     scanned = []

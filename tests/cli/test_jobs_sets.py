@@ -168,7 +168,7 @@ def test_bulk_action_that_is_not_complete_ends_with_status_1(jobs, redis):
 
 
 def test_bulk_action_goes_on_from_the_printed_resume(jobs, redis, monkeypatch):
-    monkeypatch.setattr(search, "PAGE", 10)
+    monkeypatch.setattr(search, "SET_STEP", (10, 10))
     for number in range(600):
         add(redis, keys.DEAD, f"d{number}", score=NOW - 7_200 * (number % 2))
     clock = itertools.count()

@@ -72,7 +72,7 @@ def nothing_left(redis):
 
 @pytest.fixture
 def small_pages(monkeypatch):
-    monkeypatch.setattr(module, "PAGE", 7)
+    monkeypatch.setattr(module, "PAGE", (7, 7))
     monkeypatch.setattr(module, "SCAN_PAGE", 5)
 
 
@@ -412,7 +412,7 @@ def interrupted(url, fault, folder, status):
 @pytest.mark.parametrize("way", WAYS)
 def test_migrate_queue_fault_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     """Run the same command again at once; or later, when reapers have put back the jobs."""
-    monkeypatch.setattr(module, "PAGE", 7)
+    monkeypatch.setattr(module, "PAGE", (7, 7))
     jobs = mixed(20)
     movers = [data for data in jobs if not stays(data)]
     for _ in range(2):  # the first run also sends the source of each script that the server does not know yet

@@ -50,7 +50,7 @@ def there(redis):
 
 @pytest.mark.parametrize("memory", ["room", "full"])
 def test_migrate_set_jobs_keep_their_time(redis, granted, monkeypatch, memory):
-    monkeypatch.setattr(queues, "PAGE", 10)
+    monkeypatch.setattr(queues, "PAGE", (10, 10))
     members = fill(redis, 300)
     counts = []
     mover, account, _ = migration(granted, report=counts.append)
@@ -140,7 +140,7 @@ def interrupted(url, fault, folder, status):
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
 def test_migrate_set_fault_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
-    monkeypatch.setattr(queues, "PAGE", 10)
+    monkeypatch.setattr(queues, "PAGE", (10, 10))
     for _ in range(2):  # the first run also sends the source of each script that the server does not know yet
         redis.flushall()
         fill(redis, 25)

@@ -26,6 +26,7 @@ from framework.terminal.options import (
     check_reason,
     json_option,
     modules_option,
+    rate_option,
     reason_and_duration_options,
     shard_option,
 )
@@ -68,12 +69,21 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
 @click.argument("name")
 @click.argument("limit", type=click.IntRange(-1, 1_000_000), metavar="N")
 @reason_and_duration_options
+@rate_option
 @modules_option
 @shard_option
 @json_option
 @reports_errors
 def set_(
-    name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str], as_json: bool
+    name: str,
+    limit: int,
+    *,
+    reason: str,
+    lasts_s: float,
+    rate: float | None,
+    modules: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Run at most N jobs of NAME, a class or queue/NAME, at a time.
 
@@ -89,36 +99,39 @@ def set_(
 
     def act(shard: Shard) -> list[_LimitChange]:
         set_override(shard.client, name, LimitOverride(limit, server_time(shard.client) + lasts_s, reason, by))
-        return [_assign_free_slots(shard, name, f"{effect}, for {format_duration(lasts_s)}; ")]
+        return [_assign_free_slots(shard, name, rate, f"{effect}, for {format_duration(lasts_s)}; ")]
 
     _apply_to_shards(on, act, as_json=as_json)
 
 
 @limits.command("clear")
 @click.argument("name")
+@rate_option
 @modules_option
 @shard_option
 @json_option
 @reports_errors
-def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+def clear(name: str, *, rate: float | None, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Remove the override that `limits set` gave NAME, so that the application's limit holds again."""
     on = ShardCommand(names)
     _check_known(on, name, modules)
 
     def act(shard: Shard) -> list[_LimitChange]:
         there = clear_override(shard.client, name)
-        return [_assign_free_slots(shard, name, "the application's limit holds; " if there else "nothing was set; ")]
+        message = "the application's limit holds; " if there else "nothing was set; "
+        return [_assign_free_slots(shard, name, rate, message)]
 
     _apply_to_shards(on, act, as_json=as_json)
 
 
 @limits.command("sweep")
 @click.argument("name", required=False)
+@rate_option
 @modules_option
 @shard_option
 @json_option
 @reports_errors
-def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+def sweep(name: str | None, *, rate: float | None, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Free the slots of NAME, or of every limit, that no process renews.
 
     Waiting jobs get the free slots.
@@ -130,7 +143,7 @@ def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_
         _check_known(on, name, modules)
 
     def act(shard: Shard) -> list[_LimitChange]:
-        return [_assign_free_slots(shard, limit.name) for limit in _read(shard, name)]
+        return [_assign_free_slots(shard, limit.name, rate) for limit in _read(shard, name)]
 
     _apply_to_shards(on, act, as_json=as_json)
 
@@ -142,8 +155,8 @@ class _LimitChange(NamedTuple):
     freed: int
 
 
-def _assign_free_slots(shard: Shard, name: str, message: str = "") -> _LimitChange:
-    return _LimitChange(name, message, *assign_free_slots(shard.client, name))
+def _assign_free_slots(shard: Shard, name: str, rate: float | None, message: str = "") -> _LimitChange:
+    return _LimitChange(name, message, *assign_free_slots(shard.client, name, rate))
 
 
 def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]], *, as_json: bool) -> None:

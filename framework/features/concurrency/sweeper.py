@@ -8,10 +8,12 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
+from framework.execute.admission import RELEASED_AT_ONCE
 from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
+from framework.store.steps import BoundedSteps
 from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
@@ -22,8 +24,6 @@ FORGET_AFTER_S = 60
 _KEY_PREFIX = keys.limit("")
 # Clocks of hosts differ. Redis checks the exact end of an override for each job.
 _CLOCK_TOLERANCE_S = 60.0
-# The jobs of one step take a few milliseconds of Redis's time.
-_PAGE = 100
 # The longest time for one limit, so that the others are swept too.
 _MAX_PER_LIMIT_S = 2.0
 _LOG_INTERVAL_S = 60.0
@@ -145,11 +145,13 @@ class LimitSweeper:
         limit, share = ("", 0) if known is None else known
         deadline = time.monotonic() + _MAX_PER_LIMIT_S
         resumed = 0
+        steps = BoundedSteps(*RELEASED_AT_ONCE)
         while True:
-            reply: Any = RELEASE_WAITING(self._client, [base], [limit, share, _PAGE, FORGET_AFTER_S])
+            with steps.step() as jobs:
+                reply: Any = RELEASE_WAITING(self._client, [base], [limit, share, jobs, FORGET_AFTER_S])
             released, taken, current_limit, waiting = reply
             resumed += released
-            if released < _PAGE or not waiting or time.monotonic() > deadline:
+            if released < jobs or not waiting or time.monotonic() > deadline:
                 break
         if resumed:
             logger(**{"class": name}).info(

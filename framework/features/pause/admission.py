@@ -27,6 +27,7 @@ from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting, is_wrong_type
+from framework.store.steps import BoundedSteps
 from framework.telemetry import logs
 from framework.telemetry.job_events import JobHeld, JobResumed, job_events
 from framework.telemetry.logs import LogRateLimit
@@ -43,7 +44,9 @@ _MAX_ATTEMPTS = 3
 MANUAL_PAUSE = "manual"
 
 PAGE = 1_000
-"""Jobs per step: a few milliseconds of Redis's time."""
+"""The most jobs of one step."""
+
+_SMALLEST_PAGE = 50
 
 PAGE_BYTES = 4_000_000
 
@@ -198,24 +201,29 @@ class ResumeResult:
 
 
 def resume(
-    client: "redis.Redis", worker: str, seen_flag: bytes, *, class_known: bool, max_s: float = math.inf
+    client: "redis.Redis",
+    worker: str,
+    seen_flag: bytes,
+    *,
+    class_known: bool,
+    max_s: float = math.inf,
+    rate: float | None = None,
 ) -> ResumeResult:
     """Move the held jobs of a class back to their queues, in their order. Raises redis errors.
 
     They are placed where a push places them: behind the waiting jobs. ``seen_flag`` is the operators' flag as the
     caller read it last. ``class_known`` says whether the caller knows the class, and so its pause strategy. Several
-    callers may resume the same class at the same time.
+    callers may resume the same class at the same time. ``rate`` is that of ``BoundedSteps``.
     """
     script_keys = [keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy(worker)]
     moved, blocked = 0, 0
     deadline = time.monotonic() + max_s
+    # "heed": a caller that does not know the class leaves it alone while the marker of a strategy exists.
+    arguments: list[Any] = [worker, pause_flag(worker), seen_flag, "" if class_known else "heed"]
+    steps = BoundedSteps(_SMALLEST_PAGE, PAGE, rate=rate)
     while True:
-        reply: Any = RELEASE_PAUSED(
-            client,
-            script_keys,
-            # "heed": a caller that does not know the class leaves it alone while the marker of a strategy exists.
-            [worker, pause_flag(worker), seen_flag, "" if class_known else "heed", PAGE, PAGE_BYTES, blocked],
-        )
+        with steps.step() as jobs:
+            reply: Any = RELEASE_PAUSED(client, script_keys, [*arguments, jobs, PAGE_BYTES, blocked])
         state, moved_now, blocked_now = cast("tuple[int, int, int]", reply)
         moved, blocked = moved + moved_now, blocked + blocked_now
         if state < 0 or not moved_now + blocked_now or time.monotonic() > deadline:

@@ -15,6 +15,7 @@ from framework.terminal.options import (
     REASON_HELP,
     json_option,
     modules_option,
+    rate_option,
     reason_and_duration_options,
     shard_option,
 )
@@ -47,10 +48,11 @@ def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], n
 @click.command("resume")
 @click.argument("worker", metavar="CLASS")
 @click.option("--reason", default="", help=REASON_HELP)
+@rate_option
 @modules_option
 @shard_option
 @reports_errors
-def resume_(worker: str, *, reason: str, modules: Sequence[str], names: Sequence[str]) -> None:
+def resume_(worker: str, *, reason: str, rate: float | None, modules: Sequence[str], names: Sequence[str]) -> None:
     """End the pause of CLASS and return its held jobs to their queues.
 
     The jobs keep their order and are the next to run. `jobs paused --history` shows the operator and the reason.
@@ -64,7 +66,7 @@ def resume_(worker: str, *, reason: str, modules: Sequence[str], names: Sequence
         if ended:
             note_pause(shard.client, "resume", worker, reason.strip())
         # This command may not know the class: only processes that know it can say whether a strategy pauses it.
-        return ended, resume(shard.client, worker, b"", class_known=False)
+        return ended, resume(shard.client, worker, b"", class_known=False, rate=rate)
 
     found = False
     for shard, (ended, done) in on.each(act):

@@ -8,7 +8,7 @@
 -- The first page of a list is small, as the size of its jobs is unknown; it determines the next one. A call that continues in a
 -- list starts with one job, as its jobs may be large. At least one job is read, so that every call makes progress. A key of another
 -- type holds no jobs; any other error is returned.
-local FIRST, MOST = 8, 1000
+local FIRST, MOST = 8, 4000
 local needle, from = ARGV[1], tonumber(ARGV[2])
 local bytes_left, jobs_left = tonumber(ARGV[3]), tonumber(ARGV[4])
 local looked, reply = 0, { 0, 0, 0 }

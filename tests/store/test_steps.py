@@ -1,0 +1,87 @@
+"""Test the size of steps, and the waits between them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from framework.store import steps
+from framework.store.steps import SHARE, STEP_S, UNPACED, BoundedSteps
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves only when a step takes time, or waits; ``waits`` are the waits."""
+    made = SimpleNamespace(now=100.0, own=0.0, waits=[])
+
+    def sleep(seconds):
+        made.waits.append(round(seconds, 6))
+        made.now += seconds
+
+    monkeypatch.setattr(
+        steps, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=sleep, thread_time=lambda: made.own)
+    )
+    return made
+
+
+def sizes(clock, bounded, *took_s):
+    """Return the sizes of steps that take so long."""
+    found = []
+    for seconds in took_s:
+        with bounded.step() as size:
+            clock.now += seconds
+        found.append(size)
+    return found
+
+
+def test_steps_that_are_fast_double_to_the_largest(clock):
+    assert sizes(clock, BoundedSteps(50, 300), *[STEP_S / 4] * 5) == [50, 100, 200, 300, 300]
+
+
+def test_step_that_is_slow_makes_the_next_smaller(clock):
+    bounded = BoundedSteps(50, 800)
+    assert sizes(clock, bounded, 0, 0, 0, 0, STEP_S * 1.1, STEP_S * 0.8, STEP_S * 4, STEP_S * 9, 0) == [
+        *(50, 100, 200, 400, 800, 400, 400, 100, 50)
+    ]
+
+
+def test_failed_step_counts_as_well(clock):
+    bounded = BoundedSteps(50, 800)
+    bounded.size = 400
+    with pytest.raises(OSError, match="lost"), bounded.step():
+        clock.now += STEP_S * 4
+        raise OSError("lost")
+    assert sizes(clock, bounded, 0) == [100]
+    assert clock.waits == [pytest.approx(STEP_S * 4 / SHARE - STEP_S * 4)]
+
+
+def test_wait_leaves_redis_to_others(clock):
+    bounded = BoundedSteps(1, 1, share=0.25)
+    sizes(clock, bounded, 0.01, 0.01)
+    assert clock.waits == [0.03]
+    clock.now += 0.01
+    sizes(clock, bounded, 0.01)
+    assert clock.waits[1:] == [0.02], "the time of the caller counts"
+    clock.now += 1.0
+    sizes(clock, bounded, 0.01)
+    assert clock.waits[2:] == []
+
+
+def test_own_processor_time_is_not_that_of_redis(clock):
+    bounded = BoundedSteps(50, 800, share=0.5)
+    bounded.size = 400
+    with bounded.step():
+        clock.now += STEP_S * 10
+        clock.own += STEP_S * 9.8
+    assert bounded.size == 800
+    sizes(clock, bounded, 0)
+    assert clock.waits == [pytest.approx(STEP_S * 0.2)]
+
+
+def test_rate_replaces_the_share(clock):
+    bounded = BoundedSteps(50, 300, rate=100)
+    assert sizes(clock, bounded, 0.01, 0.01, 0) == [10, 10, 10]
+    assert clock.waits == [0.09, 0.09]
+    bounded = BoundedSteps(50, 300, rate=UNPACED)
+    assert sizes(clock, bounded, 0, 0, 0, STEP_S) == [50, 100, 200, 300]
+    assert sizes(clock, BoundedSteps(5, 30, rate=0.5), 0.1, 0) == [1, 1]
+    assert clock.waits[2:] == [1.9]
