@@ -15,14 +15,14 @@ SOURCES = sorted((ROOT / "framework").rglob("*.py"))
 
 TAKING = {
     *("BLMPOP", "BLPOP", "BRPOP", "BZMPOP", "BZPOPMAX", "BZPOPMIN", "GETDEL", "LMPOP", "LPOP", "LREM", "LTRIM", "RPOP"),
-    *("SPOP", "ZMPOP", "ZPOPMAX", "ZPOPMIN", "ZRANGESTORE", "ZREM"),
+    *("SPOP", "ZMPOP", "ZPOPMAX", "ZPOPMIN", "ZRANGESTORE", "ZREM", "ZREMRANGEBYRANK"),
 }
 """Commands that take members out of a key and write them nowhere."""
 
 WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
-    "act_on_entries": {"ZREM"},
+    "act_on_entries": {"ZREM", "ZREMRANGEBYRANK"},  # the second one of an empty range
     "results/answer": {"LTRIM"},  # it removes ids of called jobs
     "batches/batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
     "batches/change": {"ZREM"},  # as `batch`, and the name of a batch
@@ -34,7 +34,7 @@ MAY_TAKE = {
     "drop_queued": {"LREM"},
     "fairness/change_priority": {"LREM", "ZREM"},
     "drop_retired": {"LREM"},
-    "enqueue_due": {"ZREM"},
+    "enqueue_due": {"ZREM", "ZREMRANGEBYRANK"},  # as `act_on_entries`
     "admit": {"LREM", "ZREM"},
     "fetch": {"LREM", "RPOP", "ZREM"},
     "finish": {"LREM"},
@@ -48,16 +48,16 @@ MAY_TAKE = {
     "push_window": {"ZREM"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job
-    "pause/release": {"ZREM"},
+    "pause/release": {"ZREMRANGEBYRANK"},
     "release_waiting": {"ZREM"},  # the command removes a scope, not a job
-    "replace": {"ZREM"},
+    "replace": {"ZREM", "ZREMRANGEBYRANK"},  # as `act_on_entries`
     "request_slot": {"LREM", "ZREM"},
     "requeue": {"LREM"},
     "restore": {"RPOP"},
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
     "turns": {"RPOP", "ZPOPMIN", "ZREM"},
-    "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
+    "trim": {"ZPOPMIN", "ZREM", "ZREMRANGEBYRANK"},  # the dead set holds jobs that have ended
     "workflows/change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
@@ -84,6 +84,8 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     results = ["framework/features/results/store.py: BLPOP", "framework/features/results/store.py: LPOP"]
     batches = "framework/features/batches/worker.py: LTRIM"
     pauses = "framework/admin/queue_actions.py: LTRIM"
+    # The oldest profiles leave the list of profiles.
+    profiles = "framework/features/profiling/store.py: ZREMRANGEBYRANK"
     # An operator takes back an order that its process has not read.
     orders = "framework/admin/running_jobs.py: LREM"
     # A fake frees the slots that a test has taken.
@@ -92,6 +94,7 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
         pauses,
         orders,
         batches,
+        profiles,
         *results,
         "framework/features/tasks/store.py: ZREM",
         "framework/process/orders.py: RPOP",
