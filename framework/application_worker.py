@@ -10,6 +10,7 @@ from framework.declare.options import CoreOptions, add_options, check_options
 from framework.declare.request import P, Performs
 from framework.declare.setter import CoreSetter
 from framework.declare.worker import CoreWorker
+from framework.features.backlog.attributes import BacklogAttributes
 from framework.features.batches.attributes import BatchMember, LinkOptions
 from framework.features.batches.calls import LinkCalls
 from framework.features.breaker.attributes import BreakerAttributes
@@ -71,6 +72,7 @@ class ApplicationWorker(
     HealthAttributes,
     PauseAttributes,
     BreakerAttributes,
+    BacklogAttributes,
     ConsistencyAttributes,
     BatchMember,
     ResultCalls,

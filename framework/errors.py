@@ -9,6 +9,7 @@ FrameworkError
 ├── PushError                 a job was not written, or perhaps not written
 │   ├── ArgumentsError        the arguments do not fit ``perform`` or are not JSON
 │   ├── ExceedLimitError      the arguments are too large, even compressed
+│   ├── BacklogFullError      the backlog of the class is full; nothing was written
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   ├── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
 │   ├── EncryptionKeyError    the class declares ``encrypt``, and no key is configured
@@ -84,7 +85,7 @@ from datetime import timedelta
 from typing import ClassVar, Literal, NamedTuple
 
 from framework.command_line import command
-from framework.text import format_count, format_duration
+from framework.text import format_bytes, format_count, format_duration
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
@@ -276,6 +277,22 @@ class BulkPushError(PushError):
         if self._resume is None:
             raise PushError("this BulkPushError was not raised by a push of this process: it cannot be resumed.")
         return self._resume()
+
+
+class BacklogFullError(PushError):
+    """Report a push of a class whose backlog is full: as many jobs as allowed were accepted, and have not ended. Nothing was written.
+
+    ``jobs`` and ``bytes`` are those of ``worker`` on ``shard``, ``limit`` says what is allowed. ``free`` is how many of several
+    jobs of this push would fit.
+    """
+
+    def __init__(self, worker: str, shard: str, jobs: int, size: int, limit: str, *, free: int = 0) -> None:
+        self.worker, self.shard, self.jobs, self.bytes, self.limit, self.free = worker, shard, jobs, size, limit, free
+        super().__init__(
+            f"{worker}: its backlog on shard {shard!r} is full: {format_count(jobs, 'job')} ({format_bytes(size)}) were accepted "
+            f"and have not ended, and {limit}. Push later, or let more processes run the class. "
+            f"`{command('jobs memory')}` shows where they wait, `{command(f'jobs explain --class {worker}')}` why."
+        )
 
 
 class PushInTransactionError(PushError):

@@ -82,6 +82,8 @@ class Hold:
     """The part of scripts with its function: ``"results/answer"``."""
     waiter: Late[Any]
     """``Waiter`` (``wire/waiters.py``)."""
+    stays: bool = True
+    """Whether such a job stays on the shard of its waiter: if not, the waiter learns that the job has left (``removed``)."""
     keeps_state_s: int = 0
     """For how long the state of such a job lives at least, after each change before its end."""
 

@@ -111,7 +111,7 @@ def plan_action(
     if kind in WAITING_SETS and isinstance(payload.get(TRANSFER), str):
         return "in transfer"
     if action in TO_QUEUE:
-        return _plan_enqueue(action, member, payload, now)
+        return _plan_enqueue(kind, action, member, payload, now)
     if action == "kill":
         return PlannedAction(member, member, resources=_on_end(payload, "failed", "dead"))
     if action == "delete":
@@ -132,7 +132,9 @@ def _plan_malformed(
     return _plan_delete(kind, member, readable) if action == "delete" else "malformed"
 
 
-def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: float) -> PlannedAction | Refusal:
+def _plan_enqueue(
+    kind: JobSetKind, action: EntryAction, member: bytes, payload: Payload, now: float
+) -> PlannedAction | Refusal:
     # As the poller does: remove the fields of a job outside of queues, and of a past wait for a slot. The time to wait begins again.
     for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER, EXPIRY):
         payload.pop(name, None)
@@ -151,13 +153,13 @@ def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: flo
         data = rewrite(member, payload)
     except PayloadError:
         return "malformed"
-    return PlannedAction(member, data, arrival_queue(payload, payload["queue"]), _on_requeue(payload))
+    return PlannedAction(member, data, arrival_queue(payload, payload["queue"]), _on_requeue(kind, payload))
 
 
 def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAction:
     if kind not in WAITING_SETS:
         # A job that has died stays dead for its batch.
-        return PlannedAction(member, resources=_on_end(payload, None, "removed"))
+        return PlannedAction(member, resources=_on_end(payload, None, "deleted"))
     labels = {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
     return PlannedAction(
         member, resources=_on_end(payload, "discarded", "removed"), series=series_name(SKIPPED_JOBS, labels)
@@ -171,13 +173,13 @@ def _on_end(payload: Payload, state: JobState | None, end_word: JobEnd) -> str:
     return held.on_end(status) if held.lock is not None or held.awaited is not None or status is not None else ""
 
 
-def _on_requeue(payload: Payload) -> str:
+def _on_requeue(kind: JobSetKind, payload: Payload) -> str:
     held, status = _held_by(payload), _status_of(payload, "queued", 0.0)
     # A job of the dead set may succeed now: its batch no longer counts it as dead.
-    held.end_word = "revived"
+    held.end_word = "" if kind in WAITING_SETS else "revived"
     if held.lock is None and status is None and held.awaited is None:
         return ""
-    return held.on_requeue(status, counted=True)
+    return held.on_requeue(status, counted=kind not in WAITING_SETS)
 
 
 def _on_delay(payload: Payload, state: JobState, delay_s: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from framework.declare.request import CHUNK_SIZE, BulkRequest, DueTime
-from framework.errors import BulkPushError, PushError, ShardUnavailableError
+from framework.errors import BacklogFullError, BulkPushError, PushError, ShardUnavailableError
 from framework.process_clock import process_clock
 from framework.push.deduplication import Deduplication
 from framework.push.job_batch import JobBatch
@@ -17,7 +17,8 @@ from framework.shard.connection import TOKEN_S
 from framework.shard.shard import Shard
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
-from framework.wire.job import generate_jids
+from framework.wire.accepted import CountedJobs
+from framework.wire.job import generate_jid, generate_jids
 from framework.wire.status_key import StatusCommand
 
 _RESUME_WITHIN_S = TOKEN_S - 30.0
@@ -40,14 +41,28 @@ class ScheduleWriter:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S)
 
-    def write(self, shard: Shard, payload: bytes, due: DueTime, statuses: Sequence[StatusCommand]) -> None:
-        """Put one job into the shard's schedule set, with its status if it is tracked. Raises ShardUnavailableError."""
+    def write(
+        self,
+        shard: Shard,
+        payload: bytes,
+        due: DueTime,
+        statuses: Sequence[StatusCommand],
+        counted: CountedJobs | None = None,
+    ) -> None:
+        """Put one job into the shard's schedule set, with its status if it is tracked.
+
+        Raises:
+            ShardUnavailableError, BacklogFullError: as ``Shard.enqueue``.
+        """
         if due.delay_s is not None:
             began = process_clock.now()
-            self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, statuses))
+            self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, statuses, counted))
             return
         self.check_clock(shard)
-        shard.schedule_one(due.at, payload, statuses)
+        if counted is None:
+            shard.schedule_one(due.at, payload, statuses)
+        else:
+            shard.schedule([(due.at, payload)], "", statuses, counted)
 
     def first_due_at(self, shard: Shard, due: DueTime) -> float:
         """Return the due time of a bulk's first job by Redis's clock.
@@ -100,11 +115,20 @@ WriteBatch: TypeAlias = Callable[[PushPlan, JobBatch, str], Sequence[Jid | None]
 class PreparedChunk:
     """Write the batches of one chunk, with the same bytes at every try. Each has a token: a repeated step writes nothing again."""
 
-    def __init__(self, plan: PushPlan, batches: Sequence[JobBatch], size: int, write: WriteBatch) -> None:
+    def __init__(
+        self,
+        plan: PushPlan,
+        batches: Sequence[JobBatch],
+        size: int,
+        write: WriteBatch,
+        tokens: Sequence[str] | None = None,
+    ) -> None:
         self._plan = plan
         self._write = write
-        self._remaining = deque(zip(batches, generate_jids(len(batches)), strict=True))
+        self._remaining = deque(zip(batches, tokens or generate_jids(len(batches)), strict=True))
         self._results: list[Jid | None] = [None] * size
+        self._taken = 0
+        """The first of the results that ``take_written`` has returned."""
         self._batches = batches
         self._any_written = False
         self._tried = False
@@ -117,10 +141,11 @@ class PreparedChunk:
         return [jids[index] for index in sorted(jids)]
 
     def write(self) -> Sequence[Jid | None]:
-        """Write the jobs that are not written yet; return ids in input order, ``None`` for dropped jobs.
+        """Write the jobs that are not written yet; return the ids not taken yet in input order, ``None`` for dropped jobs.
 
         Raises:
             ShardUnavailableError: the shard did not confirm the write.
+            BacklogFullError: the limit of the class is reached: none of the remaining jobs is written, and earlier ones are.
         """
         while self._remaining:
             batch, token = self._remaining[0]
@@ -129,6 +154,14 @@ class PreparedChunk:
             except ShardUnavailableError as error:
                 error.maybe_written = error.maybe_written or self._any_written
                 raise
+            except BacklogFullError as error:
+                if not 0 < error.free < len(batch.jids):
+                    raise
+                # Each part has a token, so that a lost reply to one of them is no doubt about the other.
+                first, rest = batch._replace(indexes=_indexes(batch)).split(error.free)
+                self._remaining[0] = (rest, generate_jid())
+                self._remaining.appendleft((first, generate_jid()))
+                continue
             self._remaining.popleft()
             self._any_written, self._tried = True, False
             if batch.indexes is None:
@@ -136,7 +169,19 @@ class PreparedChunk:
             else:
                 for index, jid in zip(batch.indexes, written, strict=True):
                     self._results[index] = jid
-        return self._results
+        return self._results[self._taken :]
+
+    def take_written(self) -> Sequence[Jid | None]:
+        """Return the results of the jobs before the first one that is not written."""
+        end = min((_indexes(batch)[0] for batch, _ in self._remaining), default=len(self._results))
+        taken, self._taken = self._results[self._taken : end], end
+        return taken
+
+    @property
+    def has_later_written(self) -> bool:
+        """Whether a job is written behind one that is not: a chunk goes to several queues."""
+        left = {index for batch, _ in self._remaining for index in _indexes(batch)}
+        return any(jid is not None for at, jid in enumerate(self._results) if at >= self._taken and at not in left)
 
     def _write_once(self, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         # The token is checked before the statuses are written: the jobs of an earlier try may have started since, and `queued`
@@ -237,6 +282,11 @@ class BulkPush:
                 self._jids += self._chunk.write()
             except ShardUnavailableError as error:
                 if error.maybe_written and self._in_doubt_since is None:
+                    self._in_doubt_since = sent_at
+                raise self._failure(error) from error
+            except BacklogFullError as error:
+                self._jids += self._chunk.take_written()
+                if self._chunk.has_later_written:
                     self._in_doubt_since = sent_at
                 raise self._failure(error) from error
             self._chunk = self._in_doubt_since = None

@@ -8,14 +8,23 @@ from typing import Any, TypeVar, cast
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
-from framework.errors import ShardUnavailableError
+from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.feature import Late, all_features, single_part
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
 from framework.push.argument_checks import OversizeReporter, SizeLimiter, SizeLimits, StrictArgumentsCheck
-from framework.push.bulk import BulkPush, ChunkSource, ScheduleWriter, WriteBatch
+from framework.push.bulk import BulkPush, ChunkSource, PreparedChunk, ScheduleWriter, WriteBatch
 from framework.push.deduplication import Deduplication, PushLocks
-from framework.push.job_batch import NO_FALLBACK, JobBatch, PayloadBuilder, PushFallback, PushRecorder, is_recorded
+from framework.push.job_batch import (
+    NO_FALLBACK,
+    JobBatch,
+    PayloadBuilder,
+    PushFallback,
+    PushLimit,
+    PushRecorder,
+    counted_batch,
+    is_recorded,
+)
 from framework.push.middleware_payloads import MiddlewarePayloads
 from framework.push.normalize import NO_CONTEXT, queued_lifetime_s
 from framework.push.protection import NO_PROTECTION, EditedPayloads, PayloadProtection, check_accumulation
@@ -37,6 +46,7 @@ from framework.shard.shards import Shards
 from framework.telemetry.job_events import job_events
 from framework.types import Jid, Json, Payload
 from framework.wire import keys
+from framework.wire.accepted import CountedJobs
 from framework.wire.context_fields import TRACE_FIELDS
 from framework.wire.json import dumps, loads
 
@@ -127,7 +137,7 @@ class Client:
         """Write one job; return its id, or ``None`` if a client middleware dropped it or it is a duplicate.
 
         Raises:
-            ArgumentsError, ExceedLimitError: the job is refused; nothing was written.
+            ArgumentsError, ExceedLimitError, BacklogFullError: the job is refused; nothing was written.
             ShardUnavailableError: the shard did not confirm the write; see ``maybe_written``.
         """
         declaration, args, due, options = request
@@ -160,8 +170,8 @@ class Client:
 
         Raises:
             ArgumentsError, ExceedLimitError: a job is refused; nothing was written.
-            BulkPushError: a shard failed, or in a later chunk a client middleware raised or made a job too large. The error
-                names the jobs that are written and those that may be. ``resume()`` continues it.
+            BulkPushError: a shard failed, the backlog of the class is full, or in a later chunk a client middleware raised or made
+                a job too large. The error names the jobs that are written and those that may be. ``resume()`` continues it.
         """
         plan = self._plan_for(request.declaration, request.options)
         locks = plan.locks(scheduled=request.due is not None)
@@ -291,7 +301,9 @@ class Client:
         batch = plan.in_spans(build, written=False)
         return None if batch is None else prepared_job(plan, batch)
 
-    def _write(self, plan: PushPlan, batch: JobBatch, token: str | None = None) -> Sequence[Jid | None]:
+    def _write(  # noqa: C901, PLR0912 - one branch for each way of writing: a call for each costs every push
+        self, plan: PushPlan, batch: JobBatch, token: str | None = None
+    ) -> Sequence[Jid | None]:
         """Write a batch, or let it wait for the commits of the open transactions.
 
         Return the ids of its jobs, ``None`` for dropped duplicates. With a ``token`` it is written once.
@@ -299,20 +311,25 @@ class Client:
         Raises:
             PushInTransactionError: the setting refuses pushes inside of transactions.
             ShardUnavailableError: the shard did not confirm the write.
+            BacklogFullError: the limit of the class is reached; nothing was written.
         """
         # Without an integration of a database library this costs one test.
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
+        if plan.limit is not None:
+            return self._write_limited(plan, plan.limit, batch, token)
         if plan.recorder is not None:
             return self._write_recorded(plan, plan.recorder, batch, token)
-        shard, queue, dues = plan.shard, batch.queue, batch.dues
+        shard, queue, dues, counted = plan.shard, batch.queue, batch.dues, batch.counted
         jids: Sequence[Jid | None] = batch.jids
         try:
             if batch.unique is not None and plan.deduplication is not None:
                 if dues is not None and token is None:
                     self._schedule_writer.check_clock(shard)
-                owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "")
+                owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "", counted)
                 jids = plan.deduplication.written(batch.unique, owners)
+            elif counted is not None:
+                self._write_counted(shard, batch, counted, token)
             elif token is None:
                 if dues is None:
                     shard.enqueue_one(queue, batch.payloads[0], batch.statuses)
@@ -323,11 +340,36 @@ class Client:
             else:
                 shard.schedule(batch.entries, token, batch.statuses)
         except ShardUnavailableError as error:
-            locks_when_due = plan.deduplication is not None and batch.unique is None
-            self.fallback.keep(error, batch, token, locks_when_due=locks_when_due)
+            self.fallback.keep(error, batch, token, locks_when_due=_locks_when_due(plan, batch))
         if job_events.observers:
             tell_enqueued(plan, batch, jids)
         return jids
+
+    def _write_counted(self, shard: Shard, batch: JobBatch, counted: CountedJobs, token: str | None) -> None:
+        """Write the jobs of a class with a limit of accepted jobs, which takes no lock."""
+        dues = batch.dues
+        if dues is None:
+            shard.enqueue(batch.queue, batch.payloads, token or "", batch.statuses, batch.lists, counted)
+        elif token is None:
+            self._schedule_writer.write(shard, batch.payloads[0], dues[0], batch.statuses, counted)
+        else:
+            shard.schedule(batch.entries, token, batch.statuses, counted)
+
+    def _write_limited(
+        self, plan: PushPlan, limit: PushLimit, batch: JobBatch, token: str | None
+    ) -> Sequence[Jid | None]:
+        """Write the jobs of a class with a limit of accepted jobs."""
+        try:
+            accepted = limit.accepted()
+            if accepted is not None:
+                batch = counted_batch(batch, accepted)
+            with skipping_transaction_check():
+                return self._write(plan._replace(limit=None), batch, token)
+        except BacklogFullError as error:
+            # The caller comes again with the jobs that fit.
+            if 0 < error.free < len(batch.jids):
+                raise
+            return limit.full(error, batch, locks_when_due=_locks_when_due(plan, batch))
 
     # Decision 235: the event is durable before its job is.
     def _write_recorded(
@@ -338,8 +380,8 @@ class Client:
         try:
             with skipping_transaction_check():
                 return self._write(plan._replace(recorder=None), batch, token)
-        except ShardUnavailableError as error:
-            if not error.maybe_written:
+        except (ShardUnavailableError, BacklogFullError) as error:
+            if isinstance(error, BacklogFullError) or not error.maybe_written:
                 recorder.not_written(plan.destination, batch, error)
             raise
 
@@ -353,7 +395,12 @@ class Client:
             fields = plan.fields_of_push()
             # The trace is that of the push.
             kept = {name: value for name, value in fields.items() if name not in TRACE_FIELDS} if plan.spans else fields
-            self._write(plan, batch.at_commit(process_clock.now(), kept), token)
+            late = batch.at_commit(process_clock.now(), kept)
+            if token is None:
+                self._write(plan, late, token)
+            else:
+                # In parts, where the limit of the class lets some of the jobs pass.
+                PreparedChunk(plan, [late], len(late.jids), self._write, [token]).write()
 
         if transactions:
             after_commits(transactions, partial(self._reporting, declaration, write, batch.jids))
@@ -412,6 +459,11 @@ class Client:
         status_ttl_s = queued_lifetime_s(declaration, options)
         template = JobTemplate(declaration, queue, options, limiter)
         return TemplatePayloads(declaration, template, options, status_ttl_s, strict)
+
+
+def _locks_when_due(plan: PushPlan, batch: JobBatch) -> bool:
+    """Return whether a delayed job takes its lock when it is due."""
+    return plan.deduplication is not None and batch.unique is None
 
 
 def _length(jobs: Any) -> int:

@@ -1,5 +1,6 @@
 """The jobs of one write; the port through which a push records tracked jobs; and what happens to jobs that Redis does not take."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple, Protocol
 from framework.declare.declaration import Declaration
 from framework.declare.options import TRACKED
 from framework.declare.request import BulkRequest, DueTime
-from framework.errors import ShardUnavailableError
+from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.feature import single_part
 from framework.push.deduplication import Deduplication
 from framework.settings.base import SettingsBase
 from framework.shard.shard import Shard
 from framework.types import Jid, Json
 from framework.wire import keys
+from framework.wire.accepted import AcceptedLimit, CountedJobs, counted_payloads
 from framework.wire.job import set_fields, wire_timestamp
 from framework.wire.resources import UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand, TrackedJob
@@ -37,6 +39,8 @@ class JobBatch(NamedTuple):
     """The places of the jobs in their chunk; ``None`` if they are the whole chunk."""
     lists: Sequence[str] | None = None
     """The sub-queue of each job, where they go to several ones of the queue; those of one are neighbours."""
+    counted: CountedJobs | None = None
+    """How the jobs of a class with a limit of accepted jobs are counted; ``None`` for any other class."""
 
     @property
     def entries(self) -> list[tuple[float, bytes]]:
@@ -51,6 +55,15 @@ class JobBatch(NamedTuple):
         for place, name in enumerate(self.lists):
             places.setdefault(name, []).append(place)
         return [self.chosen(name, of_list)._replace(lists=None) for name, of_list in places.items()]
+
+    def split(self, count: int) -> "tuple[JobBatch, JobBatch]":
+        """Return the first ``count`` jobs, and the others."""
+        places = range(len(self.jids))
+        parts = self.chosen(self.queue, places[:count]), self.chosen(self.queue, places[count:])
+        dues = self.dues
+        if dues is None:
+            return parts
+        return parts[0]._replace(dues=dues[:count]), parts[1]._replace(dues=dues[count:])
 
     def chosen(self, queue: str, places: Sequence[int]) -> "JobBatch":
         """Return those jobs of a batch for a queue that are at these places, in this order, as jobs of another."""
@@ -72,7 +85,7 @@ class JobBatch(NamedTuple):
         statuses = [status for status in self.statuses if status[1] in own]
         indexes = list(places) if self.indexes is None else taken(self.indexes)
         lists = None if self.lists is None else taken(self.lists)
-        return JobBatch(queue, taken(self.payloads), jids, None, statuses, unique, indexes, lists)
+        return JobBatch(queue, taken(self.payloads), jids, None, statuses, unique, indexes, lists, self.counted)
 
     def at_commit(self, now: float, extra: Mapping[str, Json]) -> "JobBatch":
         """Return the jobs as of the commit for which they waited: with the time ``now`` and the fields ``extra`` of the commit.
@@ -86,6 +99,33 @@ class JobBatch(NamedTuple):
         if self.unique is None:
             return self._replace(payloads=payloads)
         return self._replace(payloads=payloads, unique=self.unique.at_commit(payloads, wal_positions_of(extra)))
+
+
+class PushLimit(ABC):
+    """How many jobs of a class a shard accepts before some of them end, and what becomes of a job beyond. Shared between threads."""
+
+    @abstractmethod
+    def accepted(self) -> AcceptedLimit | None:
+        """Return the limit of a push made here and now; ``None`` for a push without one.
+
+        Raises:
+            BacklogFullError: the class is held back.
+        """
+
+    @abstractmethod
+    def full(self, error: BacklogFullError, batch: JobBatch, *, locks_when_due: bool) -> Sequence[Jid | None]:
+        """Return the ids of jobs that the shard refuses, ``None`` for those that are dropped.
+
+        Raises:
+            BacklogFullError: they are neither kept nor dropped.
+        """
+
+
+def counted_batch(batch: JobBatch, limit: AcceptedLimit) -> JobBatch:
+    """Return the jobs of a batch as they are counted."""
+    payloads, each = counted_payloads(batch.payloads)
+    unique = None if batch.unique is None else batch.unique._replace(payloads=payloads)
+    return batch._replace(payloads=payloads, unique=unique, counted=CountedJobs(limit, each))
 
 
 class PayloadBuilder(Protocol):

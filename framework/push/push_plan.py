@@ -16,7 +16,15 @@ from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.process_clock import process_clock
 from framework.push.argument_checks import SizeLimiter, StrictArgumentsCheck
 from framework.push.deduplication import NO_DETAILS, Deduplication, lock_details
-from framework.push.job_batch import TASK_FIELDS, Destination, JobBatch, PayloadBuilder, PushRecorder, queued_status
+from framework.push.job_batch import (
+    TASK_FIELDS,
+    Destination,
+    JobBatch,
+    PayloadBuilder,
+    PushLimit,
+    PushRecorder,
+    queued_status,
+)
 from framework.push.normalize import (
     NO_CONTEXT,
     ExtraFields,
@@ -70,6 +78,8 @@ class PushPlan(NamedTuple):
     """The queue of the route."""
     options: Mapping[str, Any] = NO_OPTIONS
     """The options of the pushes."""
+    limit: PushLimit | None = None
+    """The limit of accepted jobs of the class; ``None`` for a class without one."""
     spans: Sequence[PushSpans] = ()
     """Makes the pushes parts of traces; empty without a library for traces."""
 

@@ -44,7 +44,7 @@ from framework.wire.protected import OFFLOADED, READ, is_encrypted
 from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Lock, lock_of
 from framework.wire.status_key import tracked_job
 from framework.wire.sub_queues import arrival_queue
-from framework.wire.waiters import AwaitedJob, JobEnd, awaited_job_of
+from framework.wire.waiters import AwaitedJob, JobEnd, awaited_job_of, leave_waiters
 
 
 class _MemoryBudgetExhaustedError(BaseException):
@@ -163,7 +163,7 @@ class DueJobPlanner:
         # Read before the middlewares, which may change the payload.
         lock, awaited = lock_of(payload, None), awaited_job_of(payload)
         destination = self._destinations.resolve(payload)
-        if awaited is not None and self._transfer.is_remote(destination.shard):
+        if awaited is not None and awaited.stays and self._transfer.is_remote(destination.shard):
             # Its batch is on this shard and counts it here; its caller waits for an answer here.
             destination = self._destinations.stay(payload, destination)
         remote = self._transfer.is_remote(destination.shard)
@@ -193,6 +193,8 @@ class DueJobPlanner:
             )
         queue = str(payload["queue"])
         lock_request, tell_duplicate = self._lock_request(payload, destination.shard)
+        if remote and awaited is not None:
+            leave_waiters(payload)
         data = _encode(member, payload)
         enqueued = _enqueued(payload, queue, destination.shard, len(data)) if job_events.observers else None
         if remote:
@@ -203,7 +205,7 @@ class DueJobPlanner:
                 destination.shard,
                 token,
                 lock_request,
-                _on_end(lock, None, ""),
+                _on_end(lock, awaited, "removed" if awaited is not None else ""),
                 tell_duplicate,
                 enqueued,
             )

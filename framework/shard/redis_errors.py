@@ -33,6 +33,10 @@ _NO_MASTER_ADVICE = (
 )
 
 
+BACKLOG_FULL = "BACKLOGFULL"
+"""The code of the reply of a push that counts its jobs (``parts/count_accepted.lua``)."""
+
+
 def error_code(error: RedisError) -> str:
     """Return the server's error code (OOM, READONLY), or an empty string."""
     code = error.status_code or str(error).partition(" ")[0]

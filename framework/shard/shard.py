@@ -9,23 +9,29 @@ from typing import Any, cast
 import redis
 from redis.exceptions import RedisError
 
-from framework.errors import ShardUnavailableError
+from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.shard.connection import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction, ShardConnection, pack
-from framework.shard.redis_errors import unavailable_error
+from framework.shard.redis_errors import BACKLOG_FULL, error_code, unavailable_error
 from framework.shard.routing_validator import RoutingValidator, validated_client
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, epoch_s, open_client
 from framework.store.script import (
     MARK_CANCELLED,
     PUSH_DELAYED,
+    PUSH_DELAYED_COUNTED,
     PUSH_FAIR,
+    PUSH_FAIR_COUNTED,
+    PUSH_SCHEDULED_COUNTED,
     PUSH_UNIQUE,
+    PUSH_UNIQUE_COUNTED,
     PUSH_UP_TO,
     PUSH_WINDOW,
+    PUSH_WINDOW_COUNTED,
     Script,
 )
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.accepted import CountedJobs
 from framework.wire.json import dumps
 from framework.wire.resources import UniqueJobs, WindowJobs
 from framework.wire.status_key import StatusCommand
@@ -90,44 +96,78 @@ class Shard:
         token: str,
         status_commands: Sequence[StatusCommand] = (),
         lists: Sequence[str] | None = None,
+        counted: CountedJobs | None = None,
     ) -> None:
         """Append payloads, oldest first, to their queue, in one round trip.
 
         The queue's name is sent first, then the jobs in one transaction: all are in their queue or none. The statuses of tracked
         jobs (``status_commands``) come before all: a job that a worker sees has its status, and a refused job leaves none.
         Under one ``token`` the jobs are written once, however often this is called with it within ``TOKEN_S``. ``lists`` has the
-        sub-queue of each job, where they go to several ones of the queue; jobs of one are neighbours.
+        sub-queue of each job, where they go to several ones of the queue; jobs of one are neighbours. ``counted``: the class has a
+        limit of accepted jobs.
 
         Raises:
             ShardUnavailableError: Redis does not answer or refuses; ``maybe_written`` says whether the jobs may be written.
+            BacklogFullError: the limit is reached; nothing was written.
         """
-        if SEPARATOR in queue or lists is not None:
-            self._enqueue_fair(lists or [queue] * len(payloads), payloads, token, status_commands)
+        if counted is not None or SEPARATOR in queue or lists is not None:
+            self._enqueue_fair(lists or [queue] * len(payloads), payloads, token, status_commands, counted)
             return
         names = [("SADD", keys.QUEUES, queue)]
         self._connection.write_once(QueueTransaction(token, queue, payloads), names, status_commands)
 
     def _enqueue_fair(
-        self, lists: Sequence[str], payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand]
+        self,
+        lists: Sequence[str],
+        payloads: Sequence[bytes],
+        token: str,
+        status_commands: Sequence[StatusCommand],
+        counted: CountedJobs | None = None,
     ) -> None:
         """Append payloads to sub-queues of one queue, whose keys then have a turn. As ``enqueue``."""
-        statuses = (
-            dumps([[str(word) for word in command[1:]] for command in status_commands]) if status_commands else ""
-        )
+        statuses = _statuses(status_commands)
         done_key = keys.pushed(token) if token else ""
         counts = Counter(lists)
         names = (keys.QUEUES, *map(keys.queue, counts))
         sizes = [part for pair in counts.items() for part in pair]
-        self._connection.run_script(PUSH_FAIR, names, (done_key, TOKEN_MS, statuses, *sizes, *payloads))
+        arguments = (done_key, TOKEN_MS, statuses, *sizes, *payloads)
+        if counted is None:
+            self._connection.run_script(PUSH_FAIR, names, arguments)
+        else:
+            words = counted.argument(len(payloads), 2, done_key=done_key)
+            self._run_counted(PUSH_FAIR_COUNTED, counted, names, (*arguments, words))
+
+    def _run_counted(self, script: Script, counted: CountedJobs, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script that counts the jobs that it writes; return its reply. Raises as ``enqueue``."""
+        try:
+            return self._connection.run_script(script, names, arguments)
+        except ShardUnavailableError as failure:
+            cause = failure.__cause__
+            if not isinstance(cause, RedisError) or error_code(cause) != BACKLOG_FULL:
+                raise
+            jobs, size, free = map(int, str(cause).split()[-3:])
+            limit = counted.limit
+            raise BacklogFullError(limit.worker, self.name, jobs, size, limit.described, free=free) from None
 
     def schedule(
-        self, entries: Sequence[tuple[float, bytes]], token: str, status_commands: Sequence[StatusCommand] = ()
+        self,
+        entries: Sequence[tuple[float, bytes]],
+        token: str,
+        status_commands: Sequence[StatusCommand] = (),
+        counted: CountedJobs | None = None,
     ) -> None:
-        """Add payloads to the ``schedule`` set, each due at its epoch second. ``token`` and ``status_commands`` as in ``enqueue``.
+        """Add payloads to the ``schedule`` set, each due at its epoch second. The other arguments are as in ``enqueue``.
 
         Raises:
-            ShardUnavailableError: as ``enqueue``.
+            ShardUnavailableError, BacklogFullError: as ``enqueue``.
         """
+        if counted is not None:
+            done_key = keys.pushed(token) if token else ""
+            pairs = [part for at, payload in entries for part in (f"{at:.6f}", payload)]
+            words = counted.argument(len(entries), 1, in_set=True, done_key=done_key)
+            arguments = (done_key, TOKEN_MS, _statuses(status_commands), *pairs, words)
+            self._run_counted(PUSH_SCHEDULED_COUNTED, counted, [keys.SCHEDULE], arguments)
+            return
         commands: list[Command] = []
         for start in range(0, len(entries), _SCHEDULE_CHUNK_SIZE):
             pairs = [
@@ -145,18 +185,30 @@ class Shard:
             status_commands=status_commands,
         )
 
-    def schedule_in(self, delay_s: float, payload: bytes, statuses: Sequence[StatusCommand] = ()) -> float:
+    def schedule_in(
+        self,
+        delay_s: float,
+        payload: bytes,
+        statuses: Sequence[StatusCommand] = (),
+        counted: CountedJobs | None = None,
+    ) -> float:
         """Add a payload to the ``schedule`` set, due in ``delay_s`` by Redis's clock; return the time of that clock.
 
         ``statuses`` has the command that records a tracked job as delayed.
 
         Raises:
-            ShardUnavailableError: as ``enqueue``.
+            ShardUnavailableError, BacklogFullError: as ``enqueue``.
         """
         status: tuple[str, int] = ("", 0)
         for _, key, _, _, lifetime_s in statuses:
             status = (key, lifetime_s)
-        now, *refused = self._connection.run_script(PUSH_DELAYED, [keys.SCHEDULE], (f"{delay_s:.6f}", payload, *status))
+        names, arguments = [keys.SCHEDULE], (f"{delay_s:.6f}", payload, *status)
+        if counted is None:
+            reply = self._connection.run_script(PUSH_DELAYED, names, arguments)
+        else:
+            words = counted.argument(1, 1, in_set=True)
+            reply = self._run_counted(PUSH_DELAYED_COUNTED, counted, names, (*arguments, words))
+        now, *refused = reply
         if refused:
             self._connection.log_status_refused(refused[0].decode(errors="replace"))
         return float(now)
@@ -188,23 +240,31 @@ class Shard:
         place = self._connection.read(pack(("LPOS", keys.queue(queue), payload, "MAXLEN", _MAX_SEARCHED)))
         return place is not None
 
-    def enqueue_unique(self, queue: str | None, jobs: UniqueJobs, token: str = "") -> list[Jid]:
+    def enqueue_unique(
+        self, queue: str | None, jobs: UniqueJobs, token: str = "", counted: CountedJobs | None = None
+    ) -> list[Jid]:
         """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.
 
         Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``, and ``push_window.lua`` for
-        jobs that wait for further pushes). ``token`` as in ``enqueue``.
+        jobs that wait for further pushes). ``token`` and ``counted`` as in ``enqueue``.
 
         Raises:
             ShardUnavailableError: as ``enqueue``; each script call writes all of its jobs or none.
+            BacklogFullError: as ``enqueue``. Duplicates of other jobs are refused too.
         """
         names = (keys.QUEUES, keys.SCHEDULE if queue is None else keys.queue(queue))
         owners: list[Jid] = []
-        for start in range(0, len(jobs.payloads), _UNIQUE_CHUNK_SIZE):
-            count = min(_UNIQUE_CHUNK_SIZE, len(jobs.payloads) - start)
+        # Counted jobs are refused all or none, so one call takes them all.
+        size = _UNIQUE_CHUNK_SIZE if counted is None else max(1, len(jobs.payloads))
+        for start in range(0, len(jobs.payloads), size):
+            count = min(size, len(jobs.payloads) - start)
             token_key = keys.pushed(f"{token}:{start}") if token else ""
             arguments = (count, queue or "", token_key, TOKEN_MS, *jobs.arguments(start, count))
             try:
-                if isinstance(jobs, WindowJobs):
+                if counted is not None:
+                    has_window = isinstance(jobs, WindowJobs)
+                    reply = self._push_unique_counted(names, arguments, counted, has_window=has_window)
+                elif isinstance(jobs, WindowJobs):
                     reply = self._connection.run_script(PUSH_WINDOW, names[1:], (count, *arguments[2:]))
                 else:
                     reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
@@ -216,6 +276,16 @@ class Shard:
             # Most pushes have no duplicate.
             owners += map(bytes.decode, reply) if any(reply) else [""] * count
         return owners
+
+    def _push_unique_counted(
+        self, names: Sequence[str], arguments: Sequence[Any], counted: CountedJobs, *, has_window: bool
+    ) -> Any:
+        count, queue, done_key, *others = arguments
+        if has_window:
+            names, arguments = names[1:], (count, done_key, *others)
+        script = PUSH_WINDOW_COUNTED if has_window else PUSH_UNIQUE_COUNTED
+        words = counted.argument(count, len(names), in_set=not queue, done_key=done_key)
+        return self._run_counted(script, counted, names, (*arguments, words))
 
     def enqueue_up_to(self, limit: str, most: int, jobs: Sequence[tuple[str, bytes, Jid]]) -> tuple[int, int]:
         """Write jobs (queue, payload, id) of a limited-capacity worker until ``most`` run or wait; see ``push_up_to.lua``.
@@ -287,6 +357,11 @@ class Shard:
     def read(self, *command: Any) -> Any:
         """Run a command that may run twice; return its reply. Raises as ``states``."""
         return self._connection.read(pack(command))
+
+
+def _statuses(commands: Sequence[StatusCommand]) -> bytes | str:
+    """Return the commands that record tracked jobs as an argument of a script."""
+    return dumps([[str(word) for word in command[1:]] for command in commands]) if commands else ""
 
 
 @lru_cache(maxsize=1_000)

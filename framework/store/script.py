@@ -20,10 +20,13 @@ class Script:
     ``"fetch"`` is in ``framework/store/scripts``, ``"leases/obtain"`` in the folder ``scripts`` of that feature. ``parts`` are files
     with functions that several scripts share, in the folder ``parts`` beside the scripts. Redis makes these functions anew at each
     call, which takes it longer than a move. Those of the parts ``late`` are made where a call first needs one: ``late().NAME(...)``.
+    A ``counted`` script is a push that counts its jobs (``parts/count_accepted.lua``), and may refuse them: ``NAME_counted``.
     """
 
-    def __init__(self, name: str, *parts: str, late: Sequence[str] = ()) -> None:
-        self.name = name
+    def __init__(self, name: str, *parts: str, late: Sequence[str] = (), counted: bool = False) -> None:
+        self._file = name
+        self._counted = counted
+        self.name = f"{name}_counted" if counted else name
         self.parts = parts
         self.late = tuple(late)
 
@@ -32,7 +35,9 @@ class Script:
     @cached_property
     def source(self) -> bytes:
         """The text that Redis runs: the parts, then the script."""
-        text = _text(self.name, "")
+        text = _text(self._file, "")
+        if self._counted:
+            text = b"local function push(KEYS, ARGV)\n%bend\n\n%b" % (text, part_text("count_accepted"))
         late = (_late(self.late, text),) if self.late else ()
         return b"".join((*map(part_text, self.parts), *late, text))
 
@@ -200,9 +205,12 @@ LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 ADMIT = Script("admit", "time", late=(*_LATE_RELEASE, "request_slot", "positions", "start_lock"))
 TAKE_SLOT = Script("take_slot", *RELEASE_PARTS, "request_slot")
 PUSH_UNIQUE = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS))
+PUSH_UNIQUE_COUNTED = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS), counted=True)
 PUSH_FAIR = Script("push_fair", _TURNS)
+PUSH_FAIR_COUNTED = Script("push_fair", _TURNS, counted=True)
 RING = Script("ring", _TURNS)
 PUSH_WINDOW = Script("push_window", "time", "lock")
+PUSH_WINDOW_COUNTED = Script("push_window", "time", "lock", counted=True)
 REGISTER_ORPHAN = Script("register_orphan", "time")
 END_PAUSES = Script("end_pauses", "time")
 NOTE_START = Script("note_start")
@@ -210,6 +218,8 @@ HEARTBEAT = Script("heartbeat", "time")
 KILL = Script("kill", "time", "trim", late=_LATE_RELEASE)
 FINISH = Script("finish", *RELEASE_PARTS, "count")
 PUSH_DELAYED = Script("push_delayed", "time")
+PUSH_DELAYED_COUNTED = Script("push_delayed", "time", counted=True)
+PUSH_SCHEDULED_COUNTED = Script("push_scheduled", counted=True)
 DROP_HELD = Script("drop_held", *RELEASE_PARTS)
 DROP_QUEUED = Script("drop_queued", *RELEASE_PARTS)
 ACT_ON_ENTRIES = Script("act_on_entries", *RELEASE_PARTS, "trim")

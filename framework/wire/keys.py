@@ -43,6 +43,9 @@ COUNTERS = "aw:counters"
 TASK_EVENTS = "aw:task_events"
 """ZSET of the changes of events that wait for the database of tasks, as JSON; score: when they were seen (room ``tasks``)."""
 
+ACCEPTED_JOBS, ACCEPTED_BYTES = "aw:accepted_jobs", "aw:accepted_bytes"
+"""HASH each: class -> its jobs that were accepted and have not ended, and their bytes; only of classes with a limit of them."""
+
 LIMITS = "aw:limits"
 """SET of the limits that a process has evaluated on this shard, by the keys of their HASHes."""
 

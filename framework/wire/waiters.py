@@ -6,8 +6,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, runti
 from framework.feature import features
 from framework.types import Jid, Payload
 
-JobEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", ""]
-"""The word by which the waiters of a job learn of its move: it ended, failed and will run again, or waits again after its death.
+JobEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", "deleted", ""]
+"""The word by which the waiters of a job learn of its move: it ended, failed and will run again, waits again after its death, or was
+deleted after it.
 
 Empty for a move that is no end: no waiter learns of it.
 """
@@ -50,6 +51,12 @@ class AwaitedJob(NamedTuple):
         """Whether a waiter gets the answer of the job."""
         return any(waiter.wants_answer(value) for _, waiter, value in self.waiters)
 
+    @property
+    def stays(self) -> bool:
+        """Whether the job stays on its shard, because one of its waiters is there."""
+        names = {name for name, _, _ in self.waiters}
+        return any(stays and name in names for _, name, _, _, stays in _holds())
+
     def told(self, end: JobEnd) -> dict[str, list[str]]:
         """Return the messages to the waiters by their names, a part of the holds of the job (``parts/release.lua``)."""
         found: dict[str, list[str]] = {}
@@ -74,9 +81,9 @@ def held_fields() -> frozenset[str]:
 
 
 @cache
-def _holds() -> tuple[tuple[str, str, Waiter[Any], int], ...]:
+def _holds() -> tuple[tuple[str, str, Waiter[Any], int, bool], ...]:
     holds = (hold for one in features() for hold in one.holds)
-    return tuple((hold.field, hold.name, hold.waiter.load(), hold.keeps_state_s) for hold in holds)
+    return tuple((hold.field, hold.name, hold.waiter.load(), hold.keeps_state_s, hold.stays) for hold in holds)
 
 
 def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
@@ -88,14 +95,21 @@ def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
     if not isinstance(jid, str) or not jid:
         return None
     found: list[tuple[str, Waiter[Any], Any]] = []
-    for field, name, waiter, _ in _holds():
+    for field, name, waiter, *_ in _holds():
         if field in payload and (value := waiter.read(payload)) is not None:
             found.append((name, waiter, value))
     return AwaitedJob(jid, tuple(found)) if found else None
+
+
+def leave_waiters(payload: Payload) -> None:
+    """Remove from the payload of a job that leaves for another shard the fields of the waiters that do not keep it."""
+    for field, *_, stays in _holds():
+        if not stays:
+            payload.pop(field, None)
 
 
 def kept_state_s(payload: Payload) -> int:
     """Return for how many seconds the state of a job lives at least because something waits for its end; 0 for any time."""
     if payload.keys().isdisjoint(held_fields()):
         return 0
-    return max((seconds for field, _, _, seconds in _holds() if field in payload), default=0)
+    return max((seconds for field, _, _, seconds, _ in _holds() if field in payload), default=0)

@@ -45,6 +45,7 @@ STRINGS = (
     "aw:fleet_reporter",
 )  # fmt: skip
 HASHES = (
+    "aw:accepted_jobs", "aw:accepted_bytes",
     "aw:process:{id}", "aw:flags", "aw:lock:{digest}", "aw:levels:{queue}", "aw:limit:{cls}", "aw:limit:{cls}:scopes",
     "aw:limit:{cls}:scope_slots", "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",

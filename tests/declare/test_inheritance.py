@@ -11,6 +11,7 @@ from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.errors import DeclarationError
+from framework.features.backlog.attributes import MaxWaiting
 from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
@@ -69,6 +70,8 @@ POOL: dict[str, tuple[Any, ...]] = {
     "priority": (None, "low", "critical"),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "break_after": (None, 3, BreakAfter(failures=0.5)),
+    "max_waiting": (None, 3, MaxWaiting(bytes=1_000)),
+    "on_full": ("refuse", "keep", "drop"),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),
     "data_consistency": ("always", "sticky"),

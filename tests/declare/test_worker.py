@@ -15,6 +15,7 @@ from framework.declare.options import bulk_schedule, due_at, times_schedule
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import BulkPacing, DueTime, JobTimes
 from framework.errors import ArgumentsError, DeclarationError, PushError
+from framework.features.backlog.attributes import MaxWaiting
 from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
@@ -125,6 +126,9 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("priority", "low", "low"),
     ("limiter", unlimited("a"), unlimited("a")),
     ("break_after", 3, BreakAfter(deaths=3)),
+    ("max_waiting", 3, MaxWaiting(jobs=3)),
+    ("max_waiting", MaxWaiting(bytes=1_000), MaxWaiting(bytes=1_000)),
+    ("on_full", "drop", "drop"),
     ("break_after", BreakAfter(failures=0.5), BreakAfter(failures=0.5)),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),

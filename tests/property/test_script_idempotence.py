@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.features.batches.push import BatchGroup, BatchWrite, NewBatch
+from framework.wire.accepted import AcceptedLimit, CountedJobs
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs, WindowJobs, WindowTerms
 from tests.harness import examples
@@ -343,6 +344,14 @@ def breaker_change(action):
     return [BREAKER, "marker"], ["C", action, "r", 60, 600]
 
 
+def counting(call, count, first_key, done_key="", in_set=False):
+    """Return the call of a script that counts its jobs, for a class with a limit that they reach."""
+    names, arguments = call
+    # Without a token a second call counts what it writes again, which no caller sends: there is room for it.
+    jobs = CountedJobs(AcceptedLimit("C", count if done_key else 2 * count, None), 100)
+    return names, [*arguments, jobs.argument(count, first_key, in_set=in_set, done_key=done_key)]
+
+
 CALLS = {
     # Without ended runs: each call adds them to the counts, and no caller sends them again (tests/features/breaker).
     "breaker/start": (breaker_closed, lambda jobs: breaker_start("j")),
@@ -383,6 +392,38 @@ CALLS = {
     "finish, of a batch": (batch, lambda jobs: batch_ends(jobs, "done")),
     "finish, dead of a batch": (batch, lambda jobs: batch_ends(jobs, "dead")),
     "finish, removed of a batch": (batch, lambda jobs: batch_ends(jobs, "removed")),
+    "push_unique_counted": (
+        held,
+        lambda jobs: counting(pushed(jobs, QUEUE, "q", token="token"), len(jobs), 2, "token"),
+    ),
+    "push_window_counted": (
+        held,
+        lambda jobs: counting(windowed(jobs, "debounce", token="token"), len(jobs), 1, "token", in_set=True),
+    ),
+    "push_fair_counted": (
+        turns,
+        lambda jobs: counting(
+            ([QUEUES, "queue:q~a"], ["token", 60_000, "", "q~a", len(jobs), *jobs]), len(jobs), 2, "token"
+        ),
+    ),
+    "push_delayed_counted": (
+        held,
+        lambda jobs: counting(([SET], [60, jobs[0], "status", 60]), 1, 1, in_set=True),
+    ),
+    "push_scheduled_counted": (
+        held,
+        lambda jobs: counting(
+            ([SET], ["token", 60_000, '[["state", "queued"]]', *(part for job in jobs for part in (7, job))]),
+            len(jobs),
+            1,
+            "token",
+            in_set=True,
+        ),
+    ),
+    "finish, counted": (
+        held,
+        lambda jobs: ([WORKING], [jobs[0], dumps({"slots": [], "accepted": ["C", "7", "-1"]})]),
+    ),
     "push_unique": (held, lambda jobs: pushed(jobs, QUEUE, "q", status=("queued", "EX", 60))),
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),

@@ -8,8 +8,8 @@ COUNTED = {"jid": "j", "bid": "aw-b"}
 KEPT = {**COUNTED, "aw_kept": 7}
 
 
-def test_fields_are_those_of_batches_and_results() -> None:
-    assert held_fields() == {"aw_result", "bid"}
+def test_fields_are_those_of_the_features_that_wait() -> None:
+    assert held_fields() == {"aw_accepted", "aw_result", "bid"}
 
 
 def test_payload_without_a_readable_field_is_not_awaited() -> None:

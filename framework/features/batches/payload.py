@@ -87,7 +87,7 @@ class BatchWaiter(Waiter[BatchPlace]):
         return answer if value.kept is None else answer_of_batch(answer, value.bid, value.kept)
 
     def told(self, value: BatchPlace, jid: Jid, end: JobEnd, answer: str) -> list[str]:
-        told = [value.bid, jid, end]
+        told = [value.bid, jid, "removed" if end == "deleted" else end]
         return told if value.kept is None else [*told, answer, str(value.kept)]
 
 

@@ -287,6 +287,10 @@ _SHARD_COUNTERS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "Jobs that a flag, a health check or an operator kept from running.",
     ),
     "jobs_deduplicated": (("worker", "strategy"), "Pushes that were dropped as duplicates."),
+    "jobs_backlog_dropped": (
+        ("worker",),
+        "Pushes that were dropped because the backlog of their class was full.",
+    ),
     "jobs_expired": (("worker",), "Jobs that expired before their run."),
     "jobs_cancelled": (("worker",), "Jobs that were cancelled."),
     "jobs_yielded": (("worker",), "Jobs that went back to their queue for others."),

@@ -10,6 +10,7 @@ from framework.push.job_batch import JobBatch
 from framework.typeguards import is_mapping
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.accepted import AcceptedLimit, CountedJobs
 from framework.wire.job import set_fields, wire_timestamp
 from framework.wire.json import dumps, loads
 from framework.wire.resources import UniqueJobs, WindowJobs
@@ -40,7 +41,7 @@ class KeptPush(NamedTuple):
         return self.shard, self.batch.queue
 
     def encode(self) -> bytes:
-        batch = self.batch
+        batch, counted = self.batch, self.batch.counted
         fields: dict[str, Any] = {
             "shard": self.shard,
             "queue": batch.queue,
@@ -55,6 +56,8 @@ class KeptPush(NamedTuple):
             "unique": None,
             # A process of an older version does not know them: it pushes these jobs to their queue.
             "lists": None if batch.lists is None else list(batch.lists),
+            # An older process does not count the jobs.
+            "counted": None if counted is None else [*counted.limit[:3], counted.each],
         }
         unique = batch.unique
         if unique is not None:
@@ -90,7 +93,11 @@ class KeptPush(NamedTuple):
             lists = fields.get("lists")
             if lists is not None and [type(name) for name in lists] != [str] * len(payloads):
                 raise TypeError("the lists are no names of sub-queues")
-            batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique, None, lists)
+            counted = None
+            if fields.get("counted") is not None:
+                *limit, each = fields["counted"]
+                counted = CountedJobs(AcceptedLimit(*limit), int(each))
+            batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique, None, lists, counted)
             times = fields["token"], float(fields["kept_at"])
             return cls(fields["shard"], batch, *times, bool(fields["in_doubt"]), bool(fields["locks_when_due"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:

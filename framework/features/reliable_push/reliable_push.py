@@ -183,12 +183,13 @@ class ReliablePush(PushFallback):
     def _log_kept(self, shard: str, jobs: int, size: int, file: Path, *, begins: bool) -> None:
         if begins:
             logs.logger(shard=shard, file=str(file)).warning(
-                "the shard is down: pushes are kept in a file, and replayed when it answers. Check its Redis and the network",
+                "the shard is down, or the backlog of a class is full: pushes are kept in a file, and replayed when Redis takes "
+                "them. Check its Redis and the network, and `jobs memory`",
                 event_name="push.keeping",
             )
         self._log_limit.warning(
             f"kept {shard}",
-            "pushes are kept in a file until the shard answers",
+            "pushes are kept in a file until Redis takes them",
             "push.kept",
             shard=shard,
             file=str(file),

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from redis.exceptions import NoPermissionError
 
-from framework.errors import ShardUnavailableError
+from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.features.reliable_push.kept_push import DamagedRecordError, KeptPush
 from framework.features.reliable_push.push_file import Entry, PushFile
 from framework.process_clock import process_clock
@@ -42,6 +42,7 @@ def write_kept_push(shard: Shard, push: KeptPush, tried_at: float | None, now: f
 
     Raises:
         ShardUnavailableError: the shard does not answer, or refuses.
+        BacklogFullError: the backlog of the class is full.
     """
     batch = push.batch
     token_expired = tried_at is not None and not 0 <= now - tried_at <= _TOKEN_VALID_S
@@ -80,12 +81,12 @@ def _is_waiting(shard: Shard, batch: JobBatch) -> bool:
 
 def _write(shard: Shard, batch: JobBatch, token: str) -> Sequence[Jid]:
     if batch.unique is not None:
-        return shard.enqueue_unique(batch.queue if batch.dues is None else None, batch.unique, token)
+        return shard.enqueue_unique(batch.queue if batch.dues is None else None, batch.unique, token, batch.counted)
     if batch.dues is None:
-        shard.enqueue(batch.queue, batch.payloads, token, batch.statuses, batch.lists)
+        shard.enqueue(batch.queue, batch.payloads, token, batch.statuses, batch.lists, batch.counted)
     else:
         entries = [(due.at, payload) for due, payload in zip(batch.dues, batch.payloads, strict=True)]
-        shard.schedule(entries, token, batch.statuses)
+        shard.schedule(entries, token, batch.statuses, batch.counted)
     return ()
 
 
@@ -110,6 +111,9 @@ class ReplayProgress:
     """Shards that do not answer."""
     refused: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Shards and queues whose jobs Redis refuses."""
+
+    full: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Shards and classes whose backlog is full."""
 
     def blocks(self, destination: tuple[str, str]) -> bool:
         """Return whether jobs of this shard and queue must wait, so that they keep their order."""
@@ -167,6 +171,10 @@ class ReplayRound:
         shard = self._shards[entry.destination[0]]
         try:
             push = file.read(entry)
+            counted = push.batch.counted
+            if counted is not None and (shard.name, counted.limit.worker) in result.full:
+                entry.tried_at = tried_at
+                return
             done = write_kept_push(shard, push, tried_at, process_clock.now())
         except ShardUnavailableError as error:
             if not error.maybe_written:
@@ -176,6 +184,11 @@ class ReplayRound:
             else:
                 result.refused.add(entry.destination)
                 self._log_refused(entry, "Redis refuses it", error)
+            return
+        except BacklogFullError as error:
+            # Only its own class waits: jobs of others may pass it.
+            entry.tried_at = tried_at
+            result.full.add((shard.name, error.worker))
             return
         except DamagedRecordError:
             # The disk has lost what it had: the file is set aside at its end.

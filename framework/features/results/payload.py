@@ -64,7 +64,9 @@ class CallerWaiter:
 
     def told(self, value: ResultCall, jid: "Jid", end: "JobEnd", answer: str) -> list[str] | None:
         """Return the arguments of ``release_answer``; ``None`` for a job that failed and will run again."""
-        return None if end == "failed" else [jid, end, str(value.ttl_s), value.caller, answer]
+        if end == "failed":
+            return None
+        return [jid, "removed" if end == "deleted" else end, str(value.ttl_s), value.caller, answer]
 
 
 WAITER: "Waiter[ResultCall]" = CallerWaiter()

@@ -1,5 +1,5 @@
--- Push jobs to sub-queues (NAME~KEY) of one queue, which gives each of them a turn.
--- KEYS    1 set of queue names  2.. the sub-queues, 250 at most
+-- Push jobs to sub-queues (NAME~KEY) of one queue, which gives each of them a turn, or to the queue itself.
+-- KEYS    1 set of queue names  2.. the sub-queues, 250 at most, or the queue
 -- ARGV    1 key that notes that this step was done, '' for none  2 for how many milliseconds
 --         3 statuses of tracked jobs (JSON: arguments of SET), '' for none
 --         then per sub-queue its name and its number of jobs, then the payloads in the order of the sub-queues, oldest first
@@ -29,6 +29,6 @@ redis.pcall('SADD', KEYS[1], unpack(names))
 if ARGV[3] ~= '' then
   for _, status in ipairs(cjson.decode(ARGV[3])) do redis.pcall('SET', unpack(status)) end
 end
-arrive_all(names)
+if string.find(names[1], '~', 1, true) then arrive_all(names) end
 if done_key ~= '' then redis.pcall('SET', done_key, 1, 'PX', ARGV[2]) end
 return 1
