@@ -1,7 +1,7 @@
 """Make commands for PATH whose processes the fork server starts: shell scripts that forward signals and the exit status.
 
 A start costs a hundredth of the half second in which Python starts and imports the framework. ``with WarmCommands(folder,
-program)`` makes ``folder / program.name`` and those of ``PYTHONS``; a process has the arguments, folder, environment, input
+program)`` makes ``folder / program.name`` and those of ``ALSO_WARM``; a process has the arguments, folder, environment, input
 and output of its script.
 """
 
@@ -15,7 +15,9 @@ from typing import Self
 
 from tests.fork_server import FORK_SERVER, Forked
 
-PYTHONS = ("python", "python3")
+_ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
+ALSO_WARM = {"python": (), "python3": (), "pytest": ("-m", "pytest", "-W", _ALREADY_IMPORTED)}
+"""Further commands, each with what Python is given before the arguments."""
 
 SCRIPT = """#!/usr/bin/env bash
 pid= early=
@@ -43,7 +45,7 @@ class WarmCommands:
         self._program = program
         self._requests = folder / "requests"
         os.mkfifo(self._requests)
-        for name in (program.name, *PYTHONS):
+        for name in (program.name, *ALSO_WARM):
             script = folder / name
             script.write_text(SCRIPT.format(folder=folder, requests=self._requests))
             script.chmod(0o755)
@@ -78,7 +80,7 @@ class WarmCommands:
         out, err = (os.fdopen(os.open(home / "fd" / number, os.O_WRONLY | os.O_APPEND), "wb") for number in "12")
         given = os.fdopen(os.open(home / "fd" / "0", os.O_RDONLY), "rb")
         with out, err, given:
-            argv = arguments if Path(script).name in PYTHONS else [str(self._program), *arguments]
+            argv = [*ALSO_WARM.get(Path(script).name, [str(self._program)]), *arguments]
             process = FORK_SERVER.start(argv, (home / "cwd").readlink(), environment, out, err, given)
         self._processes.append(process)
         answer.write(b"%d\n" % process.pid)

@@ -87,12 +87,13 @@ def in_code():
             continue
         module = tree_of(path)
         for holder in [module, *(node for node in module.body if isinstance(node, ast.ClassDef))]:
-            later = [one for one in functions(holder) if one.name != "__init__" or holder is module]
             prefix = "" if holder is module else f"{holder.name}."
             named = made(holder) if holder is not module else {
                 name for name in made(module) if any(name == name_of(target) for target in assigned(module))
             }  # fmt: skip
-            yield from (f"`{place}` {prefix}{name}" for name in named & {one for f in later for one in changed(f)})
+            if named:  # else its functions need no walk
+                later = [one for one in functions(holder) if one.name != "__init__" or holder is module]
+                yield from (f"`{place}` {prefix}{name}" for name in named & {one for f in later for one in changed(f)})
 
 
 def assigned(module):

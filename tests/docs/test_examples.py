@@ -10,7 +10,7 @@ The word after the language of a fenced block is its kind:
     text log              lines that the background command must log
     bash by-hand          not run here: the command installs software, or takes minutes
 
-The folder is that of an application outside of the checkout, with the commands `application-worker` and `python` on its PATH.
+The folder is that of an application outside of the checkout, with `application-worker`, `python` and `pytest` on its PATH.
 Their processes are forked from a Python that has imported the framework (`tests/warm_command.py`), except those of the pages
 of `COLD_PAGES`.
 `REDIS_URL` points at an empty embedded server. On a page that names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty
@@ -35,7 +35,7 @@ from tests import log_lines
 from tests.fork_server import FORK_SERVER
 from tests.postgres import Postgres, database_on, standby_of
 from tests.tables import each_row
-from tests.warm_command import PYTHONS, WarmCommands
+from tests.warm_command import ALSO_WARM, WarmCommands
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -44,6 +44,7 @@ PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.m
 CAPTIONED = re.compile(r"^\*\*`(\S+)`\*\*\n\n```\w+ file=(\S+)$", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 120.0  # a cold start of pytest takes 30 s on a machine with five suites at once
+OWN_PLUGINS = ("anyio", "hypothesispytest", "schemathesis", "time_machine", "timeout", "valkey", "xdist")
 COLD_PAGES = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
 
 
@@ -79,8 +80,8 @@ class PageRunner:
     def __init__(self, folder: Path, redis_url: str, commands: Path) -> None:
         self.folder = folder
         path = os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]])
-        # Readers have no schemathesis, whose plugin takes a second and a half of every start of pytest.
-        without = {"PYTEST_ADDOPTS": "-p no:schemathesis"}
+        # Readers have none of these plugins, which take most of a start of pytest.
+        without = {"PYTEST_ADDOPTS": " ".join(f"-p no:{name}" for name in OWN_PLUGINS)}
         self.environment = {**os.environ, **without, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
         self.stdout = ""
         self.background: list[subprocess.Popen[bytes]] = []
@@ -196,7 +197,7 @@ def test_page_examples_run_and_print_their_output(
     if "$REPLICA_URL" in page.read_text():
         runner.environment.update(request.getfixturevalue("replicated"))
     if page in COLD_PAGES:
-        for name in (COMMAND, *PYTHONS):  # these pages start them without the fork server
+        for name in (COMMAND, *ALSO_WARM):  # these pages start them without the fork server
             (Path(runner.environment["PATH"].partition(os.pathsep)[0]) / name).unlink()
         (runner.folder / "config").mkdir()
         runner.environment["FRAMEWORK_CONFIG_DIR"] = "config"

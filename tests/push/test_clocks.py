@@ -41,8 +41,9 @@ def near(found, expected):
 
 
 @pytest.mark.proves("F18", "R50")
-@pytest.mark.parametrize("middleware", [(), ("middleware",)], ids=("quick", "middleware"))
-@pytest.mark.parametrize("off_s", [-600, 600])
+@pytest.mark.parametrize(
+    ("off_s", "middleware"), [(-600, ()), (600, ("middleware",))], ids=["slow", "fast, middleware"]
+)
 def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middleware):
     done = site.run(str(PRODUCER), str(off_s), *middleware)
     result = json.loads(done.stdout)

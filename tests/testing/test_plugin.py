@@ -72,8 +72,9 @@ def run(folder: Path) -> Run:
     """Run pytest in the folder, from a Python that has imported the framework unless the test is about imports."""
 
     def go(*options: str, cold: bool = False, **environment: str) -> "subprocess.CompletedProcess[str]":
-        # schemathesis is a tool of our own tests, whose plugin takes long to import.
-        without = ["-p", "no:cacheprovider", "-p", "no:schemathesis"]
+        # Tools of our own tests, whose plugins take long to import.
+        tools = ("anyio", "hypothesispytest", "schemathesis", "time_machine", "timeout", "valkey", "xdist")
+        without = [f"-pno:{name}" for name in ("cacheprovider", *tools)]
         command = ["-m", "pytest", "-q", "-p", "framework.pytest_plugin", *without, *options]
         path = f"{ROOT}:{folder}"
         found = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment}
