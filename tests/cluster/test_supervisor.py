@@ -233,7 +233,7 @@ def test_supervisor_signal_for_a_shard_reaches_only_it(start_supervisor):
     assert one.children[0].restarts == 0
 
 
-RESPAWNS = int(os.environ.get("PROVE_RESPAWNS", "50"))
+RESPAWNS = int(os.environ.get("PROVE_RESPAWNS", "20"))
 """1,000 by hand."""
 
 

@@ -193,8 +193,9 @@ def test_boot_unreachable_sentinels_end_with_75(installation):
     assert "check that the sentinels and the master run" in json.loads(output.splitlines()[-1])["message"]
 
 
-@pytest.mark.parametrize("query", ["", "?protocol=2"], ids=["RESP3", "RESP2"])
-@pytest.mark.parametrize("rights", ["all", "none"])
+@pytest.mark.parametrize(
+    ("query", "rights"), [("", "all"), ("?protocol=2", "none")], ids=["RESP3 and all rights", "RESP2 and none"]
+)
 def test_redis_cluster_is_refused_at_boot_and_at_the_push(installation, query, rights):
     """The reply to HELLO names the mode of the server, and no ACL can refuse HELLO."""
     port = installation.redis("cluster-enabled yes", "user poor on nopass -@all")

@@ -85,10 +85,10 @@ def test_child_that_ignores_signals_is_killed_at_the_stop(tmp_path, monkeypatch,
     told.close()
 
 
-def test_worker_restarts_with_new_code_and_returns_jobs(cold_site, redis, proofs, release):
-    jobs = cold_site.folder / "jobs.py"
+def test_worker_restarts_with_new_code_and_returns_jobs(site, redis, proofs, release):
+    jobs = site.folder / "jobs.py"
     enqueue(redis, "LongWorker", args=["one"])
-    process = cold_site.start(str(ROOT / "scripts" / "worker"), "-r", "jobs", "-q", "default", "-t", "0", "--watch")
+    process = site.start(str(ROOT / "scripts" / "worker"), "-r", "jobs", "-q", "default", "-t", "0", "--watch")
     proofs("begun:one")
     jobs.write_text(jobs.read_text().replace('prove(f"begun:{name}"', 'prove(f"newly begun:{name}"'))
     assert proofs("newly begun:one")  # the job went back and runs again

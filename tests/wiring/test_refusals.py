@@ -133,18 +133,20 @@ def test_refusal_names_rules_and_workers_together(site):
     assert CATEGORY in ended.stderr
 
 
+WRONG_CATEGORY, WRONG_SHARD = ({"category": "serach"}, CATEGORY), ({"shard": "mian"}, SHARD)
+
+
 @pytest.mark.parametrize(
-    "push",
+    ("push", "facts", "message"),
     [
-        "perform_async()",
-        "perform_in(60)",
-        "perform_bulk([()] * 3)",
-        "set(queue='mine').perform_async()",
-        "perform_inline()",
-        "route()",
+        ("perform_async()", *WRONG_CATEGORY),
+        ("perform_in(60)", *WRONG_SHARD),
+        ("perform_bulk([()] * 3)", *WRONG_CATEGORY),
+        ("set(queue='mine').perform_async()", *WRONG_SHARD),
+        ("perform_inline()", *WRONG_CATEGORY),
+        ("route()", *WRONG_SHARD),
     ],
 )
-@pytest.mark.parametrize(("facts", "message"), [({"category": "serach"}, CATEGORY), ({"shard": "mian"}, SHARD)])
 def test_push_class_against_configuration_writes_nothing(site, redis, push, facts, message):
     lost(site, **facts)
     ended = site.run("-c", f"import lost; lost.LostWorker.{push}")

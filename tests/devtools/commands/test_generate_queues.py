@@ -176,11 +176,7 @@ def test_generate_queues_output_ignores_order_seed_locale(project: Path):
     modules = [part for number in range(12) for part in ("-r", f"m{number}")]
     backwards = [part for number in reversed(range(12)) for part in ("-r", f"m{number}")]
     written = set()
-    for order, seed, locale in (
-        (modules, "0", "C"),
-        (backwards, "1", "C.UTF-8"),
-        (modules[12:] + modules[:12], "4242", "tr_TR.UTF-8"),
-    ):
+    for order, seed, locale in ((modules, "0", "C"), (backwards, "4242", "tr_TR.UTF-8")):
         done = run_cold(project, *order, PYTHONHASHSEED=seed, LC_ALL=locale, LANG=locale, PYTHONUTF8="0")
         assert done.returncode == 0, done.stderr
         files = ("workers/all_queues.yml", "workers/all_queues.schema.json", "config/queues.yml")
