@@ -14,6 +14,7 @@ from framework.features.flags.settings import FlagSettings
 from framework.features.health.settings import HealthSettings
 from framework.features.iteration.settings import IterationSettings
 from framework.features.observability.settings import ObservabilitySettings
+from framework.features.packing.settings import PackingSettings
 from framework.features.reliable_push.settings import ReliablePushSettings
 from framework.features.tasks.settings import TaskSettings
 from framework.features.tracing.settings import TracingSettings
@@ -31,6 +32,7 @@ class Settings(  # pyright: ignore[reportIncompatibleVariableOverride] - see Hea
     HealthSettings,
     IterationSettings,
     ObservabilitySettings,
+    PackingSettings,
     ReliablePushSettings,
     TaskSettings,
     TracingSettings,

@@ -29,12 +29,14 @@ from framework.admin.shard_job_set import SetRecord
 from framework.admin.statistics import OnProgress, ignore_progress, named_queues, reply_number
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
+from framework.fetch.blocks import packed_jobs, true_size
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.typeguards import short_repr
 from framework.wire import keys
+from framework.wire.blocks import expand
 
 QUEUE_PLACE = "queue:"
 """The prefix of a place that is one queue; its name follows."""
@@ -287,7 +289,12 @@ def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tupl
     for store in stores:
         (pipeline.llen if store.is_list else pipeline.zcard)(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
-    return [(store, jobs) for store, jobs in zip(stores, map(reply_number, replies), strict=True) if jobs]
+    packed = packed_jobs(client) if any(store.kind == "queue" for store in stores) else {}
+    return [
+        (store, true_size(jobs, store.name, packed) if store.kind == "queue" else jobs)
+        for store, jobs in zip(stores, map(reply_number, replies), strict=True)
+        if jobs
+    ]
 
 
 _Member = tuple[JobStore, bytes, float]
@@ -363,13 +370,16 @@ def _pairs(reply: Sequence[Any]) -> Iterator[tuple[bytes, float]]:
 def draw_indexes(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, int]]) -> Iterator[_Member]:
     """Yield entries of lists at random. As ``draw_members``."""
     pipeline: Any = client.pipeline(transaction=False)
-    drawn = [store for store, _, count in wanted for _ in range(count)]
-    for store, jobs, count in wanted:
-        for _ in range(count):
-            pipeline.lindex(store.key, random.randrange(jobs))
-    for store, data in zip(drawn, pipeline.execute(), strict=True):
-        # The list has become shorter meanwhile.
-        if data is not None:
+    for store, _, _ in wanted:
+        pipeline.llen(store.key)
+    lengths: list[int] = pipeline.execute()
+    drawn = [store for (store, _, count), length in zip(wanted, lengths, strict=True) if length for _ in range(count)]
+    for (store, _, count), length in zip(wanted, lengths, strict=True):
+        for _ in range(count if length else 0):
+            pipeline.lindex(store.key, random.randrange(length))
+    for store, element in zip(drawn, pipeline.execute(), strict=True):
+        # The list has become shorter meanwhile. All jobs of a block: each is as likely as one that is in none.
+        for data in expand(element) if element is not None else ():
             yield store, data, 0.0
 
 

@@ -14,8 +14,9 @@ import redis
 from redis.client import Pipeline
 
 from framework import timings
-from framework.admin.queue_reader import sub_queues
+from framework.admin.queue_reader import scan_elements, sub_queues
 from framework.errors import QueueReplacedError
+from framework.fetch.blocks import split_block, unpack
 from framework.process.heartbeat import QueueAside
 from framework.process.identity import operator_name
 from framework.store.connect import server_time
@@ -26,6 +27,7 @@ from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.blocks import expand, is_block
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object, stored_time
 from framework.wire.resources import JobResources, lock_of, reservations
@@ -149,11 +151,23 @@ def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool)
 
     Redis walks through the queue from the given end to the job: a millisecond for 100,000 jobs.
     """
-    place, steps = 1 if from_left else -1, BoundedSteps(1, 1)
-    dropped = _drop(client, keys.queue(queue), queue, [data], _known_limits(client), place, steps) == 1
+    limits, place = _known_limits(client), 1 if from_left else -1
+    dropped = _drop(client, keys.queue(queue), queue, [data], limits, place, BoundedSteps(1, 1)) == 1
+    # In a block it stands alone before it is dropped.
+    while not dropped and (block := _block_of(client, queue, data)) is not None:
+        split_block(client, queue, block, data)
+        dropped = _drop(client, keys.queue(queue), queue, [data], limits, place, BoundedSteps(1, 1)) == 1
     # It may have been the job for which idle processes wait. Without this step they look for the next one after some seconds.
     RING(client, [], [parent_of(queue)])
     return dropped
+
+
+def _block_of(client: "redis.Redis", queue: str, data: bytes) -> bytes | None:
+    """Return the block of a queue that has this job; ``None`` if none has it. Raises redis errors."""
+    if client.hget(keys.PACKED, queue) is None:
+        return None
+    blocks = (element for element in scan_elements(client, queue) if is_block(element))
+    return next((block for block in blocks if data in expand(block)), None)
 
 
 def clear_queue(
@@ -202,6 +216,7 @@ def _clear_list(
         whole = aside.take()
         page = _put_back(client, aside, [], times.lease_ms, steps)
         while page:
+            page = _unpacked(client, aside, page, times.lease_ms, steps)
             chosen = [selects(data) for data in page]
             leaving, kept = (
                 list(compress(page, chosen)),
@@ -216,6 +231,16 @@ def _clear_list(
     aside.release()
     _forget_empty(client, queue)
     return dropped
+
+
+def _unpacked(
+    client: "redis.Redis", aside: QueueAside, page: list[bytes], lease_ms: int, steps: BoundedSteps
+) -> list[bytes]:
+    """Return the next jobs that were set aside; if a block is next, its jobs, from now on without it."""
+    while page and is_block(page[0]):
+        unpack(client, aside.queue, page[0], key=aside.key)
+        page = _put_back(client, aside, [], lease_ms, steps)
+    return page[: next((at for at, data in enumerate(page) if is_block(data)), len(page))]
 
 
 def _put_back(

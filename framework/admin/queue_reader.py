@@ -10,6 +10,7 @@ from framework.admin.process_list import read_running
 from framework.admin.search import list_held_stores
 from framework.admin.statistics import count_jobs_by_class, named_queues, reply_number
 from framework.declare.declaration import Declaration
+from framework.fetch.blocks import packed_jobs, true_size
 from framework.process.record import served_queues
 from framework.route.router import Router
 from framework.route.topology import format_counts, split_names
@@ -18,6 +19,7 @@ from framework.shard.shards import answering
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
+from framework.wire.blocks import expand
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
@@ -55,7 +57,7 @@ def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueS
     if names is None:
         names = sorted({*map(parent_of, listed_names), *paused})
     sub_sizes = _sub_queue_sizes(client, [name for name in listed_names if SEPARATOR in name])
-    now = server_time(client)
+    now, packed = server_time(client), packed_jobs(client)
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.llen(keys.queue(name))
@@ -65,7 +67,7 @@ def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueS
         QueueState(
             name,
             shard.name,
-            reply_number(size) + sum(sub_sizes.get(name, ())),
+            true_size(reply_number(size), name, packed) + sum(sub_sizes.get(name, ())),
             _latency(oldest, now),
             name in paused,
             len(sub_sizes.get(name, ())),
@@ -134,16 +136,17 @@ def next_jobs(client: "redis.Redis", name: str, count: int) -> list[tuple[str, b
 
 def _next_in(client: "redis.Redis", name: str, count: int) -> list[bytes]:
     found: list[bytes] = []
-    size = PAGE
+    size, read = PAGE, 0
     while len(found) < count:
         wanted = min(size, count - len(found))
-        reply: Any = client.lrange(keys.queue(name), -len(found) - wanted, -len(found) - 1)
+        reply: Any = client.lrange(keys.queue(name), -read - wanted, -read - 1)
         page = cast("list[bytes]", reply)
-        found += reversed(page)
+        for element in reversed(page):
+            found += reversed(expand(element))
         if len(page) < wanted:
             break
-        size = page_size(page)
-    return found
+        size, read = page_size(page), read + len(page)
+    return found[:count]
 
 
 def scan_places(client: "redis.Redis", name: str) -> Iterator[tuple[str, bytes]]:
@@ -154,7 +157,13 @@ def scan_places(client: "redis.Redis", name: str) -> Iterator[tuple[str, bytes]]
 
 
 def scan_queue(client: "redis.Redis", name: str) -> Iterator[bytes]:
-    """Yield the jobs of one list, the newest first, in pages. Raises redis errors.
+    """Yield the jobs of one list, the newest first, also those in blocks. As ``scan_elements``."""
+    for element in scan_elements(client, name):
+        yield from expand(element)
+
+
+def scan_elements(client: "redis.Redis", name: str) -> Iterator[bytes]:
+    """Yield the jobs and blocks of one list, the newest first, in pages. Raises redis errors.
 
     Jobs that stay during the scan are yielded, each once unless more than ``PAGE`` jobs are pushed between two reads. Jobs that
     are pushed, fetched or deleted meanwhile may be missing.
@@ -242,10 +251,11 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
         pipeline.llen(keys.queue(name))
     # A key of another type, which holds no jobs, answers with an error.
     counts = pipeline.execute(raise_on_error=False)
-    found: dict[str, int] = {}
-    for name, count in zip(map(parent_of, names), counts, strict=True):
+    found, packed = dict[str, int](), packed_jobs(client)
+    for listed_name, count in zip(names, counts, strict=True):
         if isinstance(count, int) and count > 0:
-            found[name] = found.get(name, 0) + count
+            name = parent_of(listed_name)
+            found[name] = found.get(name, 0) + true_size(count, listed_name, packed)
     return found
 
 

@@ -18,6 +18,7 @@ from framework.store.steps import READ_SHARE, BoundedSteps
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.blocks import expand
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object
 
@@ -314,13 +315,13 @@ def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage) -> Itera
 
 
 def _search_lists(
-    client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
+    client: "redis.Redis", batch: Sequence[JobStore], text: bytes, on_progress: OnProgress
 ) -> Iterator[JobLocation]:
-    return (one for step in _search_steps(client, batch, wanted, on_progress) for one in step)
+    return (one for step in _search_steps(client, batch, text, on_progress) for one in step)
 
 
 def _search_steps(
-    client: "redis.Redis", batch: Sequence[JobStore], wanted: bytes, on_progress: OnProgress
+    client: "redis.Redis", batch: Sequence[JobStore], text: bytes, on_progress: OnProgress
 ) -> Iterator[list[JobLocation]]:
     """Yield what each step finds.
 
@@ -331,12 +332,16 @@ def _search_steps(
     while done < len(batch):
         left = batch[done:]
         with steps.step() as jobs:
-            reply: Any = SEARCH(client, [store.key for store in left], [wanted, start, STEP_BYTES, jobs])
+            reply: Any = SEARCH(client, [store.key for store in left], [text, start, STEP_BYTES, jobs])
         finished, start, scanned = reply[:3]
         hits: list[tuple[int, int, int, bytes]] = reply[3:]
         on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
         yield [
-            JobLocation(left[number - 1], data, max(1, length - index), length) for number, index, length, data in hits
+            JobLocation(left[number - 1], data, max(1, length - index), length)
+            for number, index, length, element in hits
+            for data in expand(element)
+            # Redis sends each block: it cannot look into it.
+            if data is element or text in data
         ]
         done += finished
 

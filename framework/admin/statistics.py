@@ -15,17 +15,20 @@ from framework.admin.held_jobs import held_keys, measure_held
 from framework.admin.process_list import read_running
 from framework.async_twin import async_twin
 from framework.errors import PayloadError, ShardUnavailableError
+from framework.fetch.blocks import packed_jobs, true_size
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.blocks import expand, is_block
 from framework.wire.job import decode
 from framework.wire.keys import capsules_of
 from framework.wire.sub_queues import parent_of
 
 PAGE_SIZE = 500
+_BLOCKS_AT_ONCE = 10
 """Jobs or keys per command: Redis serves other clients in between, however long a queue is."""
 
 OnProgress: TypeAlias = Callable[[str, int], None]
@@ -117,14 +120,16 @@ def named_queues(client: "redis.Redis") -> Iterator[bytes]:
 
 def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[str, list[bytes]]]:
     """Yield a list's pages from its left end: pushes meanwhile move jobs into the next page, so none is missed."""
-    start = 0
+    start, size = 0, PAGE_SIZE
     try:
         while True:
-            page: Any = client.lrange(key, start, start + PAGE_SIZE - 1)
+            page: Any = client.lrange(key, start, start + size - 1)
             if not page:
                 return
-            yield place, page
-            start += PAGE_SIZE
+            yield place, [job for element in page for job in expand(element)]
+            start += size
+            # Blocks of jobs are large.
+            size = _BLOCKS_AT_ONCE if is_block(page[-1]) else PAGE_SIZE
     except ResponseError as error:
         # A key of another type holds no jobs.
         if not is_wrong_type(error):
@@ -272,11 +277,13 @@ def read_stats(shard: Shard) -> ShardStats:
     processed, failed, scheduled, retry, dead, interrupted, *lengths = map(
         reply_number, pipeline.execute(raise_on_error=False)
     )
-    running = read_running(shard)
+    running, packed = read_running(shard), packed_jobs(client)
     return ShardStats(
         processed=processed,
         failed=failed,
-        enqueued=sum(lengths),
+        enqueued=sum(
+            true_size(length, decode_escaped(name), packed) for name, length in zip(queues, lengths, strict=True)
+        ),
         scheduled=scheduled,
         retry=retry,
         dead=dead,

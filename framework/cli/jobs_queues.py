@@ -18,6 +18,7 @@ from framework.admin.queue_reader import QueueState, is_known, known_queues, rea
 from framework.admin.search import list_held_stores
 from framework.command_line import EXIT_FAILED, command
 from framework.errors import UnknownNameError
+from framework.fetch.blocks import packed_jobs, true_size
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
@@ -159,7 +160,8 @@ def clear(
 
     def count(shard: Shard) -> int:
         if not wanted:
-            return int(shard.client.llen(keys.queue(queue_name)))
+            length = shard.client.llen(keys.queue(queue_name))
+            return true_size(int(length), queue_name, packed_jobs(shard.client))
         found = matching_jobs(shard, queue_name, wanted, sizes, progress_reporter(shard.name))
         return sum(1 for _ in quota.of(found))
 

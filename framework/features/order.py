@@ -22,6 +22,7 @@ from framework.features.iteration import ITERATION
 from framework.features.leases import LEASES
 from framework.features.limiters import LIMITERS
 from framework.features.observability import OBSERVABILITY
+from framework.features.packing import PACKING
 from framework.features.pause import PAUSE
 from framework.features.profiling import PROFILING
 from framework.features.reliable_push import RELIABLE_PUSH
@@ -64,6 +65,7 @@ FEATURES: tuple[Feature, ...] = (
     ITERATION,
     STATUS,
     BACKLOG,
+    PACKING,
     # Last: it only reads.
     OBSERVABILITY,
 )

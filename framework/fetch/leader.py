@@ -18,6 +18,7 @@ from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import RING
 from framework.timings import Timings, backoff_s
+from framework.wire.blocks import is_block
 
 STALLED_S = 0.010
 """A buffered job returns to its queue if no job has started for this time. No acknowledgement waits longer."""
@@ -267,7 +268,14 @@ class Leader:
     def _receive(self, arrived: list[tuple[str, bytes, float]]) -> None:
         """Buffer the jobs of blocking calls. Without capacity, or after the last fetch, return them to their queues at once."""
         now = clock()
-        self._in_flight.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
+        units = [UnitOfWork(queue, data, now) for queue, data, _ in arrived]
+        blocks = [unit for unit in units if is_block(unit.data)]
+        if blocks:
+            # A fetch unpacks them. If this fails, the reconciler finds them in the working list.
+            requeue_unstarted(self._client, self._identity, blocks, keep_locks=False)
+            units = [unit for unit in units if unit not in blocks]
+            self._state.expect_jobs()
+        self._in_flight.add(units)
         self._process_limits.keep_blocking_only(self._blocking.queues)
         if self._fair_queues:
             self._ring({queue for queue, _, _ in arrived})

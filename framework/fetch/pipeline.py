@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from framework.fetch.blocks import unpack
 from framework.fetch.queues import Prefetch, ProcessLimits, QueueOrder, QueueRotation
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import Move, UnitOfWork
@@ -102,6 +103,8 @@ class FetchReply:
     source_queues: list[str]
     """The queues that the units came from."""
     wanted: int
+    blocks: list[tuple[str, bytes]]
+    """Queues whose next jobs are in a block, with the block."""
     release_errors: list[str]
     """Errors of locks, slots or statuses that ended jobs did not release or write."""
     moves: "list[_MovesCall]"
@@ -135,6 +138,7 @@ class FetchPipeline:
             lease_ms=timings.lease_ms,
             fair_queues=fair_queues,
         )
+        self._client = client
         self._state = state
         self._in_flight = state.in_flight
         self._events = events
@@ -339,8 +343,11 @@ class FetchPipeline:
             self.prefetch.arrived([len(unit.data) for unit in reply.units])
         if reply.wanted:
             self._rotation.record_found(reply.source_queues, enough=len(reply.units) >= reply.wanted)
-            empty = not reply.units and self._rotation.all_checked
+            empty = not (reply.units or reply.blocks) and self._rotation.all_checked
             self._state.note_queues(empty=empty, wrong_type=reply.wrong_type_queues)
+        # Last: the jobs of the reply are in flight, and run meanwhile.
+        for queue, block in reply.blocks:
+            unpack(self._client, queue, block)
         return True
 
     def _apply_moves(self, call: "_MovesCall", reply: FetchReply) -> None:
@@ -599,11 +606,16 @@ def _add(
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     units: list[UnitOfWork] = []
     source_queues: list[str] = []
+    blocks: list[tuple[str, bytes]] = []
     release_errors: list[str] = []
-    # Behind three fixed values the reply has pairs: the position of a queue, from 1, and its jobs; or 0 and an error.
+    # Behind three fixed values the reply has pairs: the position of a queue, from 1, and its jobs; the same below 0, and a block; or
+    # 0 and an error.
     for position in range(3, len(reply), 2):
-        if not reply[position]:
-            release_errors.append(decode_escaped(reply[position + 1]))
+        if reply[position] <= 0:
+            if reply[position]:
+                blocks.append((request.queues[-int(reply[position]) - 1], reply[position + 1]))
+            else:
+                release_errors.append(decode_escaped(reply[position + 1]))
             continue
         queue = request.queues[int(reply[position]) - 1]
         source_queues.append(queue)
@@ -611,5 +623,5 @@ def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     wrong_type = [request.queues[int(position) - 1] for position in reply[2]]
     fenced = [request.acknowledged[int(position) - 1] for position in reply[1]]
     return FetchReply(
-        bool(reply[0]), fenced, wrong_type, units, source_queues, request.wanted, release_errors, request.moves
+        bool(reply[0]), fenced, wrong_type, units, source_queues, request.wanted, blocks, release_errors, request.moves
     )

@@ -6,17 +6,20 @@ that are still set aside; no other order changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 from typing import Any, cast
 
 import redis
 
 from framework import timings
 from framework.errors import QueueReplacedError
+from framework.fetch.blocks import packed_jobs, true_size, unpack
 from framework.migrate.plan import KEEP, MigrationPlan, MigrationReport, MoveDecision, Quota
 from framework.process.heartbeat import QueueAside
 from framework.store.script import MIGRATE, REPLACE
 from framework.store.steps import READ_SHARE, BoundedSteps
 from framework.wire import keys
+from framework.wire.blocks import expand, is_block
 from framework.wire.sub_queues import parent_of
 
 PAGE = (20, 500)
@@ -62,7 +65,8 @@ class QueueMigrator:
 
     def length(self, queue: str) -> int:
         """Return how many jobs the queue has. Raises redis errors."""
-        return sum(self._client.llen(key) for key in _keys_of(queue))
+        length = sum(self._client.llen(key) for key in _keys_of(queue))
+        return true_size(length, queue, packed_jobs(self._client))
 
     def preview(self, queue: str) -> None:
         """Record what would be done, and change nothing. The numbers of a queue in use are approximate. Raises redis errors."""
@@ -91,15 +95,16 @@ class QueueMigrator:
         moving = 0
         for key in _keys_of(queue):
             start, size = 0, SCAN_PAGE
-            while page := cast("list[bytes]", self._client.lrange(key, start, start + size - 1)):
+            while elements := cast("list[bytes]", self._client.lrange(key, start, start + size - 1)):
+                page = [data for element in elements for data in expand(element)]
                 decisions = self._decide(queue, page, moving)
                 found = sum(bool(decision.target) for decision in decisions)
                 if self._quota.stopped or (until_first and found):
                     return found > 0
                 moving += self._record(queue, decisions)
                 on_scanned(len(page))
-                start += len(page)
-                size = page_size(page, SCAN_PAGE)
+                start += len(elements)
+                size = page_size(elements, SCAN_PAGE)
         self._quota.use(moving)
         return moving > 0
 
@@ -126,7 +131,12 @@ class QueueMigrator:
                 aside.renew_when_due()
             if not following and state != _LEASE_EXPIRED:
                 return
-            page, decisions = following, self._decide(queue, following, 0)
+            if following and is_block(following[0]):
+                # Its jobs are the next ones.
+                unpack(self._client, queue, following[0], key=_keys_of(queue)[0])
+                following = []
+            page = list(takewhile(lambda data: not is_block(data), following))
+            decisions = self._decide(queue, page, 0)
 
     def _move_page(
         self, queue: str, page: Sequence[bytes], decisions: Sequence[MoveDecision]

@@ -21,6 +21,7 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.blocks import is_block
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
 from framework.wire.job import DEATH_COUNT, Job, count_of, decode, rewrite
 from framework.wire.json import loads_object
@@ -305,7 +306,8 @@ def _disposition(
     """Decide before anything moves: back to its queue, quarantined after too many deaths, or dead if malformed."""
     try:
         payload, queue = read_queue(data, decoded_limit)
-        start_state = evidence.classify(data, payload, rank)
+        # A block of jobs has not started, and its bytes are compared where it waits.
+        start_state = "not_started" if is_block(data) else evidence.classify(data, payload, rank)
         changed = data if start_state == "not_started" else rewrite(data, _mark_suspect(payload, start_state))
     except PayloadError as error:
         stored, awaited = dead_set_entry(data, error, time.time()), awaited_job_of(loads_object(data))

@@ -227,8 +227,10 @@ DROP_RETIRED = Script("drop_retired", *RELEASE_PARTS)
 READ_DUE = Script("read_due", "time")
 INSPECT_DEAD = Script("inspect_dead", "time")
 RENEW_CHILDREN = Script("renew_children", "time")
-FETCH = Script("fetch", "time", "count", late=_LATE_RELEASE)
+FETCH = Script("fetch", "time", "count", late=(*_LATE_RELEASE, "blocks"))
 PUSH_UP_TO = Script("push_up_to", "time", "slots", _RECORDED)
+UNPACK = Script("unpack")
+SPLIT_BLOCK = Script("split_block")
 UNREGISTER = Script("unregister", "time")
 INTERRUPT = Script("interrupt", *RELEASE_PARTS, "trim")
 RECEIVE_TRANSFER = Script("receive_transfer", *LOCK_PARTS, _TURNS)
@@ -244,7 +246,7 @@ YIELD_JOB = Script("yield_job", *RELEASE_PARTS)
 RESTORE = Script("restore", "time", _TURNS)
 RELEASE_WAITING = Script("release_waiting", *SLOT_PARTS)
 MARK_DEAD = Script("mark_dead", "time")
-SEARCH = Script("search")
+SEARCH = Script("search", "blocks")
 SET_STATUS = Script("set_status")
 MARK_CANCELLED = Script("mark_cancelled", "time")
 WRITE = Script("write")
@@ -256,9 +258,9 @@ def write_when_full(client: "redis.Redis", *commands: Sequence[Any]) -> list[int
     For the few writes without which a full Redis cannot be emptied, or its processes not be seen. Raises redis errors.
     """
     arguments = [word for name, _, *words in commands for word in (name, len(words), *words)]
-    replies: Any = WRITE(client, [_NO_KEY, *(key for _, key, *_ in commands)], arguments)
+    replies: Any = WRITE(client, [NO_KEY, *(key for _, key, *_ in commands)], arguments)
     return cast("list[int]", replies)
 
 
-_NO_KEY = pushed("")
+NO_KEY = pushed("")
 """A key that every role may remove, and that nothing writes: a token is not empty."""

@@ -117,6 +117,13 @@ def queue(name: str) -> str:
     return f"queue:{name}"
 
 
+PACKED = "aw:packed"
+"""HASH from a queue with blocks (``wire/blocks.py``) to the number of the jobs in them."""
+
+PACKED_BLOCKS = "aw:packed:blocks"
+"""HASH from a queue with blocks to their number."""
+
+
 def turns(queue: str) -> str:
     """ZSET of the keys of a queue's sub-queues with jobs; the score is the number of the turn."""
     return f"aw:turns:{queue}"

@@ -30,6 +30,7 @@ MAY_TAKE = {
     "breaker/judge": {"ZREM"},  # the command removes the name of a process, not a job
     "breaker/tend": {"ZREM"},
     "cron/push": {"LTRIM"},  # the command removes old ticks from a list, not a job
+    "blocks": {"RPOP"},
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
     "fairness/change_priority": {"LREM", "ZREM"},
@@ -38,6 +39,7 @@ MAY_TAKE = {
     "admit": {"LREM", "ZREM"},
     "fetch": {"LREM", "RPOP", "ZREM"},
     "finish": {"LREM"},
+    "packing/pack": {"LREM", "LTRIM"},
     "pause/hold": {"LREM"},
     "interrupt": {"LREM"},
     "kill": {"LREM"},
@@ -60,6 +62,7 @@ MAY_TAKE = {
     "trim": {"ZPOPMIN", "ZREM", "ZREMRANGEBYRANK"},  # the dead set holds jobs that have ended
     "workflows/change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
+    "unpack": {"RPOP"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
 }
 

@@ -102,6 +102,28 @@ def migrated(jobs):
     return places, [*counts, *jobs, NEW, *[b""] * (len(jobs) - 1), 2, *[1] * (len(jobs) - 1)]
 
 
+BLOCK = b'{ "class":"aw.Packed","aw_count":6}'
+
+
+def in_queue(redis, jobs):
+    redis.rpush(QUEUE, b"newer", *jobs, b"older")
+
+
+def in_block(redis, jobs):
+    redis.rpush(QUEUE, b"newer", BLOCK, b"older")
+    redis.hset("packed", "q", 2 * len(jobs))
+    redis.hset("blocks", "q", 2)
+
+
+def packing(jobs, most_moved):
+    return [QUEUE, "packed", "blocks", "none"], ["q", 100, most_moved, BLOCK, *jobs]
+
+
+def unpacking(jobs, entry):
+    places = [QUEUE, "packed", "blocks", DEAD, "counters", "none"]
+    return places, ["q", BLOCK, len(jobs), 1, entry, "series", *([] if entry else jobs)]
+
+
 def now_plus(seconds):
     return time.time() + seconds
 
@@ -510,6 +532,14 @@ CALLS = {
     "receive_transfer": (held, landed),
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
+    "packing/pack": (in_queue, lambda jobs: packing(jobs, 10)),
+    "packing/pack, far from the end": (in_queue, lambda jobs: packing(jobs, -1)),
+    "unpack": (in_block, lambda jobs: unpacking(jobs, "")),
+    "unpack, damaged": (in_block, lambda jobs: unpacking(jobs, "entry")),
+    "split_block": (
+        in_block,
+        lambda jobs: ([QUEUE, "packed", "blocks", "none"], ["q", BLOCK, BLOCK + b" ", jobs[0], BLOCK + b"  "]),
+    ),
     "pause/hold": (held, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, ""))),
     "pause/hold, holding": (
         holding,

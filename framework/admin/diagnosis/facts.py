@@ -34,6 +34,7 @@ from framework.store.script import is_wrong_type
 from framework.text import decode_escaped, format_clock_time, format_count, format_duration
 from framework.types import Payload, Urgency
 from framework.wire import keys
+from framework.wire.blocks import expand
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.sub_queues import parent_of
@@ -304,13 +305,16 @@ class ShardEvidence(ShardSnapshot):
         ]
 
     def _pages(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
-        """Return these parts of lists; nothing of a key of another type."""
+        """Return the jobs of these parts of lists, of blocks as many as elements were asked for; nothing of a key of another type."""
         pipeline: Any = self.client.pipeline(transaction=False)
         for key, start, end in ranges:
             pipeline.lrange(key, start, end)
-        return [
-            cast("list[bytes]", one) if isinstance(one, list) else [] for one in pipeline.execute(raise_on_error=False)
-        ]
+        found: list[list[bytes]] = []
+        for (_, start, end), reply in zip(ranges, pipeline.execute(raise_on_error=False), strict=True):
+            elements = cast("list[bytes]", reply) if isinstance(reply, list) else []
+            jobs, count = [job for one in elements for job in expand(one)], end - start + 1
+            found.append(jobs[-count:] if start < 0 else jobs[:count])
+        return found
 
     @cached_property
     def held(self) -> list[HeldJobs]:

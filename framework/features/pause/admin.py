@@ -12,6 +12,7 @@ from framework.async_twin import async_twin
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.redis_flags import read_flags
 from framework.features.pause.explain import pause_source
+from framework.fetch.blocks import packed_jobs, true_size
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
@@ -46,6 +47,7 @@ def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
     for name in names:
         pipeline.llen(keys.queue(name))
     lengths: list[Any] = pipeline.execute(raise_on_error=False)
+    packed = packed_jobs(client) if names else {}
     notes = pauses_of_queues(read_pause_log(client)) if names else {}
     found = [
         PauseSummary(
@@ -54,7 +56,7 @@ def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
             True,
             *_cause_of(notes.get(name)),
             ends.get(name),
-            length if isinstance(length, int) else 0,
+            true_size(length, name, packed) if isinstance(length, int) else 0,
             None,
         )
         for name, length in zip(names, lengths, strict=True)

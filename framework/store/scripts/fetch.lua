@@ -9,6 +9,7 @@
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
+--           - queue's position, the block that is next there and stays (wire/blocks.py): the caller unpacks it, ...
 --           0, the error of a lock, slot or status that an acknowledged job did not release or write, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched; a thousand empty queues
 --         take a quarter of a millisecond
@@ -90,10 +91,20 @@ for _, error in ipairs(errors) do
 end
 if held == 0 or wanted <= 0 then return reply end
 
+-- Mostly no queue has blocks. With a key of another type every queue may have some.
+local packed = redis.call('EXISTS', 'aw:packed') == 1
+
 local function take(i, most, fair)
   -- A key of another type must not hide the queues behind it.
-  local jobs
-  if fair then jobs = late().take_jobs(string.sub(KEYS[i], 7), most) else jobs = redis.pcall('RPOP', KEYS[i], most) end
+  local jobs, block
+  if packed and redis.pcall('HEXISTS', 'aw:packed', string.sub(KEYS[i], 7)) ~= 0 then
+    jobs, block = late().take_unpacked(KEYS[i], most)
+    fair = nil
+  elseif fair then
+    jobs = late().take_jobs(string.sub(KEYS[i], 7), most)
+  else
+    jobs = redis.pcall('RPOP', KEYS[i], most)
+  end
   if not jobs then return 0 end
   if jobs.err then
     refused[#refused + 1] = i - 2
@@ -109,6 +120,10 @@ local function take(i, most, fair)
     wanted = wanted - #jobs
     reply[#reply + 1] = i - 2
     reply[#reply + 1] = jobs
+  end
+  if block then
+    reply[#reply + 1] = 2 - i
+    reply[#reply + 1] = block
   end
   if fair then late().ring(string.sub(KEYS[i], 7)) end
   return #jobs

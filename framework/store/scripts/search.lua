@@ -3,6 +3,7 @@
 -- ARGV    1 the text  2 index in the first list to begin at  3 most bytes of payloads to read  4 most jobs to read
 -- RETURN  { lists that are done, index in the next one to go on at, jobs that were read,
 --           [ number of the list (from 1), index, length of the list, payload ], ... }
+--         a block of jobs (parts/blocks.lua) may have the text, and counts as a job that has it
 -- COST    O(lists + jobs + bytes), each bounded by the caller
 -- CRASH   nothing moves.
 -- The first page of a list is small, as the size of its jobs is unknown; it determines the next one. A call that continues in a
@@ -23,7 +24,7 @@ for number, key in ipairs(KEYS) do
     local bytes = 0
     for index, payload in ipairs(page) do
       bytes = bytes + #payload
-      if string.find(payload, needle, 1, true) then
+      if is_block(payload) or string.find(payload, needle, 1, true) then
         reply[#reply + 1] = { number, from + index - 1, redis.call('LLEN', key), payload }
       end
     end

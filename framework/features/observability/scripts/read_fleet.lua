@@ -41,11 +41,21 @@ local function entered_at(payload)
   return last and string.match(payload, '^ ?([%d.]+)', last + 1) or ''
 end
 
+-- Most shards have no queue with blocks of jobs (wire/blocks.py).
+local packed = redis.call('EXISTS', 'aw:packed') == 1
+
+local function number_of(key, name)
+  return tonumber(redis.pcall('HGET', key, name)) or 0
+end
+
 local function queue_rows()
   local page, found = redis.pcall('SSCAN', 'queues', cursor, 'COUNT', queues_at_once), {}
   if page.err then return '0', found end
   for _, name in ipairs(page[2]) do
     local jobs = count(redis.pcall('LLEN', 'queue:' .. name))
+    if jobs > 0 and packed then
+      jobs = jobs + number_of('aw:packed', name) - number_of('aw:packed:blocks', name)
+    end
     found[#found + 1] = name
     found[#found + 1] = jobs
     found[#found + 1] = jobs > 0 and entered_at(redis.pcall('LINDEX', 'queue:' .. name, -1)) or ''

@@ -1,0 +1,9 @@
+"""Define the record of packing."""
+
+from framework.feature import Feature, Late, Rights
+
+PACKING = Feature(
+    name="packing",
+    rights={"worker": Rights(scripts=(Late("framework.features.packing.store:PACK"),))},
+    worker=Late("framework.features.packing.worker:worker_part"),
+)

@@ -1,0 +1,5 @@
+"""The script of packing. The rights of Redis users list it, so this file loads little."""
+
+from framework.store.script import Script
+
+PACK = Script("packing/pack")

@@ -1,0 +1,70 @@
+"""Unpack a block of jobs where it waits, and count the jobs in blocks (``wire/blocks.py``)."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import redis
+
+from framework.errors import PayloadError
+from framework.recover.suspects import quarantine_counter
+from framework.store.script import NO_KEY, SPLIT_BLOCK, UNPACK
+from framework.text import decode_escaped
+from framework.wire import blocks, keys
+from framework.wire.malformed import dead_set_entry
+
+
+def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", behind: int = 0) -> bool:
+    """Put the jobs of a block in its place; return false if it is no longer there: another process has unpacked it.
+
+    ``key`` is the list where the queue was set aside, ``behind`` the number of elements that leave before the block. A block that
+    cannot be read moves to the dead set and is counted as malformed. Raises redis errors.
+    """
+    entry = series = b""
+    try:
+        jobs = blocks.unpack(block)
+    except PayloadError as error:
+        jobs, entry = [], dead_set_entry(block, error, time.time(), queue)
+        series = quarantine_counter(blocks.PACKED, "malformed").encode()
+    places = [key or keys.queue(queue), keys.PACKED, keys.PACKED_BLOCKS, keys.DEAD, keys.COUNTERS, NO_KEY]
+    arguments = [queue, block, len(jobs) or blocks.count(block), behind, entry, series, *jobs]
+    return bool(UNPACK(client, places, arguments))
+
+
+def split_block(client: "redis.Redis", queue: str, block: bytes, job: bytes) -> bool:
+    """Take a job out of its block, to stand between its neighbours; return false if the block is no longer there.
+
+    Raises redis errors, and ValueError if the block does not have the job.
+    """
+    jobs = blocks.expand(block)
+    at = jobs.index(job)
+    newer, older = (blocks.pack(queue, some) if some else b"" for some in (jobs[:at], jobs[at + 1 :]))
+    places = [keys.queue(queue), keys.PACKED, keys.PACKED_BLOCKS, NO_KEY]
+    return bool(SPLIT_BLOCK(client, places, [queue, block, newer, job, older]))
+
+
+def true_size(length: int, queue: str, packed: Mapping[str, int]) -> int:
+    """Return the number of jobs in a queue whose list has so many elements; ``packed`` is of ``packed_jobs``."""
+    return length + packed.get(queue, 0) if length else 0
+
+
+def packed_jobs(client: "redis.Redis") -> Mapping[str, int]:
+    """Return how many jobs a queue has beyond the elements of its list, of each queue with blocks. Raises redis errors.
+
+    A queue whose list is empty has none, whatever this says: another program may have deleted it.
+    """
+    pipeline: Any = client.pipeline(transaction=False)
+    pipeline.hgetall(keys.PACKED)
+    pipeline.hgetall(keys.PACKED_BLOCKS)
+    # Keys of another type, which count nothing, answer with an error.
+    found = [reply if isinstance(reply, dict) else {} for reply in pipeline.execute(raise_on_error=False)]
+    jobs, count = cast("list[dict[bytes, bytes]]", found)
+    return {
+        decode_escaped(name): max(0, stored_count(value) - stored_count(count.get(name, b"0")))
+        for name, value in jobs.items()
+    }
+
+
+def stored_count(value: bytes) -> int:
+    """Return a count of ``aw:packed`` or ``aw:packed:blocks``; 0 for a text that is none."""
+    return int(value) if value.isdigit() and len(value) < 16 else 0

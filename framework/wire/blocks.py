@@ -1,0 +1,118 @@
+"""Read and write a block: many waiting jobs of a queue in one element of its list.
+
+A block is a JSON object that Ruby's pages can show as one job. Its field ``enqueued_at`` is that of its oldest job, so that the wait
+of a queue is right whether its next element is a job or a block.
+"""
+
+import base64
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from framework.errors import PayloadError
+from framework.wire.job import generate_jid, timestamp, wire_timestamp
+from framework.wire.json import dumps, loads_object
+
+PACKED = "aw.Packed"
+"""Value of the field ``class`` in a block."""
+
+COUNT, JOBS = "aw_count", "aw_jobs"
+"""Fields of a block: the number of its jobs; their bytes, compressed, in base64."""
+
+# The space is allowed in JSON, and no encoder writes it: ``scripts/parts/blocks.lua`` looks for it first.
+PREFIX = b'{ "class":"aw.Packed",'
+
+MAX_JOBS = 1_000
+"""Most jobs of a block: one call of a script has them all as arguments."""
+
+MAX_BYTES = 1_000_000
+"""The bytes of jobs that a block aims at; a larger job is a block of its own."""
+
+_QUOTE = b'"'
+
+_MAX_UNPACKED_BYTES = 256_000_000
+"""A block that claims more is not unpacked: its bytes are not ours."""
+
+
+def is_block(data: bytes) -> bool:
+    """Return whether the element of a queue is a block."""
+    return data.startswith(PREFIX)
+
+
+def pack(queue: str, jobs: Sequence[bytes]) -> bytes:
+    """Return the block of these jobs of a queue, the newest first. Each call makes another one: no two blocks are equal."""
+    oldest = loads_object(jobs[-1])
+    since = timestamp(oldest.get("enqueued_at")) or timestamp(oldest.get("created_at")) or 0.0
+    fields = {
+        "class": PACKED,
+        "queue": queue,
+        "args": [],
+        "jid": generate_jid(),
+        # A Ruby process that takes the block by mistake keeps it: the class is unknown there.
+        "retry": True,
+        "created_at": wire_timestamp(since),
+        "enqueued_at": wire_timestamp(since),
+        COUNT: len(jobs),
+        JOBS: base64.b64encode(zlib.compress(_by_column(jobs))).decode(),
+    }
+    return b"{ " + dumps(fields)[1:]
+
+
+# Jobs of one class have as many quotation marks. What stands between the first and the second of each job comes first, and so on:
+# neighbours are alike, and take an eighth less memory than one job behind the other.
+def _by_column(jobs: Sequence[bytes]) -> bytes:
+    rows = [job.split(_QUOTE) for job in jobs]
+    tables: dict[int, list[list[bytes]]] = {}
+    for row in rows:
+        tables.setdefault(len(row), []).append(row)
+    widths = struct.pack(f"<{len(rows)}I", *map(len, rows))
+    return widths + _QUOTE.join(
+        [part for table in tables.values() for column in zip(*table, strict=True) for part in column]
+    )
+
+
+def _by_row(data: bytes, count: int) -> list[bytes]:
+    """Return the jobs of ``_by_column``. Raises ValueError if the bytes are not of so many jobs."""
+    widths = struct.unpack_from(f"<{count}I", data)
+    parts = data[4 * count :].split(_QUOTE)
+    if sum(widths) != len(parts):
+        raise ValueError(f"{len(parts):,} parts instead of {sum(widths):,}")
+    tables, start = dict[int, Iterator[bytes]](), 0
+    for width, height in Counter(widths).items():
+        table, start = parts[start : start + width * height], start + width * height
+        tables[width] = map(_QUOTE.join, [table[row::height] for row in range(height)])
+    return [next(tables[width]) for width in widths]
+
+
+def count(block: bytes) -> int:
+    """Return the number of jobs that a block says it has; 0 for one that cannot be read."""
+    found = loads_object(block).get(COUNT)
+    return found if isinstance(found, int) and 0 < found <= MAX_JOBS else 0
+
+
+def unpack(block: bytes) -> list[bytes]:
+    """Return the jobs of a block, the newest first.
+
+    Raises:
+        PayloadError: it cannot be read.
+    """
+    jobs = count(block)
+    try:
+        stream = zlib.decompressobj()
+        data = stream.decompress(base64.b64decode(loads_object(block)[JOBS], validate=True), _MAX_UNPACKED_BYTES)
+        if not jobs or not stream.eof:
+            raise PayloadError("it is a block of jobs, and its end is missing")
+        return _by_row(data, jobs)
+    except (KeyError, TypeError, ValueError, zlib.error, struct.error) as error:
+        raise PayloadError(f"it is a block of jobs that cannot be unpacked: {error}") from error
+
+
+def expand(data: bytes) -> list[bytes]:
+    """Return the jobs of an element of a queue, the newest first: itself, unless it is a block that can be read."""
+    if not is_block(data):
+        return [data]
+    try:
+        return unpack(data)
+    except PayloadError:
+        return [data]

@@ -1,0 +1,109 @@
+"""Packed jobs are seen, counted, found, moved and dropped as all others."""
+
+from framework import admin
+from framework.admin.groups import read_all, sized_stores
+from framework.admin.queue_actions import clear_queue, drop_job
+from framework.admin.queue_reader import next_jobs, read_live_queues, read_queues, scan_queue
+from framework.admin.search import JobStore, search
+from framework.admin.statistics import count_jobs_by_class, ignore_progress, read_stats
+from framework.features.backlog.memory import measure_memory
+from framework.features.observability.fleet import FleetReader
+from framework.features.packing.packer import QueuePacker
+from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota
+from framework.migrate.queues import QueueMigrator
+from framework.wire import blocks, keys
+from framework.wire.json import loads_object
+from tests.admin.conftest import shard
+from tests.features.packing.test_packer import QUEUE, drained, packed, waiting
+
+__all__ = ["shard"]
+
+STORE = JobStore("queue", QUEUE.encode())
+
+
+def all_packed(redis, numbers):
+    redis.sadd(keys.QUEUES, "default")
+    return packed(redis, numbers, depth=5, run=3)
+
+
+def test_readers_show_true_sizes(shard, redis):
+    jobs = all_packed(redis, 32)
+    assert redis.llen(QUEUE) < 20
+    (state,) = read_queues(shard)
+    assert (state.size, admin.Queue("default").size, read_stats(shard).enqueued) == (32, 32, 32)
+    assert sized_stores(redis, [STORE]) == [(STORE, 32)]
+    assert [found.waiting for _, found in read_live_queues({"main": shard})] == [{"default": 32}]
+    assert [data for _, data in next_jobs(redis, "default", 20)] == jobs[:20]
+    assert list(scan_queue(redis, "default")) == jobs[::-1]
+    assert [data for _, data, _ in read_all(redis, [(STORE, 32)])] == jobs[::-1]
+    assert count_jobs_by_class(redis, {"Job": "Job"}, lambda _place, _jobs: None)["Job"] == {"queue default": 32}
+    memory = measure_memory(redis, admin.port.current().settings.size_limit, exact=True)
+    assert [one.jobs for one in memory.parts if one.cls == "Job"] == [32]
+
+
+def test_metrics_count_packed_jobs(shard, redis):
+    all_packed(redis, 32)
+    found = FleetReader(admin.port.current().settings).read("main", redis).figures
+    assert [one.value for one in found if one.name == "sidekiq_queue_size"] == [32]
+
+
+def test_latency_is_that_of_the_oldest_packed_job(shard, redis):
+    all_packed(redis, 32)
+    before = read_queues(shard)[0].latency
+    redis.ltrim(QUEUE, 0, -6)
+    assert blocks.is_block(redis.lindex(QUEUE, -1))
+    assert abs(read_queues(shard)[0].latency - before) < 60
+
+
+def test_job_in_a_block_is_found_and_dropped(shard, redis):
+    jobs = all_packed(redis, 32)
+    # The first, a middle and the last one of a block, and one that is in none.
+    for number in (31, 15, 13, 14, 2):
+        jid = loads_object(jobs[number])["jid"]
+        (found,) = search(redis, jid, ignore_progress)
+        assert (found.store.name, found.data) == ("default", jobs[number])
+        queued = admin.Queue("default").find(jid)
+        assert queued is not None
+        assert queued.delete()
+        assert not queued.delete()
+    left = [job for number, job in enumerate(jobs) if number not in (31, 15, 13, 14, 2)]
+    assert waiting(redis) == left[::-1]
+    assert drained(redis) == left
+    assert not redis.exists(keys.PACKED, keys.PACKED_BLOCKS)
+
+
+def test_equal_jobs_in_a_block_are_dropped_one_by_one(shard, redis):
+    jobs = all_packed(redis, 32)
+    redis.delete(QUEUE, keys.PACKED, keys.PACKED_BLOCKS)
+    redis.lpush(QUEUE, *[jobs[0]] * 9)
+    assert QueuePacker(redis, "default", 0, 3).pack()
+    for left in range(8, -1, -1):
+        assert drop_job(redis, "default", jobs[0], from_left=True)
+        assert waiting(redis) == [jobs[0]] * left
+
+
+def test_clear_drops_packed_jobs_and_keeps_the_others(redis):
+    jobs = all_packed(redis, 32)
+    assert clear_queue(redis, "default", lambda _: None, lambda data: jobs.index(data) % 3 == 0) == 11
+    assert waiting(redis) == [job for number, job in enumerate(jobs) if number % 3][::-1]
+    assert clear_queue(redis, "default", lambda _: None) == 21
+    assert not redis.exists(QUEUE, keys.PACKED, keys.PACKED_BLOCKS)
+
+
+def test_migration_moves_packed_jobs_in_order(redis):
+    jobs = all_packed(redis, 32)
+    plan = MigrationPlan(FixedTarget("new", ["Job"], ()), ["default"], ["Job"])
+    report = MigrationReport()
+    migrator = QueueMigrator(redis, plan, report, Quota(None))
+    assert migrator.length("default") == 32
+    migrator.preview("default")
+    migrator.migrate("default")
+    assert not redis.exists(QUEUE, keys.PACKED, keys.PACKED_BLOCKS)
+    moved = [loads_object(data)["jid"] for data in redis.lrange(keys.queue("new"), 0, -1)]
+    assert moved == [loads_object(data)["jid"] for data in jobs[::-1]]
+
+
+def test_top_counts_packed_jobs(shard, redis):
+    all_packed(redis, 32)
+    found = admin.top("queue:default", exact=True)
+    assert [(group.name, group.jobs) for group in found.groups] == [("Job", 32)]
