@@ -6,7 +6,7 @@
 A job has one of these states, each kept for ``status_expiration`` after it began:
 
     queued      waits in its queue, or until its time (scheduled, or snoozed with RetryLater)
-    running     has started; also while a job waits to run again after its process was killed or stopped
+    running     has run for some 5 ms; also while a job waits to run again after its process was killed or stopped
     retrying    failed, and waits for its retry
     completed   ``perform`` has returned
     failed      will not run again: in the dead set, deleted, or quarantined

@@ -88,8 +88,8 @@ class ClassTerms:
     """Whether each policy is to be asked about each job alone: it needs two slots."""
     lasting: bool = True
     """Whether the terms stay the same until ``AdmissionChain.invalidate``: no function of the application has a part in them."""
-    encoded: dict[tuple[float, int, bool, str], EncodedTerms] = field(
-        default_factory=dict[tuple[float, int, bool, str], EncodedTerms]
+    encoded: dict[tuple[float, bool, str], EncodedTerms] = field(
+        default_factory=dict[tuple[float, bool, str], EncodedTerms]
     )
     """The terms as arguments of the script, by what jobs of one class may differ in (``GroupAdmission``)."""
 

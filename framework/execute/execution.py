@@ -57,7 +57,6 @@ from framework.finish.outcome import (
     Retired,
     RunOutcome,
 )
-from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.argument_checks import StrictArgumentsCheck
 from framework.recover.suspects import SUSPECT_FIELD, SuspectRunner, is_suspect
@@ -189,7 +188,6 @@ class Executor:
         threads: FetchingThreads,
         suspect_runner: SuspectRunner,
         strictness: StrictArgumentsCheck,
-        status_writer: StatusWriter,
         retired: Mapping[str, str] = NO_RETIRED_CLASSES,
         admission: AdmissionChain = NO_POLICIES,
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
@@ -218,9 +216,9 @@ class Executor:
         self._capsule = capsule
         self._resource_fields = resource_fields()
         self._decoding = decoding
+        self._threads = threads
         self._ensure_fetching = threads.ensure_fetching
         self._suspect_runner = suspect_runner
-        self._status_writer = status_writer
         self._retired = retired
         self._recorder = recorder
         self._usages = usage_records.running
@@ -250,7 +248,7 @@ class Executor:
             run.outcome = Interrupted()
             return run
         if STATUS_EXPIRATION in payload or TRACK in payload:
-            run.tracked = (prepared.tracked if prepared is not None else None) or tracked_job(payload)
+            run.tracked = tracked_job(payload)
             run.record = self._open_record(run, payload)
         run.worker = registry.find(payload["class"])
         run.started = time.perf_counter()
@@ -287,6 +285,9 @@ class Executor:
         run.started_cpu = self._cpu_at(time.perf_counter())
         try:
             assert run.declaration is not None and run.payload is not None, "begin has run"  # noqa: S101, PT018
+            if run.tracked is not None:
+                self._threads.show_running(run.unit, run.tracked)
+                self._ensure_fetching()
             self._call_job(run, run.declaration, run.payload, suspected=True)
         except BaseException as error:  # noqa: BLE001 - as above
             run.outcome = self._outcome(run, error)
@@ -339,12 +340,12 @@ class Executor:
             return True
         policies = self._admission.policies_for(declaration)
         has_moved = prepared is not None and prepared.moved
-        if not (has_moved or policies.remote or run.tracked) and policies.local_admit_all(declaration):
+        if not (has_moved or policies.remote) and policies.local_admit_all(declaration):
             return True
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)
         asked_before = run.unit.admission is not None
-        answer = self._policy_decision.ask(request, policies, run, run.tracked)
+        answer = self._policy_decision.ask(request, policies, run)
         if isinstance(answer, Lost):
             run.outcome, run.lost = None, answer
             return False
@@ -385,21 +386,18 @@ class Executor:
             run.record = self._open_record(run, payload)
         # Almost no payload has the field: the check is cheaper than the call.
         suspected = SUSPECT_FIELD in payload and is_suspect(payload)
-        if declaration.in_thread:
+        if suspected and declaration.is_async:
+            # One thread starts all of them in turn: a process may hold thousands of async suspects.
+            run.outcome = None
+            return
+        if run.tracked is not None:
+            self._threads.show_running(run.unit, run.tracked)
+        if not declaration.is_async or run.tracked is not None or declaration.limiter is not None:
             self._ensure_fetching()
-        elif declaration.is_async:
-            if suspected:
-                # One thread starts all of them in turn: a process may hold thousands of async suspects.
-                run.outcome = None
-                return
-            if run.tracked is not None or declaration.limiter is not None:
-                self._ensure_fetching()
+        if self.detached is None or declaration.in_thread or declaration.is_async:
+            self._call_job(run, declaration, payload, suspected=suspected)
         else:
-            self._ensure_fetching()
-            if self.detached is not None:
-                self._run_detached(self.detached, run, payload, suspected=suspected)
-                return
-        self._call_job(run, declaration, payload, suspected=suspected)
+            self._run_detached(self.detached, run, payload, suspected=suspected)
 
     def _run_detached(self, detached: DetachedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job outside of this process, middlewares included; this thread waits for it."""
@@ -428,8 +426,7 @@ class Executor:
         instance = run.instance
         # Almost no job has one of them: the check is cheaper than the call.
         tells = run.record is not None or self._start_observers
-        noted = suspected or tells or (run.tracked is not None and run.unit.admission is None)
-        if noted and not self._note_start(run, payload, suspected=suspected):
+        if (suspected or tells) and not self._note_start(run, payload, suspected=suspected):
             return
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
@@ -446,12 +443,10 @@ class Executor:
                 run.middleware_exits = stack.pop_all()
 
     def _note_start(self, run: Execution, payload: Payload, *, suspected: bool) -> bool:
-        """Write the state ``running``, the start of a suspect, and the event; return false if the process stops before its turn.
+        """Write the start of a suspect, and the event; return false if the process stops before its turn.
 
         Observers of starts are told.
         """
-        if run.tracked is not None and run.unit.admission is None:
-            self._status_writer.write(run.tracked, "running")
         if suspected:
             run.start_noted = True
             self._suspect_runner.begin(run.unit.data, count_of(payload, DEATH_COUNT))

@@ -14,7 +14,6 @@ from contextlib import suppress
 from time import monotonic as clock
 from typing import Any, TypeAlias, cast
 
-import redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
@@ -36,14 +35,12 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import ADMITTED, FENCED, Admission, Preparation, UnitOfWork
 from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
 from framework.finish.outcome import Deferred, Held, Interrupted, Lost, NotAdmitted
-from framework.finish.status_writer import StatusWriter
 from framework.recover.suspects import is_suspect
 from framework.store.channel import ChannelPool
 from framework.store.script import ADMIT
 from framework.telemetry.logs import error_fields
-from framework.text import decode_escaped
 from framework.timings import backoff_s
-from framework.types import JobState, Payload
+from framework.types import Payload
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, EXPIRES_IN, timestamp
@@ -58,7 +55,6 @@ from framework.wire.resources import (
     resources_of,
     slot_id,
 )
-from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 from framework.wire.sub_queues import start_queue
 
 # Seconds between two tries of a policy while Redis does not answer.
@@ -85,9 +81,7 @@ class PolicyDecision:
         self._running_jobs = running_jobs
         self._together = together
 
-    def ask(
-        self, request: AdmissionRequest, policies: ClassPolicies, run: MemoryReservation, tracked: TrackedJob | None
-    ) -> NotAdmitted | None:
+    def ask(self, request: AdmissionRequest, policies: ClassPolicies, run: MemoryReservation) -> NotAdmitted | None:
         """Return ``None`` if every policy admits the job, else the answer of the first that does not.
 
         A policy that has answered together with an earlier job is not asked again. Raises PayloadError and Shutdown.
@@ -103,7 +97,7 @@ class PolicyDecision:
                 self._ensure_fetching()
                 if (outcome := self._ask_each(policies.local, request)) is not None:
                     return outcome
-            self._ask_together(request, policies, tracked)
+            self._ask_together(request, policies)
         prepared = unit.prepared
         if prepared is not None and prepared.starts:
             return None
@@ -121,14 +115,13 @@ class PolicyDecision:
                 return outcome
         return None
 
-    def _ask_together(self, request: AdmissionRequest, policies: ClassPolicies, tracked: TrackedJob | None) -> None:
+    def _ask_together(self, request: AdmissionRequest, policies: ClassPolicies) -> None:
         """Ask by one call for this job and those that start next. If Redis fails, each policy is asked about each job alone."""
-        if not policies.remote and (tracked is None or request.payload.get(COMPRESSED)):
-            # Unreadable arguments are found first: the state of such a job is never `running`.
+        if not policies.remote:
             return
         if self._together is not None and policies.can_group and not is_suspect(request.payload):
             with suppress(RedisError, OSError):
-                self._together.admit(request, tracked, policies)
+                self._together.admit(request, policies)
         if request.unit.admission is None:
             # Each step waits for Redis now, and perhaps long.
             self._ensure_fetching()
@@ -157,8 +150,7 @@ class PolicyDecision:
                 time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
 
 
-_RUNNING: JobState = "running"
-# States of a job: it waits for a slot; the script could not ask for it.
+# States of a job: it waits for a slot; the script has not decided about it.
 _WAITS, _ERROR = 0, 3
 _MOVED = (_WAITS, FENCED)
 # If a job starts, no policy reads the counts.
@@ -166,11 +158,11 @@ _ADMISSION = Admission(ADMITTED, 0, 0, 0)
 _MAX_ENCODED = 100
 
 # The request for one job: its unit, its id, the terms of its class, these as arguments of the script, its slot and its lock, if it
-# has them, its status, and since when it has waited for a slot (epoch seconds, empty if it has not), with its scope if the jobs of
-# the class have one; mostly None.
+# has them, and since when it has waited for a slot (epoch seconds, empty if it has not), with its scope if the jobs of the class
+# have one; mostly None.
 # No named tuple, which takes three times as long to make.
 _Question: TypeAlias = tuple[
-    UnitOfWork, str, ClassTerms, EncodedTerms, Slot | None, Lock | None, TrackedJob | None, tuple[str, ...] | None
+    UnitOfWork, str, ClassTerms, EncodedTerms, Slot | None, Lock | None, tuple[str, ...] | None
 ]
 _KnownClass: TypeAlias = tuple[Declaration, ClassPolicies]
 
@@ -185,37 +177,35 @@ class GroupAdmission:
         fetcher: Fetcher,
         decoding: PayloadDecoder,
         admission: AdmissionChain,
-        status_writer: StatusWriter,
     ) -> None:
         self._channels = channels
         self._working = keys.working(identity)
         self._fetcher = fetcher
         self._decoding = decoding
         self._admission = admission
-        self._status_writer = status_writer
         self._resource_fields = resource_fields()
 
-    def admit(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> None:
+    def admit(self, request: AdmissionRequest, policies: ClassPolicies) -> None:
         """Ask for a job that is about to start, which every local policy admits, and for buffered jobs that start next.
 
         The answers are in ``UnitOfWork.admission``; a job without one is to be asked for alone. Raises redis errors.
         """
         unit, payload = request.unit, request.payload
         terms = policies.terms_of(request.declaration, unit.queue)
-        first = None if terms.alone else _question(unit, payload, terms, tracked)
+        first = None if terms.alone else _question(unit, payload, terms)
         if first is None:
             return
         unit.prepared = Preparation(payload)
         taken = self._fetcher.take_next()
         asked_at = clock()
         try:
-            questions, classes = [first], dict[str, _KnownClass | None]()
-            for other in taken:
+            questions, classes = [(0, first)], dict[str, _KnownClass | None]()
+            for position, other in enumerate(taken, 1):
                 question = self._join(other, request.declaration, classes)
                 if question is not None:
-                    questions.append(question)
+                    questions.append((position, question))
             asked_at = clock()
-            self._ask(questions, len(taken) + 1)
+            self._ask(questions, unit, taken)
         finally:
             self._fetcher.put_back(taken, clock() - asked_at)
 
@@ -242,15 +232,14 @@ class GroupAdmission:
         if known is None:
             return None
         declaration, policies = known
-        tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
-        if tracked is None and not policies.remote:
+        if not policies.remote:
             return None
         if not payload.keys().isdisjoint(self._resource_fields):
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
         if policies.local and not _admitted_locally(unit, payload, declaration, policies):
             return None
         terms = policies.terms_of(declaration, unit.queue)
-        return None if terms.alone else _question(unit, payload, terms, tracked)
+        return None if terms.alone else _question(unit, payload, terms)
 
     def _known_class(self, name: str, first: Declaration) -> _KnownClass | None:
         """Return a class whose jobs may be asked for with others; ``None`` for any other."""
@@ -263,34 +252,34 @@ class GroupAdmission:
         alone = not policies.can_group or (policies.may_wait and declaration is not first)
         return None if alone else (declaration, policies)
 
-    def _ask(self, questions: Sequence[_Question], together: int) -> None:
-        """Ask about jobs, the oldest first, which are among ``together`` neighbours of the working list."""
-        # In one function: each job with a limit, a lock or a state pays for these lines.
-        classes: dict[int, list[_Question]] = {}
-        for question in questions:
-            asked = classes.get(id(question[3]))
+    def _ask(self, questions: Sequence[tuple[int, _Question]], first: UnitOfWork, others: Sequence[UnitOfWork]) -> None:
+        """Ask about jobs, each with its position: 0 is ``first``, 1 the oldest of ``others``, neighbours in the working list."""
+        # In one function: each job with a limit or a lock pays for these lines.
+        classes: dict[int, list[tuple[int, _Question]]] = {}
+        for one in questions:
+            terms = id(one[1][3])
+            asked = classes.get(terms)
             if asked is None:
-                classes[id(question[3])] = [question]
+                classes[terms] = [one]
             else:
-                asked.append(question)
-        names, values = [self._working], list[Any]((questions[0][0].data, together))
+                asked.append(one)
+        ends = (others[0].data, others[-1].data) if others else ("", "")
+        names, values = [self._working], list[Any]((first.data, len(others), *ends))
         for asked in classes.values():
-            _, _, _, encoded, slot, _, _, _ = asked[0]
+            _, (_, _, _, encoded, slot, _, _) = asked[0]
             values.append(len(asked))
             values += encoded
+            values.append(" ".join([str(position) for position, _ in asked]))
             if slot is not None:
                 names.append(slot.base)
-            for unit, jid, _, _, _, lock, tracked, waited in asked:
+            for _, (_, jid, _, _, _, lock, waited) in asked:
                 if lock is not None:
                     names.append(lock.key)
-                if tracked is not None:
-                    names.append(keys.status(tracked.jid))
-                if waited is None:
-                    values += (unit.data, jid)
-                else:
-                    values += (unit.data, jid, *waited)
+                values.append(jid)
+                if waited is not None:
+                    values += waited
         reply = self._channels.run_script(ADMIT, names, values)
-        self._note_answers([question for asked in classes.values() for question in asked], reply)
+        self._note_answers([question for asked in classes.values() for _, question in asked], reply)
 
     def _note_answers(self, questions: Sequence[_Question], reply: Any) -> None:
         if reply == ADMITTED:
@@ -305,7 +294,7 @@ class GroupAdmission:
 
     def _note_admitted(self, question: _Question) -> None:
         """Record that a job may start, before the unit is in the buffer: a job that returns to its queue releases what it has."""
-        unit, jid, terms, _, slot, lock, tracked, waited = question
+        unit, jid, terms, _, slot, lock, waited = question
         prepared = unit.prepared
         if prepared is None:
             return
@@ -315,22 +304,15 @@ class GroupAdmission:
             unit.resources.note_answer(slot, jid, taken=True)
         if lock is not None and not terms.keeps_lock:
             unit.release_lock(lock)
-        prepared.tracked = tracked
         prepared.admission = _ADMISSION
         # The hook of a job that has waited is still to be called.
         prepared.starts = not (terms.acts_after or has_waited)
 
     def _note_answer(self, question: _Question, answer: list[Any]) -> None:
-        """Record an answer with details: the job does not start, or its state was not written."""
-        unit, jid, _, _, slot, _, tracked, _ = question
+        """Record an answer with details: the job does not start."""
+        unit, jid, _, _, slot, _, _ = question
         state, prepared = int(answer[0]), unit.prepared
         if state == _ERROR or prepared is None:
-            return
-        if state == ADMITTED:
-            self._note_admitted(question)
-            if tracked is not None:
-                error = redis.ResponseError(decode_escaped(answer[4]))
-                self._status_writer.on_write_failed(tracked, _RUNNING, error)
             return
         if slot is not None and unit.resources is not None:
             unit.resources.note_answer(slot, jid, taken=False)
@@ -354,12 +336,12 @@ def _admitted_locally(unit: UnitOfWork, payload: Payload, declaration: Declarati
     return True
 
 
-def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: TrackedJob | None) -> _Question | None:
+def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms) -> _Question | None:
     """Return the question about a job, whose slot is noted; ``None`` if no policy asks anything of the script."""
     resources = unit.resources
     lock = resources.lock if terms.has_lock and resources is not None else None
     base = terms.base
-    if not base and lock is None and tracked is None:
+    if not base and lock is None:
         return None
     jid, slot, queue = slot_id(payload, unit.data), None, unit.queue
     waited: tuple[str, ...] | None = None
@@ -376,18 +358,18 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
             waited = ("" if since is None else f"{since:.6f}",)
             if terms.scope_of is not None:
                 waited += (terms.scope_of(payload),)
-    key = (0 if lock is None else lock.ttl_s, 0 if tracked is None else tracked.ttl_s, waited is not None, queue)
+    key = (0 if lock is None else lock.ttl_s, waited is not None, queue)
     encoded = terms.encoded.get(key)
     if encoded is None:
-        encoded = _encoded(terms, queue, *key[:2], waited=key[2])
-        # Another writer's jobs may each keep their states for another time, and sub-queues are many.
+        encoded = _encoded(terms, queue, key[0], waited=key[1])
+        # Sub-queues are many.
         if len(terms.encoded) < _MAX_ENCODED:
             terms.encoded[key] = encoded
-    return (unit, jid, terms, encoded, slot, lock, tracked, waited)
+    return (unit, jid, terms, encoded, slot, lock, waited)
 
 
-def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *, waited: bool) -> EncodedTerms:
-    """Return the arguments that jobs of one class share (``admit.lua``); ``lock_ttl_s`` and ``status_s`` are 0 for none.
+def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, *, waited: bool) -> EncodedTerms:
+    """Return the arguments that jobs of one class share (``admit.lua``); ``lock_ttl_s`` is 0 for none.
 
     Jobs that are held go to ``queue`` later.
     """
@@ -401,4 +383,4 @@ def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *,
         ttl_ms = str(milliseconds(lock_ttl_s))
         held_ms = str(milliseconds(HELD_LOCK_S + lock_ttl_s))
         lock = (ttl_ms if terms.keeps_lock else "0", held_ms, ttl_ms, "1" if terms.keeps_period else "")
-    return (terms.declaration.wire_name, queue, *limit, *lock, str(status_s or ""), more)
+    return (terms.declaration.wire_name, queue, *limit, *lock, more)

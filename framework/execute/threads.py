@@ -14,6 +14,7 @@ from typing import TypeAlias
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.supervised_threads import SupervisedThread, ThreadStartError
+from framework.wire.status_key import TrackedJob
 
 
 class FetchingThreads:
@@ -21,6 +22,9 @@ class FetchingThreads:
 
     def ensure_fetching(self) -> None:
         """Make sure that a thread fetches, before code that may be slow."""
+
+    def show_running(self, unit: UnitOfWork, tracked: TrackedJob) -> None:
+        """Let the state of a tracked job that starts become ``running``; ``ensure_fetching`` follows."""
 
 
 class WorkerThreads(FetchingThreads):
@@ -57,6 +61,10 @@ class WorkerThreads(FetchingThreads):
         # Without a lock, so the number is an estimate: a wrong one costs one needless or one late wake-up.
         if self._fetcher.lacks_thread(self._spawned - len(self._waiting)):
             self._wake_one()
+
+    def show_running(self, unit: UnitOfWork, tracked: TrackedJob) -> None:
+        """Let the state of a tracked job that starts become ``running``; ``ensure_fetching`` follows."""
+        self._fetcher.show_running(unit, tracked)
 
     def request_acknowledgement(self) -> None:
         """Make a thread acknowledge units that ended outside the worker threads (async jobs)."""

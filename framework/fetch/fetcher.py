@@ -23,6 +23,7 @@ from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.keys import SetLimits
+from framework.wire.status_key import TrackedJob
 
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
@@ -102,7 +103,7 @@ class Fetcher:
         # Quick jobs need no second thread. If a slow job comes, the leader sees within milliseconds what waits behind it.
         if active <= self.in_flight.concurrency and not self._pipeline.prefetch.quick and state.ready:
             return True
-        if leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
+        if leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished or self.in_flight.shows):
             leader.wake()
         return False
 
@@ -115,6 +116,10 @@ class Fetcher:
             self._leader.wake()
             return True
         return self._leader.lock.locked()
+
+    def show_running(self, unit: UnitOfWork, tracked: TrackedJob) -> None:
+        """Let the state of a tracked job become ``running`` soon, unless it ends before; a thread that fetches is needed for that."""
+        self.in_flight.show(unit, (keys.status(tracked.jid), str(tracked.lifetime_s(0))))
 
     def take_next(self) -> list[UnitOfWork]:
         """Take the buffered units that start next, so that one call admits them; ``put_back`` must follow.

@@ -229,6 +229,7 @@ class Leader:
                 self._must_start
                 or self.queue_unwatched
                 or (self._pipeline.round_trip_unclaimed and not self._in_flight.buffer)
+                or (self.sleeping_long and self._in_flight.shows)
             ):
                 return
             began = clock()
@@ -251,7 +252,7 @@ class Leader:
             return 0.0
         # With ready jobs, another thread runs quick jobs one after the other, and the next one may be slow.
         returnable = self._in_flight.buffer and self._in_flight.oldest_returnable is not None
-        if self._pipeline.unfinished or returnable or self._state.ready:
+        if self._pipeline.unfinished or returnable or self._state.ready or self._in_flight.shows:
             return STALLED_S
         if self._state.closed or not self._in_flight.free_capacity:
             return self._timings.block_timeout_s

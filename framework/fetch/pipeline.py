@@ -8,7 +8,7 @@ for the reply instead.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -106,8 +106,10 @@ class FetchReply:
     blocks: list[tuple[str, bytes]]
     """Queues whose next jobs are in a block, with the block."""
     release_errors: list[str]
-    """Errors of locks, slots or statuses that ended jobs did not release or write."""
+    """Errors of locks, slots or statuses that jobs did not release or write."""
     moves: "list[_MovesCall]"
+    shown: Sequence[UnitOfWork] = ()
+    """Tracked jobs whose state is ``running`` now, unless they have ended."""
 
 
 # Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.
@@ -164,7 +166,7 @@ class FetchPipeline:
     @property
     def round_trip_due(self) -> bool:
         """Whether a thread without a job should make a round trip."""
-        return self.unfinished or self._wanted() > 0
+        return self.unfinished or self._wanted() > 0 or self._in_flight.overdue
 
     def waited(self, seconds: float) -> None:
         """Leave out this time from the rate at which jobs end: no job could start. From any thread."""
@@ -308,11 +310,13 @@ class FetchPipeline:
         # what the call did, and must know that its reply is under way.
         self._state.fetch_begins()
         wanted = self._wanted() if fetch else 0
+        # Before the ended jobs: one that ends in between is not in the working list when its state would be written.
+        shown = self._in_flight.take_unshown()
         ended = self._in_flight.take_done(max_acks)
         self.prefetch.ended(len(ended), now)
         self._sent_at = now
         queues = self._process_limits.quotas(self._rotation.next(wanted, now)) if wanted else []
-        self._call.send(ended, queues, wanted, now)
+        self._call.send(ended, queues, wanted, now, shown)
 
     def _read_reply(self) -> bool:
         """Read the reply under way, if any; return whether the lease was held."""
@@ -325,6 +329,7 @@ class FetchPipeline:
     def _apply_reply(self, reply: FetchReply) -> bool:
         # Units first: an error in a log line or a statistic must not lose a unit.
         self._in_flight.confirm()
+        self._in_flight.confirm_shown(reply.shown)
         if reply.units and reply.lease_held:
             self._in_flight.add(reply.units)
         self._process_limits.fetch_ended()
@@ -439,6 +444,7 @@ class _FetchRequest:
     sent_at: float
     acknowledged: list[UnitOfWork]
     moves: "list[_MovesCall]"
+    shown: Sequence[UnitOfWork]
 
 
 @dataclass(slots=True)
@@ -490,10 +496,17 @@ class FetchCall:
         """Whether a call has been sent and its reply has not been read."""
         return self._request is not None
 
-    def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
+    def send(
+        self,
+        ended: list[UnitOfWork],
+        queues: list[tuple[str, int]],
+        wanted: int,
+        now: float,
+        shown: Sequence[UnitOfWork] = (),
+    ) -> None:
         """Move or acknowledge ``ended``, and request ``wanted`` jobs from ``queues`` (name, quota).
 
-        ``now`` becomes their ``fetched_at``.
+        ``now`` becomes their ``fetched_at``. The state of the tracked jobs ``shown``, which run, becomes ``running``.
         """
         moves = list(_moves_of(ended))
         if moves:
@@ -511,9 +524,9 @@ class FetchCall:
             *[unit.data for unit in ended],
             *([quota for _, quota in queues] if not self._fair_queues else map(self._quota, queues)),
         )
-        arguments += _released(ended)
+        arguments += _released(ended, shown)
         self._channel.send(*(one.script.by_digest(*one.arguments) for one in moves), FETCH.by_digest(*arguments))
-        self._request = _FetchRequest(names, wanted, arguments, now, ended, moves)
+        self._request = _FetchRequest(names, wanted, arguments, now, ended, moves, shown)
 
     def _quota(self, queue: tuple[str, int]) -> str | int:
         """Return the argument for a queue and its quota: ``fetch.lua`` looks for sub-queues where it is marked."""
@@ -562,8 +575,8 @@ def _moves_of(ended: list[UnitOfWork]) -> Iterator[_MovesCall]:
         call.add(unit, move)
 
 
-def _released(ended: list[UnitOfWork]) -> tuple[Any, ...]:
-    """Return the arguments for what acknowledged jobs hold; none if they hold nothing, as most do.
+def _released(ended: list[UnitOfWork], shown: Sequence[UnitOfWork]) -> tuple[Any, ...]:
+    """Return the arguments for what acknowledged jobs hold, and for tracked jobs that run; none if there is nothing, as mostly.
 
     Jobs of one limit, or that get one state, share a part. What else a job holds is JSON, one text for all.
     """
@@ -582,11 +595,14 @@ def _released(ended: list[UnitOfWork]) -> tuple[Any, ...]:
         if status is not None:
             key, state, seconds = status
             _add(parts, ("state", state, seconds), position, key)
-    if not others and not parts:
+    if not others and not parts and not shown:
         return ()
     arguments: list[Any] = [dumps_known(others) if others else ""]
     for names, (positions, values) in parts.items():
         arguments += (*names, len(values), " ".join(map(str, positions)), *values)
+    for unit in shown:
+        key, seconds = unit.running_status or ("", "")
+        arguments += ("running", "running", seconds, 2, "", unit.data, key)
     return tuple(arguments)
 
 
@@ -623,5 +639,14 @@ def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     wrong_type = [request.queues[int(position) - 1] for position in reply[2]]
     fenced = [request.acknowledged[int(position) - 1] for position in reply[1]]
     return FetchReply(
-        bool(reply[0]), fenced, wrong_type, units, source_queues, request.wanted, blocks, release_errors, request.moves
+        bool(reply[0]),
+        fenced,
+        wrong_type,
+        units,
+        source_queues,
+        request.wanted,
+        blocks,
+        release_errors,
+        request.moves,
+        request.shown,
     )

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
 
+SHOWN_AFTER_S = 0.005
+"""The state ``running`` of a tracked job is written when the job has run for so long, or with an earlier call: most end before."""
+
 MAX_GROUP = 32
 """The most jobs that are taken along when one is admitted: enough that a round trip costs a job little."""
 
@@ -44,6 +47,8 @@ class InFlight:
         self._by_id: dict[int, UnitOfWork] = {}
         self.left: dict[int, UnitOfWork] = {}
         """Units whose jobs have ended, and which are acknowledged when their events are durable. They have no place."""
+        self._unshown: dict[int, UnitOfWork] = {}
+        """Tracked units that run and whose state in Redis is not yet ``running``, oldest first."""
         self._being_admitted: list[UnitOfWork] = []
         """Units that a thread has taken along to ask for their admission: neither buffered nor running for one round trip."""
         # Held by the thread that has taken them.
@@ -151,6 +156,8 @@ class InFlight:
     def end(self, unit: UnitOfWork, *, settled: bool) -> None:
         """End a unit and free its place. ``settled``: the job has left the working list; else it is to be acknowledged."""
         del self._running[id(unit)]
+        if unit.running_status is not None:
+            self._unshown.pop(id(unit), None)
         if settled:
             del self._by_id[id(unit)]
         else:
@@ -161,12 +168,40 @@ class InFlight:
         """Free the place of a unit whose job has ended, before ``end_left``. Return whether mostly such units let no job start."""
         self.left[id(unit)] = unit
         del self._running[id(unit)]
+        self._unshown.pop(id(unit), None)
         self._free_indexes.append(unit.run_index)
         is_full = MAX_UNACKNOWLEDGED - len(self.done) <= len(self.left) >= MAX_UNACKNOWLEDGED // 2
         if is_full:
             # The thread that has started job after job stops here: the leader must not wait for it to go on.
             self.last_started_at = 0.0
         return is_full
+
+    def show(self, unit: UnitOfWork, status: tuple[str, str]) -> None:
+        """Let a later call write that the job of a tracked unit runs, unless it ends before; ``status``: its key and seconds."""
+        unit.running_status = status
+        self._unshown[id(unit)] = unit
+
+    @property
+    def shows(self) -> bool:
+        """Whether a tracked job runs whose state in Redis is not yet ``running``."""
+        return bool(self._unshown)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether such a job has run for so long that its state is to be written without another reason for a call."""
+        if not self._unshown:
+            return False
+        oldest = next(iter(list(self._unshown.values())), None)
+        # A clock that was set back must not hide the job.
+        return oldest is not None and not 0 <= time.time() - oldest.started_at < SHOWN_AFTER_S
+
+    def take_unshown(self) -> list[UnitOfWork]:
+        """Return the oldest tracked units whose state is to be ``running``; ``confirm_shown`` follows if that was written."""
+        return list(self._unshown.values())[:MAX_GROUP] if self._unshown else []
+
+    def confirm_shown(self, units: Iterable[UnitOfWork]) -> None:
+        for unit in units:
+            self._unshown.pop(id(unit), None)
 
     def leave_unmoved(self, unit: UnitOfWork) -> None:
         """Keep a confirmed unit whose job Redis has refused to move, until ``end_unmoved``; it counts as not confirmed."""

@@ -39,8 +39,6 @@ class Preparation:
     """The outcome that a local policy has decided. The policy is asked once."""
     moved: bool = False
     """Whether the job has left the working list: it is held or lost, and waits only for a thread that writes its line."""
-    tracked: TrackedJob | None = None
-    """The tracked job whose state is ``running`` although it has not started: it is ``queued`` again if it returns to its queue."""
 
 
 class ReleasedOnAck(NamedTuple):
@@ -111,6 +109,8 @@ class UnitOfWork:
     """Its lock and slots; ``None`` for most jobs, which have neither."""
     released_lock: Lock | None = None
     """The lock that was released at its start; if the job returns to its queue, it takes the lock again if that is free."""
+    running_status: tuple[str, str] | None = None
+    """The status key and its seconds of a tracked job that runs: its state is to be ``running`` (``InFlight.unshown``)."""
     released_on_ack: ReleasedOnAck | None = None
     """The resources and the state that its acknowledgement releases and writes; ``None`` for none."""
     move: Move | None = None
@@ -134,9 +134,8 @@ class UnitOfWork:
         ``stays_without_lock``: the job does not return if another job has its lock meanwhile. ``ran``: the tracked job, if it ran.
         """
         # Read once: the thread of the job may release them meanwhile.
-        released, resources, prepared = self.released_lock, self.resources, self.prepared
-        tracked = prepared.tracked if prepared is not None and not self.started_at else ran
-        status = None if tracked is None else tracked.queued_command(None)
+        released, resources = self.released_lock, self.resources
+        status = None if ran is None else ran.queued_command(None)
         if released is not None:
             resources = JobResources(released, resources.slots if resources is not None else [])
         if resources is None:

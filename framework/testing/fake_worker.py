@@ -36,6 +36,7 @@ from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, Interrupted, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import REMOVED, Settler
+from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
 from framework.process.events import ProcessEvents
 from framework.process.worker_parts import ProcessContext, WorkerPart, WorkerParts
@@ -54,6 +55,7 @@ from framework.testing.fake_redis import FakeShard
 from framework.testing.stubs import Stubs
 from framework.types import Jid, Payload
 from framework.wire import keys
+from framework.wire.status_key import TrackedJob
 from framework.wire.sub_queues import parent_of
 
 DueSet: TypeAlias = Literal["schedule", "retry"]
@@ -190,6 +192,18 @@ class _FakeIteration(RedisIteration):
         return super().stop_reason() or ("stop" if most is not None and self.items >= most else None)
 
 
+class FakeThreads(FetchingThreads):
+    """No thread fetches beside the job: the state of a tracked job is written as it starts."""
+
+    def __init__(self, states: StatusWriter) -> None:
+        self._states = states
+
+    def show_running(self, unit: UnitOfWork, tracked: TrackedJob) -> None:
+        """Write the state."""
+        del unit
+        self._states.write(tracked, "running")
+
+
 class FakeWorker:
     """Run the jobs of one shard."""
 
@@ -206,10 +220,9 @@ class FakeWorker:
             process.job_log,
             runs,
             open_decoder(settings.size_limit, tools.protection, runs),
-            FetchingThreads(),
+            FakeThreads(process.states),
             SuspectRunner(client, IDENTITY, 1),
             StrictArgumentsCheck(settings.strict_arguments),
-            process.states,
             settings.retired_workers,
             self._parts.chain(IDENTITY),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),

@@ -282,7 +282,7 @@ class CapsuleBuilder:
         self, own_name: str, owner: str, fetcher: Fetcher, threads: WorkerThreads, parts: WorkerParts
     ) -> Executor:
         process, settings, admission = self._process, self._settings, parts.chain(owner)
-        together = GroupAdmission(self._pool, owner, fetcher, self._decoding, admission, process.states)
+        together = GroupAdmission(self._pool, owner, fetcher, self._decoding, admission)
         chain = middleware.capsule(own_name) if own_name else middleware.server
         return Executor(
             chain.compile(),
@@ -292,7 +292,6 @@ class CapsuleBuilder:
             threads,
             self._suspects,
             StrictArgumentsCheck(settings.strict_arguments),
-            process.states,
             settings.retired_workers,
             admission,
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),

@@ -74,7 +74,6 @@ class ProcessorBench:
             self.pool,
             suspect_runner,
             StrictArgumentsCheck(),
-            states,
         )
         together = GroupAdmission(
             ChannelPool(self.shard.client, read_timeout_s=COMMAND_TIMEOUT_S),
@@ -82,7 +81,6 @@ class ProcessorBench:
             self.fetcher,
             decoding,
             self.policies,
-            states,
         )
         options.setdefault("detached", IsolatedRuns(log, self.runs))
         options.setdefault("cursors", Iterations(self.shard.client, IDENTITY, self.runs))

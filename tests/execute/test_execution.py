@@ -93,7 +93,6 @@ def run(log):
             SimpleNamespace(ensure_fetching=lambda: relays.append(None)),
             None,
             strictness or StrictArgumentsCheck(),
-            None,
         )
         return executed(executor, UnitOfWork("q", data if data is not None else encoded(**fields)))
 

@@ -57,10 +57,10 @@ def calls(monkeypatch):
     counted, run_script = [], ChannelPool.run_script
 
     def admit(*call):
-        values, at, jobs = call[-1], 2, 0
+        values, at, jobs = call[-1], 4, 0
         while at < len(values):
-            count, more = values[at], values[at + 13]
-            jobs, at = jobs + count, at + 14 + count * {"": 2, "since": 3, "scope": 4}[more]
+            count, more = values[at], values[at + 12]
+            jobs, at = jobs + count, at + 14 + count * {"": 1, "since": 2, "scope": 3}[more]
         counted.append(jobs)
         return run_script(*call)
 
@@ -152,7 +152,7 @@ def test_admitted_job_that_returns_keeps_only_its_lock(start, calls, redis):
     waiting = [json.loads(data)["jid"] for data in redis.lrange("queue:default", 0, -1)]
     assert redis.zrange(f"{BASE}:running", 0, -1) == [f"{IDENTITY} 0".encode()]
     assert waiting == ["2", "1"]
-    assert [state(redis, str(number)) for number in range(3)] == ["running", "queued", "queued"]
+    until(lambda: [state(redis, str(number)) for number in range(3)] == ["running", None, None])
     assert [redis.hget(lock_of(number), "jid") for number in range(3)] == [b"0", b"1", b"2"]
     end.set()
     until(one.done)

@@ -543,10 +543,12 @@ def test_many_jobs_of_all_kinds_end_once_each(slots, redis):
 # --- states of tracked jobs -----------------------------------------------------------------------------------------
 
 
-def acts(redis, seen, *, is_async):
-    """Return a perform that notes its own state and then ends as its argument says."""
+def acts(redis, seen, *, is_async, lasts=False):
+    """Return a perform that notes its own state and then ends as its argument says; ``lasts``: not before it is ``running``."""
 
     def act(self, how):
+        if lasts:
+            until(lambda: state(redis, self.jid) == "running")
         seen.append(state(redis, self.jid))
         if how == "fail":
             raise ValueError(how)
@@ -575,9 +577,9 @@ def acts(redis, seen, *, is_async):
     ],
 )
 def test_tracked_job_writes_its_states(slots, redis, is_async, how, fields, after):
-    """A Ruby client writes no state at the push: the first state is written at the start."""
+    """A Ruby client writes no state at the push: the first state is written soon after the start."""
     seen = []
-    worker(acts(redis, seen, is_async=is_async))
+    worker(acts(redis, seen, is_async=is_async, lasts=True))
     enqueue(redis, "Job", args=[how], status_expiration=100, **fields)
     one = slots(1).start()
     until(one.done)
@@ -590,7 +592,7 @@ def test_tracked_job_writes_its_states(slots, redis, is_async, how, fields, afte
 def test_completed_state_is_written_in_the_step_of_the_removal(slots, redis, is_async, monkeypatch):
     """A kill before the acknowledgement leaves the job and ``running``; no order of two steps can be wrong."""
     seen = []
-    worker(acts(redis, [], is_async=is_async))
+    worker(acts(redis, [], is_async=is_async, lasts=True))
     enqueue(redis, "Job", args=["well"], status_expiration=100)
     one = slots(1)
     finish = one.fetcher.finish
@@ -606,6 +608,18 @@ def test_completed_state_is_written_in_the_step_of_the_removal(slots, redis, is_
     until(one.done)
     assert seen == [("running", 1)]
     assert (state(redis, "ab" * 12), redis.llen(WORKING)) == ("completed", 0)
+
+
+def test_quick_tracked_jobs_write_one_state_each(slots, redis):
+    worker(lambda self: None)
+    for number in range(200):
+        enqueue(redis, "Job", jid=str(number), status_expiration=100)
+    redis.config_resetstat()
+    one = slots(1).start()
+    until(one.done)
+    assert {state(redis, str(number)) for number in range(200)} == {"completed"}
+    # A job on a busy machine may last for more than 5 ms.
+    assert 200 <= redis.info("commandstats")["cmdstat_set"]["calls"] < 300
 
 
 def test_job_stopped_by_middleware_is_discarded(slots, redis):
@@ -661,12 +675,11 @@ def test_last_state_is_written_at_maxmemory(slots, redis, is_async, how, place, 
         until(one.done)
     finally:
         redis.config_set("maxmemory", 0)
-    # No job is `running`. One that waited too long for a thread returned to its queue, and is `queued` by the same step.
+    # A slow machine may show one as `running`.
     assert len(ran) == 20
-    assert set(ran) <= {None, "queued"}
+    assert set(ran) <= {None, "running"}
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
-    assert {type(error).__name__ for _, _, error in one.unwritten_states} == {"ResponseError"}
-    assert {wanted for _, wanted, _ in one.unwritten_states} == {"running"}
+    assert (one.unwritten_states, one.release_errors) == ([], [])
     assert {state(redis, str(number)) for number in range(20)} == {after}
 
 
@@ -686,8 +699,7 @@ def test_refused_states_cost_no_job(slots, redis, is_async, how, place, monkeypa
         until(one.done)
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
     # The step that moves or acknowledges a job writes its state.
-    assert {wanted for _, wanted, _ in one.unwritten_states} == {"running"}
-    assert one.release_errors
+    assert (one.unwritten_states, bool(one.release_errors)) == ([], True)
     assert not redis.keys("aw:status:*")
 
 
@@ -700,11 +712,12 @@ def test_tracked_job_ends_while_redis_is_away(make_server, slots, redis, is_asyn
     """The job leaves Redis only when Redis is back; its last state is written then, so a reader sees its end."""
     own = make_server()
     own_redis = own.open()
-    ran = []
+    ran, killed = [], threading.Event()
 
     def end(self):
         ran.append(1)
         own.kill()
+        killed.set()
         if how == "fail":
             raise ValueError(how)
         if how == "discard":
@@ -718,6 +731,7 @@ def test_tracked_job_ends_while_redis_is_away(make_server, slots, redis, is_asyn
         enqueue(own_redis, "Job", status_expiration=100, **fields)
         one = ProcessorBench(own_redis, own.url, 1, ()).start()
         until(lambda: one.settle_errors if how == "fail" else one.fetch_errors)
+        assert killed.wait(20)
         own.start()
         one.redis.set(keys.lease(IDENTITY), 1, px=60_000)
         until(one.done)

@@ -58,7 +58,6 @@ def run():
             SimpleNamespace(ensure_fetching=lambda: relays.append(None)),
             None,
             strictness or StrictArgumentsCheck(),
-            None,
             retired or {},
         )
         run = executed(executor, UnitOfWork("q", data or encoded(**fields)))
@@ -84,7 +83,6 @@ def delayed_outcome():
             FetchingThreads(),
             None,
             StrictArgumentsCheck(),
-            None,
             retired or {},
         )
         execution = executed(executor, UnitOfWork("q", encoded(**fields)))

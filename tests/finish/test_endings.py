@@ -392,6 +392,6 @@ def test_endings_have_log_statuses_of_the_reference():
 def test_fenced_acknowledgement_writes_no_last_state(bench, redis):
     """The process that owns the job now runs it again and writes its states."""
     bench.run(lambda self: redis.delete(WORKING) and None)
-    assert state(redis, JID) == "running"
+    assert state(redis, JID) == "queued"
     (line,) = bench.processor.lines(job_status="done")
     assert line["jid"] == JID

@@ -279,7 +279,7 @@ def test_tracked_job_has_status_running_again_after_a_kill(site, redis, proofs, 
     enqueue(redis, "LongWorker", args=["one"], jid="j1", status_expiration=600)
     first = site.worker("-q", "default").ready()
     proofs("begun:one")
-    assert redis.get(keys.status("j1")) == b"running"
+    until(lambda: redis.get(keys.status("j1")) == b"running")
     first.kill()
     mark_dead(redis, first.identity)
     second = site.worker("-q", "default")

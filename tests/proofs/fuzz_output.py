@@ -192,7 +192,6 @@ def _executor() -> Executor:
         FetchingThreads(),
         nothing,
         StrictArgumentsCheck(),
-        nothing,
         unknown=UnknownClassDelays(("Gone::*",)),
     )
 

@@ -159,10 +159,10 @@ def slot_request_behind_others(redis, jobs):
 
 
 def admitted(jobs, limit):
-    """The first job has everything: a limit, a lock and a state."""
+    """The first job has everything: a limit and a lock."""
     job = slot_request(jobs, limit)[1][0]
-    terms = [1, "C", "q", limit, 0, 180, "me", "", 0, 1, 1, "", 60, ""]
-    return [WORKING, "aw:limit:C", "aw:lock:1", "status"], [job, 1, *terms, job, "j1"]
+    terms = [1, "C", "q", limit, 0, 180, "me", "", 0, 1, 1, "", "", "0"]
+    return [WORKING, "aw:limit:C", "aw:lock:1"], [job, 0, "", "", *terms, "j1"]
 
 
 def claim(number):

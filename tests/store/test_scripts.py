@@ -1113,6 +1113,24 @@ def test_fetch_releases_nothing_of_another_process(redis, memory):
     assert (redis.get("aw:status:a"), redis.get("aw:status:gone")) == (b"completed", None)
 
 
+def test_fetch_shows_only_a_job_of_its_own_as_running(redis, memory):
+    """A job that has ended by another call has a later state already."""
+    redis.set("lease", 1)
+    redis.lpush("working", "a", "c")
+    redis.set("aw:status:ended", "retrying")
+    shown = [
+        word
+        for job, key in (("a", "a"), ("b", "ended"), ("c", "c"))
+        for word in ("running", "running", 60, 2, "", job, f"aw:status:{key}")
+    ]
+    with memory():
+        for _ in range(2):  # again, as after a lost reply
+            reply = FETCH(redis, ["lease", "working"], [1_000, 0, 1, "c", "", *shown])
+    assert reply == [1, [1], []]
+    assert [redis.get(f"aw:status:{name}") for name in ("a", "ended", "c")] == [b"running", b"retrying", None]
+    assert 50 < redis.ttl("aw:status:a") <= 60
+
+
 def test_fetch_gives_a_freed_slot_to_the_waiting_job(redis):
     redis.set("lease", 1)
     redis.lpush("working", "a")

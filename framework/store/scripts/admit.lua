@@ -1,34 +1,57 @@
 -- Admit fetched jobs that start next: each gets the slot of its class or is held, then its lock is released or renewed
--- (parts/start_lock.lua), and its state is written. One pass for all jobs of a class, in the order of the call: the limit is read
--- once, and their slots are taken by one command.
--- KEYS    1 working list, then per class: its limit, if it has one, then per job, where the class has them: its lock, its status key
--- ARGV    1 the payload of the oldest job  2 how many entries of the working list, from that job on to newer ones, have the jobs
+-- (parts/start_lock.lua). One pass for all jobs of a class, in the order of the call: the limit is read once, and their slots are
+-- taken by one command. A job is named by its position: payloads cost a script more than all else, and only a held job needs its own.
+-- KEYS    1 working list, then per class: its limit, if it has one, then the lock of each of its jobs, where the class has locks
+-- ARGV    1 payload of the job that starts now, whose position is 0  2 how many more there are, neighbours in the working list: their
+--         positions count from 1, the oldest  3 payload of that one  4 payload of the newest
 --         then per class (another one if the jobs differ in any of these), '' for what it does not have: number of jobs, name, queue;
 --         limit, the most slots of one scope, seconds of a slot, owner of the working list, '1' if a job without a slot does not wait;
 --         milliseconds that a lock is kept, '0' to release it, while its job is held, and after that (parts/lock_ticket.lua),
---         '1' for until_expired; seconds that a state is kept; 'since' or 'scope' if its jobs have more arguments
---         then per job: payload as fetched, jid; with 'since' or 'scope': since when it has waited, '' for not yet; with 'scope': its scope
--- RETURN  1 if every job may start; else per job 1, or { state, slots taken, limit, jobs of its scope that wait, error of its state }:
---         state 1 it may start, 0 it waits, 2 refused, and still in the working list; -1 fenced: the process no longer owns it,
---         and nothing was written; 3 an error, and then its text: ask for it alone
+--         '1' for until_expired; 'since' or 'scope' if its jobs have more arguments; positions of its jobs, as 'P1 P2 '
+--         then per job: jid; with 'since' or 'scope': since when it has waited, '' for not yet; with 'scope': its scope
+-- RETURN  1 if every job may start; else per job 1, or { state, slots taken, limit, jobs of its scope that wait }:
+--         state 0 it waits, 2 refused, and still in the working list; -1 fenced: the process no longer owns it, and nothing was
+--         written; 3 not decided, and then why: ask for it alone
 -- COST    O(W + n), and per class O(n log N); a class with scopes as much per job as take_slot.lua
 -- CRASH   before: in the working list, as they were. after: each there with its slot, or among the waiting jobs. A job that is
---         returned to its queue before it starts frees its slot, takes its lock again and is `queued` again, in the step that
---         moves it. Called again, a job finds its slot taken, or is gone.
+--         returned to its queue before it starts frees its slot and takes its lock again, in the step that moves it. Called again,
+--         a job finds its slot taken, is gone, or is not decided, since its neighbours are gone.
 local working, reply, all_start = KEYS[1], {}, true
-local next_key, next_value = 2, 3
+local next_key, next_value = 2, 5
 
--- The jobs are neighbours in the working list, as they are in the memory of the process: one LPOS for all.
-local ours = {}
-local oldest = ARGV[2] ~= '1' and redis.call('LPOS', working, ARGV[1], 'RANK', -1)
-if oldest then
-  for _, payload in ipairs(redis.call('LRANGE', working, math.max(0, oldest + 1 - tonumber(ARGV[2])), oldest)) do
-    ours[payload] = true
-  end
+-- Neighbours are all still there if as many entries as they are lie from the oldest to the newest.
+local first, others, oldest, newest = redis.call('LPOS', working, ARGV[1], 'RANK', -1), tonumber(ARGV[2])
+if others > 0 then
+  oldest, newest = redis.call('LPOS', working, ARGV[3], 'RANK', -1), redis.call('LPOS', working, ARGV[4])
+end
+local has_others = others == 0 or (oldest and newest and oldest - newest == others - 1)
+local all_ours = first and has_others
+
+-- Return nil for a job that the process owns, else its answer.
+local function missing(position)
+  if position == 0 then return not first and { -1, 0, 0, 0 } or nil end
+  return not has_others and { 3, 'other jobs are between its neighbours' } or nil
 end
 
-local function is_ours(payload)
-  return ours[payload] or redis.call('LPOS', working, payload, 'RANK', -1)
+-- Return the payload at a position. The first call comes before any job leaves the working list.
+local payloads
+local function payload_at(position)
+  if not payloads then
+    payloads = {}
+    if others > 0 and has_others then
+      for i, payload in ipairs(redis.call('LRANGE', working, newest, oldest)) do payloads[others + 1 - i] = payload end
+    end
+    payloads[0] = ARGV[1]
+  end
+  return payloads[position]
+end
+
+local function positions_of(class)
+  if not class.positions then
+    class.positions = {}
+    for position in string.gmatch(class.place, '%d+') do class.positions[#class.positions + 1] = tonumber(position) end
+  end
+  return class.positions
 end
 
 local function error_text(failed)
@@ -38,7 +61,7 @@ end
 -- Return the resources of other limits of a job that is held: its lock.
 local function held_lock(class, i)
   if not class.keep_ms then return nil end
-  local lock = { key = KEYS[class.keys + i * class.key_step], owner = ARGV[class.values + i * class.step + 1] }
+  local lock = { key = KEYS[class.keys + i], owner = ARGV[class.values + i * class.step] }
   lock.keep_ms, lock.after_ms = class.hold_ms, class.after_ms
   return { lock = lock, slots = {} }
 end
@@ -46,23 +69,21 @@ end
 -- Hold jobs of a class without scopes. The jobs move last: an earlier error leaves them in the working list, and no later step can fail.
 local held_before = 0
 local function hold(class, held, now)
-  local waiting, entries = class.base .. ':waiting:', {}
+  local waiting, entries, positions = class.base .. ':waiting:', {}, positions_of(class)
   for k, i in ipairs(held) do
     local at = class.values + i * class.step
-    local since, payload = class.more and ARGV[at + 2] or '', ARGV[at]
+    local since, payload = class.more and ARGV[at + 1] or '', payload_at(positions[i])
     if since == '' then
       -- Jobs of one call keep their order.
       held_before = held_before + 1
       since, payload = late().first_wait(payload, now + held_before / 1000000)
     end
-    entries[2 * k - 1], entries[2 * k] = since, late().waiting_entry(class.queue, ARGV[at + 1], held_lock(class, i), payload)
+    entries[2 * k - 1], entries[2 * k] = since, late().waiting_entry(class.queue, ARGV[at], held_lock(class, i), payload)
   end
   late().note_waiting(class.base, '')
   redis.call('ZADD', waiting, unpack(entries))
   for _, i in ipairs(held) do
-    local payload = ARGV[class.values + i * class.step]
-    ours[payload] = nil
-    redis.call('LREM', working, -1, payload)
+    redis.call('LREM', working, -1, payload_at(positions[i]))
     late().release_resources(held_lock(class, i))
   end
   return redis.call('ZCARD', waiting)
@@ -84,11 +105,10 @@ end
 local function ask_slots(class)
   local base, now, answers, jobs, n = class.base, redis_now(), {}, {}, 0
   for i = 1, class.n do
-    if is_ours(ARGV[class.values + i * class.step]) then
+    answers[i] = not all_ours and missing(positions_of(class)[i]) or nil
+    if not answers[i] then
       n = n + 1
       jobs[n] = i
-    else
-      answers[i] = { -1, 0, 0, 0 }
     end
   end
   if n == 0 then return answers end
@@ -107,7 +127,7 @@ local function ask_slots(class)
   local may_be_reserved, reservations = class.refuses or class.more, {}
   local mine, reserved, reserved_count = {}, {}, 0
   for k, i in ipairs(jobs) do
-    local jid = ARGV[class.values + i * class.step + 1]
+    local jid = ARGV[class.values + i * class.step]
     members[k] = class.owner .. ' ' .. jid
     if may_be_reserved then reservations[k] = ' ' .. jid end
   end
@@ -127,11 +147,11 @@ local function ask_slots(class)
   end
   local expiry, was_reserved = string.format('%.0f', now + class.ttl_s), false
   for k, i in ipairs(jobs) do
-    local payload, member, reservation = ARGV[class.values + i * class.step], members[k], reservations[k]
-    if full and seen[payload] then
-      answers[i] = { 3, 'another job of this call has the same bytes' }
+    local member, reservation = members[k], reservations[k]
+    if full and seen[member] then
+      answers[i] = { 3, 'another job of this call has the same id' }
     else
-      if full then seen[payload] = true end
+      if full then seen[member] = true end
       if reserved[reservation] then
         freed[#freed + 1] = reservation
         count = count - 1
@@ -167,31 +187,26 @@ end
 -- Ask for the slot of a job that may have a scope; returns its answer if it does not start.
 local function ask_slot(class, i)
   local at = class.values + i * class.step
-  local payload, jid, since, scope = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local jid, since, scope = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local found = late().request_slot({
-    working = working, base = class.base, payload = payload, member = class.owner .. ' ' .. jid, jid = jid, queue = class.queue,
-    limit = class.limit, ttl_s = class.ttl_s, since = since, scope = scope, share = class.share, may_wait = not class.refuses,
-    may_be_reserved = class.refuses or since ~= '', holds = held_lock(class, i),
+    working = working, base = class.base, payload = payload_at(positions_of(class)[i]), member = class.owner .. ' ' .. jid, jid = jid,
+    queue = class.queue, limit = class.limit, ttl_s = class.ttl_s, since = since, scope = scope, share = class.share,
+    may_wait = not class.refuses, may_be_reserved = class.refuses or since ~= '', holds = held_lock(class, i),
   })
-  if found[1] == 0 then ours[payload] = nil end
   return (found.err or found[1] ~= 1) and found or nil
 end
 
--- Release or renew the locks of a class's jobs that start, and write their states. `answers` has those that do not start.
+-- Release or renew the locks of a class's jobs that start. `answers` has those that do not start.
 local function start(class, answers)
   local over = {}
   for i = 1, class.n do
     if not answers[i] then
-      local key, jid = class.keys + i * class.key_step, ARGV[class.values + i * class.step + 1]
-      if class.keep_ms == '0' then
-        if redis.pcall('HGET', KEYS[key], 'jid') == jid then over[#over + 1] = KEYS[key] end
-      elseif class.keep_ms then
-        local done, failed = pcall(late().start_lock, KEYS[key], jid, class.name, class.keep_ms, '0', nil, class.period)
+      local key, jid = KEYS[class.keys + i], ARGV[class.values + i * class.step]
+      if class.keep_ms ~= '0' then
+        local done, failed = pcall(late().start_lock, key, jid, class.name, class.keep_ms, '0', nil, class.period)
         if not done then answers[i] = { 3, error_text(failed) } end
-      end
-      if class.status_s and not answers[i] then
-        local written = redis.pcall('SET', KEYS[class.keys + (i + 1) * class.key_step - 1], 'running', 'EX', class.status_s)
-        if written.err then answers[i] = { 1, 0, 0, 0, written.err } end
+      elseif redis.pcall('HGET', key, 'jid') == jid then
+        over[#over + 1] = key
       end
     end
   end
@@ -208,35 +223,34 @@ while next_value <= #ARGV do
     n = tonumber(ARGV[at]), name = ARGV[at + 1], queue = ARGV[at + 2], limit = value_if(at + 3), share = ARGV[at + 4],
     ttl_s = tonumber(ARGV[at + 5]), owner = ARGV[at + 6], refuses = value_if(at + 7), keep_ms = value_if(at + 8),
     hold_ms = tonumber(ARGV[at + 9]), after_ms = tonumber(ARGV[at + 10]), period = value_if(at + 11),
-    status_s = value_if(at + 12), more = value_if(at + 13),
+    more = value_if(at + 12), place = ARGV[at + 13],
   }
   local scoped = class.more == 'scope'
-  class.step = scoped and 4 or class.more and 3 or 2
-  class.key_step = (class.keep_ms and 1 or 0) + (class.status_s and 1 or 0)
+  class.step = scoped and 3 or class.more and 2 or 1
   if class.limit then
     class.base = KEYS[next_key]
     next_key = next_key + 1
   end
   -- Of the job before the first.
-  class.values, class.keys = at + 14 - class.step, next_key - class.key_step
-  next_value, next_key = at + 14 + class.n * class.step, next_key + class.n * class.key_step
+  class.values, class.keys = at + 14 - class.step, next_key - 1
+  next_value, next_key = at + 14 + class.n * class.step, next_key + (class.keep_ms and class.n or 0)
 
   local answers, done, failed = {}, true, nil
   if class.limit and not scoped then
     done, failed = pcall(ask_slots, class)
     if done then answers = failed end
-  else
+  elseif class.limit or not all_ours then
     for i = 1, class.n do
-      if class.limit then
-        local asked, found = pcall(ask_slot, class, i)
+      local found = not all_ours and missing(positions_of(class)[i]) or nil
+      if class.limit and not found then
+        local asked
+        asked, found = pcall(ask_slot, class, i)
         if not asked or found and found.err then found = { 3, error_text(found) } end
-        answers[i] = found
-      elseif not is_ours(ARGV[class.values + i * class.step]) then
-        answers[i] = { -1, 0, 0, 0 }
       end
+      answers[i] = found
     end
   end
-  if done and class.key_step > 0 then done, failed = pcall(start, class, answers) end
+  if done and class.keep_ms then done, failed = pcall(start, class, answers) end
   for i = 1, class.n do
     if not done then answers[i] = answers[i] or { 3, error_text(failed) } end
     reply[#reply + 1] = answers[i] or 1

@@ -5,12 +5,13 @@
 --         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
 --         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)], or ''
 --         then, of jobs that hold only a slot, or only have a state, in parts: 'slot', its limit, or 'state', the state, seconds that it
---         is kept; behind that how many jobs, their positions as 'P1 P2 ', and per job its member or its status key
+--         is kept; behind that how many jobs, their positions as 'P1 P2 ', and per job its member or its status key; and of each
+--         tracked job that runs: 'running', the state, its seconds, '2', '', its payload as fetched, its status key
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
 --           - queue's position, the block that is next there and stays (wire/blocks.py): the caller unpacks it, ...
---           0, the error of a lock, slot or status that an acknowledged job did not release or write, ... }
+--           0, the error of a lock, slot or status that a job did not release or write, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched; a thousand empty queues
 --         take a quarter of a millisecond
 -- CRASH   before: nothing happened, the finished jobs stay in the working list with what they hold, and run again after recovery.
@@ -26,7 +27,7 @@ local acknowledged = tonumber(ARGV[3])
 local fenced, is_fenced, errors = {}, {}, {}
 
 for i = 1, acknowledged do
-  if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
+  if redis.call('LREM', working, '-1', ARGV[3 + i]) == 0 then
     fenced[#fenced + 1] = i
     is_fenced[i] = true
   end
@@ -49,8 +50,7 @@ local function free_slots(base, members)
 end
 
 local function write_state(key, state, seconds)
-  local written = redis.pcall('SET', key, state, 'EX', seconds)
-  return written.err
+  errors[#errors + 1] = redis.pcall('SET', key, state, 'EX', seconds).err
 end
 
 -- Return the values of the jobs of a part that are still those of the process.
@@ -74,11 +74,16 @@ end
 while next_part <= #ARGV do
   local kind, name, seconds = ARGV[next_part], ARGV[next_part + 1], ARGV[next_part + 2]
   local count = tonumber(ARGV[next_part + 3])
-  local values = values_of(next_part + 5, count, ARGV[next_part + 4])
-  if kind == 'slot' then
-    if values[1] then attempt(free_slots, name, values) end
+  if kind == 'running' then
+    -- A job may have ended meanwhile by another call, which has written a later state.
+    if redis.call('LPOS', working, ARGV[next_part + 5]) then write_state(ARGV[next_part + 6], name, seconds) end
   else
-    for _, key in ipairs(values) do attempt(write_state, key, name, seconds) end
+    local values = values_of(next_part + 5, count, ARGV[next_part + 4])
+    if kind == 'slot' then
+      if values[1] then attempt(free_slots, name, values) end
+    else
+      for _, key in ipairs(values) do write_state(key, name, seconds) end
+    end
   end
   next_part = next_part + 5 + count
 end
