@@ -83,7 +83,7 @@ local function hold(class, held, now)
   late().note_waiting(class.base, '')
   redis.call('ZADD', waiting, unpack(entries))
   for _, i in ipairs(held) do
-    redis.call('LREM', working, -1, payload_at(positions[i]))
+    redis.call('LREM', working, '-1', payload_at(positions[i]))
     late().release_resources(held_lock(class, i))
   end
   return redis.call('ZCARD', waiting)
