@@ -178,7 +178,7 @@ class InFlight:
 
     def show(self, unit: UnitOfWork, status: tuple[str, str]) -> None:
         """Let a later call write that the job of a tracked unit runs, unless it ends before; ``status``: its key and seconds."""
-        unit.running_status = status
+        unit.note_running(status)
         self._unshown[id(unit)] = unit
 
     @property

@@ -166,6 +166,10 @@ class UnitOfWork:
         """Let the job start only after the fetcher has seen that the lease is held."""
         self.fetched_at = 0.0
 
+    def note_running(self, status: tuple[str, str]) -> None:
+        """Note that the state of the job, with this key and its seconds, is to be ``running``."""
+        self.running_status = status
+
     def leave_thread(self) -> None:
         """Note that the job continues without a thread of its own: its run id becomes that of an async run."""
         self.thread = 0
