@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Unpack
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -28,13 +29,14 @@ from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import MARK_CANCELLED
+from framework.store.steps import BoundedSteps
 from framework.types import Jid
 from framework.wire import keys
 
 _CANCELLED = HeldEnd("cancelled", CANCELLED_JOBS, {})
 _SETS: tuple[JobSetKind, ...] = ("scheduled", "retry")
-# Jobs of one call of the script.
-_MARKS = 1_000
+_MARKS_AT_ONCE = (20, 500)
+"""The fewest and the most jobs of one call of the script."""
 
 
 class _TimeIsUp(Exception):
@@ -105,9 +107,13 @@ def cancel_on_shard(
     *,
     quota: JobQuota,
     dry_run: bool = False,
+    rate: float | None = None,
 ) -> CancelResult:
-    """Cancel the matching jobs of one shard until ``deadline`` (monotonic clock). Raises redis errors; what is done stays."""
-    one = _Cancellation(shard, wanted, settings, deadline, on_progress, quota=quota, dry_run=dry_run)
+    """Cancel the matching jobs of one shard until ``deadline`` (monotonic clock). Raises redis errors; what is done stays.
+
+    ``rate`` is that of ``BoundedSteps``.
+    """
+    one = _Cancellation(shard, wanted, settings, deadline, on_progress, quota=quota, dry_run=dry_run, rate=rate)
     try:
         one.run()
     except _TimeIsUp:
@@ -126,6 +132,7 @@ class _Cancellation:
         *,
         quota: JobQuota,
         dry_run: bool,
+        rate: float | None,
     ) -> None:
         self.result = CancelResult()
         self._shard = shard
@@ -136,6 +143,8 @@ class _Cancellation:
         self._on_progress = on_progress
         self._quota = quota
         self._dry_run = dry_run
+        self._rate = rate
+        self._steps = BoundedSteps(*_MARKS_AT_ONCE, rate=rate)
         self._marked = set[Jid]()
 
     def run(self) -> None:
@@ -163,7 +172,9 @@ class _Cancellation:
             self.result.matched += count
             self.result.ended += count
             return
-        done = jobs.act_on_matching(self._wanted, "cancel", self._deadline, self._on_progress, quota=self._quota)
+        done = jobs.act_on_matching(
+            self._wanted, "cancel", self._deadline, self._on_progress, quota=self._quota, rate=self._rate
+        )
         self.result.matched += done.matched
         self.result.ended += done.done
         self.result.scanned += done.scanned
@@ -184,6 +195,7 @@ class _Cancellation:
             quota=self._quota,
             dry_run=self._dry_run,
             end=_CANCELLED,
+            rate=self._rate,
         )
         self.result.matched += done.matched
         self.result.ended += done.matched if self._dry_run else done.dropped
@@ -201,7 +213,8 @@ class _Cancellation:
         self._on_progress(key, self.result.scanned)
 
     def _mark(self, found: Iterable[JobLocation], now: float) -> None:
-        for part in _parts(self._quota.of(self._jids(found, now))):
+        jids = self._quota.of(self._jids(found, now))
+        while part := list(islice(jids, self._steps.size)):
             self._check_time()
             self._marked.update(part)
             self.result.matched += len(part)
@@ -217,16 +230,6 @@ class _Cancellation:
 
     def _write_marks(self, jids: Sequence[Jid]) -> int:
         names = [keys.CANCELLED, *map(keys.status, jids)]
-        reply: Any = MARK_CANCELLED(self._client, names, [keys.CANCELLED_TTL_S, *jids])
+        with self._steps.step(len(jids)):
+            reply: Any = MARK_CANCELLED(self._client, names, [keys.CANCELLED_TTL_S, *jids])
         return sum(reply)
-
-
-def _parts(jids: Iterable[Jid]) -> Iterator[list[Jid]]:
-    part: list[Jid] = []
-    for jid in jids:
-        part.append(jid)
-        if len(part) == _MARKS:
-            yield part
-            part = []
-    if part:
-        yield part

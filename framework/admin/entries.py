@@ -276,7 +276,7 @@ def _run(
     trimmed = 0
     if moves:
         names, arguments = _script_keys(terms, moves), _script_arguments(terms, moves)
-        with steps.step():
+        with steps.step(len(moves)):
             reply: Any = ACT_ON_ENTRIES(client, names, arguments)
         replies, trimmed = iter(reply[0]), int(reply[1])
     outcomes: list[EntryOutcome] = [

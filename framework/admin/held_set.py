@@ -32,6 +32,7 @@ from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import DROP_HELD
+from framework.store.steps import BoundedSteps
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
@@ -100,14 +101,17 @@ def purge(
     quota: JobQuota,
     dry_run: bool,
     end: HeldEnd = DROPPED,
+    rate: float | None = None,
 ) -> PurgeResult:
     """Drop every held job that matches, as many as the quota has; the limits of these jobs then give their free slots to others.
 
     It works page by page until ``deadline`` (monotonic clock); jobs that arrive meanwhile may be missed. A job that is
     released before its turn runs. The lock of a dropped job is released, and its status becomes ``discarded``. Raises
-    redis errors; jobs dropped until then are gone. ``end`` is the state and the counter of the dropped jobs.
+    redis errors; jobs dropped until then are gone. ``end`` is the state and the counter of the dropped jobs, ``rate`` that of
+    ``BoundedSteps``.
     """
     result, limits = PurgeResult(), set[str]()
+    steps = BoundedSteps(*_DROPPED_AT_ONCE, rate=rate)
     for store, scanned, matching in held_records(shard, wanted, sizes, on_progress):
         if time.monotonic() >= deadline:
             result.completed = False
@@ -116,16 +120,26 @@ def purge(
         result.scanned += scanned
         result.matched += len(found)
         if found and not dry_run:
-            result.dropped += sum(_drop(shard.client, store, found, end))
+            start = 0
+            while start < len(found):
+                part = found[start : start + steps.size]
+                start += len(part)
+                result.dropped += sum(_drop(shard.client, store, part, end, steps))
             limits |= {store.name} if store.kind == "waiting" else set()
         if quota.is_used_up:
             break
     for name in sorted(limits):
-        assign_free_slots(shard.client, name)
+        assign_free_slots(shard.client, name, rate)
     return result
 
 
-def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: HeldEnd) -> Iterator[int]:
+_DROPPED_AT_ONCE = (10, 200)
+"""The fewest and the most jobs that one round trip drops, each in a step of its own."""
+
+
+def _drop(
+    client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: HeldEnd, steps: BoundedSteps
+) -> Iterator[int]:
     calls: list[tuple[list[Any], list[Any]]] = []
     for one in found:
         payload = one.payload
@@ -141,7 +155,9 @@ def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: 
             places.append(keys.status(track.jid))
             state = (end.state, track.ttl_s)
         calls.append((places, [one.member, resources, *state, series]))
-    for reply in DROP_HELD.each(client, calls):
+    with steps.step(len(calls)):
+        replies = DROP_HELD.each(client, calls)
+    for reply in replies:
         if isinstance(reply, Exception):
             raise reply
         yield int(reply)

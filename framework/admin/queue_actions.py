@@ -276,7 +276,7 @@ def _drop(
     indexes = {name: index for index, name in enumerate(series, 1)}
     held = [_holds(payload, data, queue, limits) for payload, data in zip(payloads, page, strict=True)]
     arguments = [place, len(page), len(series), *page, *held, *(indexes[name] for name in names), *series]
-    with steps.step():
+    with steps.step(len(page)):
         reply: Any = DROP_QUEUED(client, [key, keys.COUNTERS], arguments)
     return sum(reply)
 

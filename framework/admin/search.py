@@ -14,7 +14,7 @@ from framework.admin.statistics import OnProgress, named_queues
 from framework.feature import features
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
-from framework.store.steps import READ_SHARE, BoundedSteps
+from framework.store.steps import UNPACED, BoundedSteps
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
@@ -221,7 +221,7 @@ def scan_from(
     client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int
 ) -> Iterator[tuple[int, ScanPage]]:
     """Yield the pages of ``scan_members`` from ``cursor`` on, each with the cursor of the next; 0 after the last one."""
-    steps, match = BoundedSteps(*SET_STEP, share=READ_SHARE), _glob_containing(needle)
+    steps, match = BoundedSteps(*SET_STEP, rate=UNPACED), _glob_containing(needle)
     try:
         while True:
             with steps.step() as count:
@@ -328,7 +328,7 @@ def _search_steps(
     It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
     done, start = 0, 0
-    steps = BoundedSteps(*LIST_STEP, share=READ_SHARE)
+    steps = BoundedSteps(*LIST_STEP, rate=UNPACED)
     while done < len(batch):
         left = batch[done:]
         with steps.step() as jobs:

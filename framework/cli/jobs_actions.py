@@ -317,6 +317,7 @@ _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
 @click.command("cancel")
 @click.argument("jids", nargs=-1, metavar="[JID]...")
 @bulk_filter_options
+@rate_option
 @time_limit_option
 @dry_run_option
 @yes_option
@@ -327,6 +328,7 @@ _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
 def cancel(
     *,
     jids: Sequence[str],
+    rate: float | None,
     budget_s: float,
     dry_run: bool,
     yes: bool,
@@ -352,21 +354,23 @@ def cancel(
     on = ShardCommand(names)
     chosen = JobFilter(jids=frozenset(jids)) if jids else wanted
     if wanted and not (dry_run or yes):
-        total = sum(one.matched for one in _cancel(on, chosen, budget_s, dry_run=True).values())
+        total = sum(one.matched for one in _cancel(on, chosen, budget_s, rate, dry_run=True).values())
         if total:
             confirm(f"Cancel {format_count(total, 'job')} with {wanted}?", yes=yes)
-    results = _cancel(on, chosen, budget_s, dry_run=dry_run)
+    results = _cancel(on, chosen, budget_s, rate, dry_run=dry_run)
     if wanted.cls and not on.unanswered and not any(one.matched for one in results.values()):
         refuse_unknown_class(wanted.cls, modules)
     _report(on, results, len(chosen.jids) or 1, as_json=as_json)
 
 
-def _cancel(on: ShardCommand, wanted: JobFilter, budget_s: float, *, dry_run: bool) -> Mapping[str, CancelResult]:
+def _cancel(
+    on: ShardCommand, wanted: JobFilter, budget_s: float, rate: float | None, *, dry_run: bool
+) -> Mapping[str, CancelResult]:
     deadline, quota = time.monotonic() + budget_s, JobQuota(wanted)
 
     def step(shard: Shard) -> CancelResult:
         progress = progress_reporter(shard.name)
-        return cancel_on_shard(shard, wanted, on.settings, deadline, progress, quota=quota, dry_run=dry_run)
+        return cancel_on_shard(shard, wanted, on.settings, deadline, progress, quota=quota, dry_run=dry_run, rate=rate)
 
     return dict(on.each(step))
 

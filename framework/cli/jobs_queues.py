@@ -287,6 +287,7 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
 
 @held.command("drop")
 @bulk_filter_options
+@rate_option
 @time_limit_option
 @dry_run_option
 @yes_option
@@ -296,6 +297,7 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
 @reports_errors
 def drop_held(
     *,
+    rate: float | None,
     budget_s: float,
     dry_run: bool,
     yes: bool,
@@ -315,10 +317,10 @@ def drop_held(
         raise click.UsageError("Give options that select jobs: the command drops those that match all of them.")
     on = ShardCommand(names)
     if not (dry_run or yes):
-        total = sum(one.matched for _, one in _purge(on, wanted, budget_s, dry_run=True))
+        total = sum(one.matched for _, one in _purge(on, wanted, budget_s, rate, dry_run=True))
         if total:
             confirm(f"Drop {format_count(total, 'held job')} with {wanted}? They never run.", yes=False)
-    done = _purge(on, wanted, budget_s, dry_run=dry_run)
+    done = _purge(on, wanted, budget_s, rate, dry_run=dry_run)
     if as_json:
         on.print_json(
             {
@@ -340,12 +342,14 @@ def drop_held(
             refuse_unknown_class(wanted.cls, modules)
 
 
-def _purge(on: ShardCommand, wanted: JobFilter, budget_s: float, *, dry_run: bool) -> list[tuple[str, PurgeResult]]:
+def _purge(
+    on: ShardCommand, wanted: JobFilter, budget_s: float, rate: float | None, *, dry_run: bool
+) -> list[tuple[str, PurgeResult]]:
     deadline, quota, sizes = time.monotonic() + budget_s, JobQuota(wanted), on.settings.size_limit
 
     def step(shard: Shard) -> PurgeResult:
         report = progress_reporter(shard.name)
-        return purge(shard, wanted, sizes, deadline, report, quota=quota, dry_run=dry_run)
+        return purge(shard, wanted, sizes, deadline, report, quota=quota, dry_run=dry_run, rate=rate)
 
     return list(on.each(step))
 

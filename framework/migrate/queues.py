@@ -17,7 +17,7 @@ from framework.fetch.blocks import packed_jobs, true_size, unpack
 from framework.migrate.plan import KEEP, MigrationPlan, MigrationReport, MoveDecision, Quota
 from framework.process.heartbeat import QueueAside
 from framework.store.script import MIGRATE, REPLACE
-from framework.store.steps import READ_SHARE, BoundedSteps
+from framework.store.steps import UNPACED, BoundedSteps
 from framework.wire import keys
 from framework.wire.blocks import expand, is_block
 from framework.wire.sub_queues import parent_of
@@ -231,7 +231,7 @@ class SetMigrator:
         self._report = report
         self._quota = quota
         self._on_scanned = on_scanned
-        self._reads, self._moves = BoundedSteps(*PAGE, share=READ_SHARE), BoundedSteps(*PAGE, rate=rate)
+        self._reads, self._moves = BoundedSteps(*PAGE, rate=UNPACED), BoundedSteps(*PAGE, rate=rate)
 
     def length(self, key: str) -> int:
         """Return how many jobs the set has. Raises redis errors."""
@@ -279,5 +279,5 @@ class SetMigrator:
         if not moving:
             return []
         members, stored = [data for data, _ in moving], [decision.data for _, decision in moving]
-        with self._moves.step():
+        with self._moves.step(len(moving)):
             return cast("list[int]", REPLACE(self._client, [key], [len(moving), *members, *stored]))

@@ -17,6 +17,7 @@ from framework.declare import registry
 from framework.errors import PayloadError
 from framework.recover.suspects import SUSPECT_FIELD, InterruptionLimit, RunEvidence, StartState, quarantine_counter
 from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
+from framework.store.steps import BoundedSteps
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
@@ -41,8 +42,9 @@ from framework.wire.waiters import AwaitedJob, awaited_job_of
 
 # Jobs per inspection: a page of payloads is decoded in memory at once.
 _PAGE = 50
-# The most that one step restores: half a millisecond of Redis's time.
-_MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000
+_RESTORED_JOBS, _MAX_RESTORED_BYTES = (20, 500), 1_000_000
+"""The fewest and the most jobs that one step restores, and its most bytes."""
+
 # Every sweep looks for working lists without an owner: a process that was suspended before a blocking move may wake unregistered,
 # receive a job, and be killed before its next heartbeat.
 _SCAN_COUNT = 500
@@ -138,6 +140,7 @@ class Reaper:
         self._interruption_limit = interruption_limit
         self._timings = timings
         self._cursor = 0
+        self._restores = BoundedSteps(*_RESTORED_JOBS)
 
     def sweep(self, own: str = "") -> int:
         """Return the jobs of every dead process, except ``own``, to their queues; return their number.
@@ -252,7 +255,8 @@ class Reaper:
     def _restore_page(self, owner: str, queue: str, dead: "_DeadList") -> list[int]:
         """Return the jobs that a dead migration had not moved: undecoded, because none can have run, and in order."""
         places = [keys.lease(owner), keys.working(owner), keys.queue(queue), keys.QUEUES]
-        moved: int = RESTORE(self._client, places, [dead.valid_until, _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES, queue])
+        with self._restores.step() as jobs:
+            moved: int = RESTORE(self._client, places, [dead.valid_until, jobs, _MAX_RESTORED_BYTES, queue])
         return [1] * moved if moved > 0 else [moved]
 
     def _reclaim_call(self, owner: str, dead: "_DeadList", disposition: "_Disposition") -> tuple[list[str], list[Any]]:

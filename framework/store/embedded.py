@@ -250,6 +250,8 @@ class EmbeddedServer:
             place = {"bind": "127.0.0.1", "port": port, "requirepass": password}
         durable = {"appendonly": "yes" if self._keeps_data else "no", "appendfsync": "everysec", "save": '""'}
         limits = {"maxmemory-policy": "noeviction", "databases": str(self._databases)}
+        # The end of the results of a large batch must not hold the server.
+        limits["lazyfree-lazy-expire"] = "yes"
         lines = {"daemonize": "no", "dir": _quoted(self.data_dir), **place, **durable, **limits}
         _write(self.data_dir / "server.conf", "".join(f"{key} {value}\n" for key, value in lines.items()))
         return url

@@ -9,6 +9,7 @@ from framework import admin
 from framework.admin import cancel as cancelling
 from framework.errors import ReadOnlyError
 from framework.finish.endings import CANCELLED_JOBS
+from framework.store.script import MARK_CANCELLED
 from framework.wire import keys
 from tests.harness import encoded, hold
 
@@ -34,6 +35,15 @@ def everywhere(shard, redis):
     hold(redis, job("running"), "host:1:aa")
     redis.zadd(keys.DEAD, {job("dead"): 1})
     redis.sadd(keys.QUEUES, "mail")
+
+
+def test_old_marks_leave_in_bounded_steps(granted, redis):
+    redis.zadd(keys.CANCELLED, {f"old{number}": 1 + number for number in range(1_500)})
+    left = []
+    for jid in ("a", "b"):
+        MARK_CANCELLED(granted, [keys.CANCELLED, keys.status(jid)], [keys.CANCELLED_TTL_S, jid])
+        left.append(redis.zcard(keys.CANCELLED))
+    assert left == [501, 2]
 
 
 def marks(redis):
@@ -72,7 +82,7 @@ def test_cancel_in_its_time_limit_says_that_it_is_not_done(everywhere, redis):
 
 
 def test_cancel_of_many_queued_jobs_goes_in_steps(shard, redis, monkeypatch):
-    monkeypatch.setattr(cancelling, "_MARKS", 7)
+    monkeypatch.setattr(cancelling, "_MARKS_AT_ONCE", (7, 7))
     redis.lpush(keys.queue("mail"), *(encoded("Job", jid=str(number), queue="mail") for number in range(40)))
     result = admin.cancel_jobs(queue="mail")
     assert (result.marked, len(marks(redis))) == (40, 40)

@@ -208,7 +208,7 @@ def test_clear_drops_the_jobs_of_that_moment_and_releases_theirs(shard, redis):
     seen = []
     assert admin.Queue("default").clear(seen.append) == 500
     assert seen[-1] == 500
-    assert len(seen) >= 5
+    assert len(seen) >= 3
     assert sorted(redis.keys("*")) == sorted(
         [*(keys.status(f"j{number}").encode() for number in range(250)), b"aw:counters", b"aw:steady_since"]
     )
@@ -256,7 +256,7 @@ def test_clear_of_a_class_keeps_the_others_in_their_order(shard, redis):
     assert [job.jid for job in reversed(list(queue))] == [f"j{number}" for number in range(450) if number % 3]
     assert len(redis.keys("aw:lock:*")) == 300
     assert (redis.get(keys.status("j3")), redis.exists(keys.status("j1"))) == (b"discarded", 0)
-    assert (seen[-1], len(seen) >= 5) == (150, True)
+    assert (seen[-1], len(seen) >= 3) == (150, True)
     assert not redis.exists(keys.working(keys.migration_identity("default")))
 
 

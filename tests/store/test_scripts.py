@@ -249,6 +249,15 @@ def test_kill_moves_once_and_trims_by_age_and_count(redis, memory):
     assert redis.llen(WORKING) == 0
 
 
+def test_trim_of_many_entries_goes_on_at_the_next_death(redis):
+    """After an outage, or with lower settings, a million entries may have to leave."""
+    redis.zadd(DEAD, {f"ancient{number}": 1 + number for number in range(1_500)})
+    assert [kill_job(redis, f"new{number}", most=9_000) for number in range(3)] == [1_000, 500, 0]
+    redis.zadd(DEAD, {f"more{number}": now(redis) - 10 + number / 10_000 for number in range(1_500)})
+    assert [kill_job(redis, f"last{number}", most=101) for number in range(3)] == [1_000, 405, 1]
+    assert redis.zcard(DEAD) == 100
+
+
 def kill_job(redis, data, business="", most=100):
     if redis.lpos(WORKING, data) is None:
         redis.lpush(WORKING, data)

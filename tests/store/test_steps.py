@@ -37,11 +37,17 @@ def test_steps_that_are_fast_double_to_the_largest(clock):
     assert sizes(clock, BoundedSteps(50, 300), *[STEP_S / 4] * 5) == [50, 100, 200, 300, 300]
 
 
-def test_step_that_is_slow_makes_the_next_smaller(clock):
+def test_steps_that_are_slow_make_the_next_smaller(clock):
     bounded = BoundedSteps(50, 800)
-    assert sizes(clock, bounded, 0, 0, 0, 0, STEP_S * 1.1, STEP_S * 0.8, STEP_S * 4, STEP_S * 9, 0) == [
-        *(50, 100, 200, 400, 800, 400, 400, 100, 50)
-    ]
+    assert sizes(clock, bounded, *[STEP_S / 2] * 9) == [50, 100, 200, 400, 800, 800, 800, 800, 800]
+    assert sizes(clock, bounded, *[STEP_S * 4] * 6) == [800, 800, 800, 800, 200, 200]
+
+
+def test_one_slow_step_changes_nothing(clock):
+    """The machine was busy: the others show what Redis needs."""
+    bounded = BoundedSteps(50, 800)
+    assert sizes(clock, bounded, STEP_S / 8, STEP_S / 4, STEP_S * 9, STEP_S) == [50, 100, 200, 400]
+    assert clock.waits[2] == pytest.approx(STEP_S / 2 * (1 / SHARE - 1))
 
 
 def test_failed_step_counts_as_well(clock):
@@ -50,7 +56,7 @@ def test_failed_step_counts_as_well(clock):
     with pytest.raises(OSError, match="lost"), bounded.step():
         clock.now += STEP_S * 4
         raise OSError("lost")
-    assert sizes(clock, bounded, 0) == [100]
+    assert sizes(clock, bounded, STEP_S) == [100]
     assert clock.waits == [pytest.approx(STEP_S * 4 / SHARE - STEP_S * 4)]
 
 
@@ -64,6 +70,15 @@ def test_wait_leaves_redis_to_others(clock):
     clock.now += 1.0
     sizes(clock, bounded, 0.01)
     assert clock.waits[2:] == []
+
+
+def test_step_of_another_number_of_jobs_counts_as_that(clock):
+    bounded = BoundedSteps(50, 800)
+    with bounded.step(5) as size:
+        clock.now += STEP_S / 10
+    assert (size, bounded.size) == (5, 50)
+    assert sizes(clock, bounded, STEP_S / 2) == [50]
+    assert bounded.size == 100
 
 
 def test_own_processor_time_is_not_that_of_redis(clock):

@@ -10,12 +10,14 @@ from framework.admin.explain_reader import deferrals_of
 from framework.admin.search import scan_members
 from framework.admin.statistics import OnProgress
 from framework.store.connect import server_time
+from framework.store.steps import BoundedSteps
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import DEFERRED, DEFERRED_BY, clamp_time, timestamp
 from framework.wire.json import loads_object
 
-_BATCH = 500
+_CHANGED_AT_ONCE = (20, 1_000)
+"""The fewest and the most jobs whose times one step changes."""
 
 _NEEDLE = b'"%s":' % DEFERRED.encode()
 
@@ -60,22 +62,24 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
     # At a rate: a deferred backlog that became due at once was an incident at GitLab (June 2023).
     now = server_time(client)
     moved = 0
+    steps = BoundedSteps(*_CHANGED_AT_ONCE)
     page: dict[bytes, float] = {}
     for payload, data, _ in _scan_deferred(client, on_progress):
         if payload.get("class") == worker:
             page[data] = now + (moved + len(page)) / rate
-        if len(page) == _BATCH or moved + len(page) == limit:
-            moved, page = moved + _write_times(client, page), {}
+        if len(page) >= steps.size or moved + len(page) == limit:
+            moved, page = moved + _write_times(client, page, steps), {}
             if moved >= limit:
                 return moved
-    return moved + _write_times(client, page)
+    return moved + _write_times(client, page, steps)
 
 
-def _write_times(client: "redis.Redis", times: dict[bytes, float]) -> int:
+def _write_times(client: "redis.Redis", times: dict[bytes, float], steps: BoundedSteps) -> int:
     if not times:
         return 0
     # XX: a job that is no longer in the set is not added again. LT: a time is only replaced by an earlier one.
-    moved: Any = client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True, ch=True)
+    with steps.step(len(times)):
+        moved: Any = client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True, ch=True)
     return int(moved)
 
 

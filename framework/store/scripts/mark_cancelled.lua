@@ -3,14 +3,14 @@
 -- KEYS    1 marks (ZSET)  2.. per job its status key
 -- ARGV    1 how many seconds a mark is kept  2.. jids
 -- RETURN  per job: 1 marked, 0 its status says that it has ended, and it is not marked
--- COST    O(n log N)
+-- COST    O(n log N), and as much for at most 1,000 old marks
 -- CRASH   nothing moves. Called again, it marks the same jobs: the score is the time of the last mark.
 -- A batch keeps its mark for as long as it exists: a job of it may be due later. features/batches/scripts/change.lua lets the key live that long.
 local now, keep_s = redis_now(), math.max(tonumber(ARGV[1]), redis.call('TTL', KEYS[1]))
 -- EXPIRE first, which is allowed at maxmemory.
 redis.call('EXPIRE', KEYS[1], keep_s)
 local ended = { completed = true, failed = true, discarded = true, expired = true, cancelled = true }
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - tonumber(ARGV[1])))) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - tonumber(ARGV[1])), 'LIMIT', 0, 1000)) do
   if string.sub(id, 1, 3) ~= 'aw-' or redis.call('EXISTS', 'aw:batch:' .. id) == 0 then redis.call('ZREM', KEYS[1], id) end
 end
 local marked = {}

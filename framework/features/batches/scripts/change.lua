@@ -30,7 +30,7 @@ end
 if action == 'delete' then
   local parent, parent_bid = batches.parent_of(key)
   local ended = redis.call('HMGET', key, 'complete_at', 'success_at', 'finished_at')
-  for _, suffix in ipairs({ '', ':failed', ':dead', ':children', ':results' }) do redis.call('DEL', key .. suffix) end
+  for _, suffix in ipairs({ '', ':failed', ':dead', ':children', ':results' }) do redis.call('UNLINK', key .. suffix) end
   redis.call('ZREM', KEYS[2], bid)
   if parent then
     -- Its parent does not wait for it any more.

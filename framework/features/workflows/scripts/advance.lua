@@ -21,7 +21,7 @@ local function end_step(state)
   local dead = redis.call('SCARD', KEYS[2] .. ':dead')
   redis.call('HSET', key, from .. ':state', state, from .. ':ended_at', now, from .. ':dead', dead)
   if counts[1] then redis.call('HSET', key, from .. ':jobs', counts[1], from .. ':removed', counts[2] or 0) end
-  redis.call('DEL', KEYS[3])
+  redis.call('UNLINK', KEYS[3])
   batches.count('workflow_steps_total', 'state', state, 1)
 end
 
@@ -58,7 +58,7 @@ if following == '' then
   batches.keep_workflow(key, ttl_s)
   if not failed then
     -- No later step receives them. A failed workflow may go on when its dead jobs are retried.
-    for name in string.gmatch(redis.call('HGET', key, 'steps'), '%S+') do redis.call('DEL', batches.results_of(key, name)) end
+    for name in string.gmatch(redis.call('HGET', key, 'steps'), '%S+') do redis.call('UNLINK', batches.results_of(key, name)) end
   end
   local result = failed and 'failed' or 'succeeded'
   batches.count('workflows_total', 'state', result, 1)

@@ -35,14 +35,14 @@ end
 if action == 'plan' then
   local step = ARGV[3]
   if redis.call('HSETNX', key, step .. ':planned', now) == 0 then
-    redis.call('DEL', KEYS[3])
+    redis.call('UNLINK', KEYS[3])
     return 1
   end
   redis.call('RENAME', KEYS[3], KEYS[4])
   redis.call('HSET', key, step .. ':parts', ARGV[4], step .. ':jobs', ARGV[5])
 elseif action == 'delete' then
   for name in string.gmatch(redis.call('HGET', key, 'steps'), '%S+') do
-    redis.call('DEL', key .. ':jobs:' .. name, batches.results_of(key, name))
+    redis.call('UNLINK', key .. ':jobs:' .. name, batches.results_of(key, name))
   end
   redis.call('DEL', key)
   redis.call('ZREM', KEYS[2], id)

@@ -1,16 +1,16 @@
--- trim(set, now, most, stay_s): remove the entries older than stay_s, and the oldest beyond `most` - 1 (Sidekiq's two limits).
---         Returns the number removed.
+-- trim(set, now, most, stay_s): remove the entries older than stay_s, and the oldest beyond `most` - 1 (Sidekiq's two limits), each
+--         at most a bounded number: the next call goes on. Returns the number removed.
 -- note_business(set, now, data, most): note that `data`, just added at `now`, is a business failure; at most `most` of these stay.
 --         Returns the number removed.
 -- In a full dead set business failures are removed first, the oldest before the others: none displaces another dead job.
 -- aw:dead:business    ZSET, SHA-1 of an entry of the dead set -> its score there. Sidekiq's pages remove entries without
 --         their digest: such a digest stays and removes no entry. Once there are more digests than allowed entries, ten random
 --         ones are checked, and those without an entry are removed.
--- COST    O(log N) for each that leaves
+-- COST    O(log N) for each that leaves: after an outage, or with lower settings, a million may have to
 -- CRASH   as the step that they belong to: an entry and its digest are written, and leave, in one step.
 local BUSINESS = 'aw:dead:business'
--- Per step, after the setting was lowered.
-local MOST_AT_ONCE = 100
+-- Per step: business failures, of which each takes several commands, and entries, which one command removes.
+local MOST_AT_ONCE, MOST_IN_A_ROW = 100, 1000
 
 local function entry_of(set, digest, score)
   local found = redis.call('ZRANGEBYSCORE', set, score, score)
@@ -43,17 +43,25 @@ local function note_business(set, now, data, most)
   return gone
 end
 
+local function remove_first(set, count)
+  if count <= 0 then return 0 end
+  return redis.call('ZREMRANGEBYRANK', set, 0, math.min(count, MOST_IN_A_ROW) - 1)
+end
+
 local function trim(set, now, most, stay_s)
   local too_old = string.format('%.6f', now - stay_s)
-  local gone = redis.call('ZREMRANGEBYSCORE', set, '-inf', too_old)
+  local gone = remove_first(set, redis.call('ZCOUNT', set, '-inf', too_old))
   if set == 'dead' then
-    if gone > 0 then redis.pcall('ZREMRANGEBYSCORE', BUSINESS, '-inf', too_old) end
-    while redis.call('ZCARD', set) >= most do
-      local removed = remove_oldest_business(set)
+    if gone > 0 then
+      local digests = redis.pcall('ZCOUNT', BUSINESS, '-inf', too_old)
+      if type(digests) == 'number' then remove_first(BUSINESS, digests) end
+    end
+    for _ = 1, MOST_AT_ONCE do
+      local removed = redis.call('ZCARD', set) >= most and remove_oldest_business(set)
       if not removed then break end
       gone = gone + removed
     end
   end
-  return gone + redis.call('ZREMRANGEBYRANK', set, 0, -most)
+  return gone + remove_first(set, redis.call('ZCARD', set) - most + 1)
 end
 
