@@ -32,7 +32,7 @@ PAGE = 1_000
 STEP_BYTES = 1_000_000
 """The most that one step reads of lists."""
 
-LIST_STEP, SET_STEP = (500, 4_000), (50, 2_000)
+LIST_STEP, SET_STEP = (500, 2_000), (50, 2_000)
 """The fewest and the most jobs of one step. Redis needs a millisecond to reach the middle of a long list: fewer are not worth it."""
 
 _KEYS_PER_STEP = 1_000

@@ -9,12 +9,12 @@
 -- The first page of a list is small, as the size of its jobs is unknown; it determines the next one. A call that continues in a
 -- list starts with one job, as its jobs may be large. At least one job is read, so that every call makes progress. A key of another
 -- type holds no jobs; any other error is returned.
-local FIRST, MOST = 8, 4000
+local FIRST, MOST = 8, 2000
 local needle, from = ARGV[1], tonumber(ARGV[2])
 local bytes_left, jobs_left = tonumber(ARGV[3]), tonumber(ARGV[4])
 local looked, reply = 0, { 0, 0, 0 }
 for number, key in ipairs(KEYS) do
-  local size = from > 0 and 1 or FIRST
+  local size, length = from > 0 and 1 or FIRST, nil
   while true do
     local page = redis.pcall('LRANGE', key, from, from + size - 1)
     if page.err then
@@ -25,7 +25,8 @@ for number, key in ipairs(KEYS) do
     for index, payload in ipairs(page) do
       bytes = bytes + #payload
       if is_block(payload) or string.find(payload, needle, 1, true) then
-        reply[#reply + 1] = { number, from + index - 1, redis.call('LLEN', key), payload }
+        length = length or redis.call('LLEN', key)
+        reply[#reply + 1] = { number, from + index - 1, length, payload }
       end
     end
     looked, bytes_left, jobs_left = looked + #page, bytes_left - bytes, jobs_left - #page
