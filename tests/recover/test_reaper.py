@@ -433,8 +433,8 @@ def test_process_with_odd_keys_hides_no_other(reaper, redis):
 @pytest.mark.proves("R37", "I16")
 @pytest.mark.parametrize(("key", "limit", "count"), [(keys.INTERRUPTED, 10_000, 2), (keys.DEAD, 5, None)])
 def test_full_sets_are_trimmed_and_reported(redis, granted, recovered, key, limit, count):
-    old = redis.time()[0] - 91 * 86_400
-    redis.zadd(key, {"too old": old, **{str(number): redis.time()[0] for number in range(limit + 3)}})
+    now = redis.time()[0]
+    redis.zadd(key, {"too old": now - 91 * 86_400, **{str(number): now for number in range(limit + 3)}})
     die(redis, OTHER)
     data = b"not json" if count is None else encoded(aw_death_count=count)
     hold(redis, data, OTHER)

@@ -106,12 +106,17 @@ def test_jobs_unknown_class_status_1(site, jobs, redis, words):
     site.write("application.yml", settings)
     known = "(did you mean 'NoopWorker'?)"
     assert f"'NopWorker'{' ' + known}" in jobs(*words.format("NopWorker").split(), status=1)
-    assert "'Nonsense'" in jobs(*words.format("Nonsense").split(), status=1)
     assert not redis.exists(keys.FLAGS)
     if words.startswith(("resume", "flags clear", "deferred")) or words in ("locks {}", "held drop --yes --class {}"):
         jobs(*words.format("Removed::Long::AgoWorker").split())
     if '"' not in words and not words.startswith("locks delete"):
         jobs(*words.format("NoopWorker").split())
+
+
+def test_jobs_unknown_class_without_a_near_name_status_1(site, jobs, redis):
+    site.write("application.yml", {"workers_module": "jobs"})
+    assert "'Nonsense'" in jobs("resume", "Nonsense", status=1)
+    assert not redis.exists(keys.FLAGS)
 
 
 def test_jobs_unknown_class_with_import_error_status_1(site, jobs):

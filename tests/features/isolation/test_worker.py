@@ -27,17 +27,28 @@ CLASSES = (
 )
 
 
+@pytest.fixture(scope="module")
+def job_server(nothing_left_running):
+    """One server for all tests: each would start a Python that imports the framework. It starts again when a test has ended it."""
+    made = ServerProcess()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def bench(redis, redis_url, monkeypatch):
+def bench(redis, redis_url, monkeypatch, job_server):
     monkeypatch.setattr(counters, "_counts", {})
     # The modules that other tests have loaded are not those of these jobs, and some exist no more.
-    monkeypatch.setattr(registry._registry, "loaded", set())
+    monkeypatch.setattr(registry._registry, "loaded", {jobs.__name__})
     with registry.isolated(CLASSES):
         made = ProcessorBench(redis, redis_url, 4, ())
         made.isolated = made.processor._executor.detached
         made.isolated.grace_s = 0.1
+        made.isolated._server = job_server
         yield made.start()
         made.stop()
+        if made.isolated._server is job_server:
+            made.isolated._server = ServerProcess()
         made.processor.close()
 
 
@@ -252,6 +263,7 @@ def test_turn_of_a_suspect_begins_when_its_process_can(bench, redis, tmp_path, m
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry._registry, "loaded", {"slow_module"})
+    bench.isolated._server = ServerProcess()
 
     class PlainWorker(ApplicationWorker):
         feature_category = "not_owned"
@@ -278,8 +290,7 @@ def test_server_process_ends_with_its_socket_and_writes_nothing(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("_", range(2))
-def test_signals_at_the_end_of_the_server_write_nothing(capfd, _):
+def test_signals_at_the_end_of_the_server_write_nothing(capfd):
     server = ServerProcess()
     wait_until_ready(os.dup(server.open().fileno()), 60.0, lambda: False)
     process = server.popen

@@ -73,8 +73,8 @@ def test_analysis_counts_what_was_written(functions: int, classes: int, body: in
         assert (found.longest_name, found.longest_lines) == (f"f{functions - 1}", body + functions)
 
 
-def test_analysis_agrees_with_a_walk_over_the_whole_tree() -> None:
-    for path in sorted((ROOT / "framework").rglob("*.py")):
+def test_analysis_agrees_with_a_walk_over_the_syntax() -> None:
+    for path in sorted((ROOT / "framework" / "declare").glob("*.py")):
         found = analyse(str(path))
         assert isinstance(found, Measured)
         assert found.functions == len(nodes_of(path, ast.FunctionDef, ast.AsyncFunctionDef))
