@@ -1,6 +1,7 @@
 """Check the events that the error tracker sends, with a receiver on the loopback, and the values that it never sends."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents
 from framework.telemetry.sentry import NoTracker, open_tracker
 from framework.wire.job import Job
+from tests.fork_server import FORK_SERVER
 from tests.harness import ROOT, RecordingTracker, Site, payload, until
 from tests.servers.envelopes import EnvelopeReceiver, envelope_receiver
 from tests.tables import each_row
@@ -206,7 +208,8 @@ except ValueError as error:
     tracker.capture(error, {{"jid": "j"}}, "Job")
 tracker.close()
 """
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+    ended = FORK_SERVER.run(["-c", script], ROOT, os.environ)
+    assert ended.returncode == 0, ended.stderr
     (event,) = receiver.events
     assert event["release"] == "theirs"
     assert event["tags"]["jid"] == "j"

@@ -15,7 +15,8 @@ import pytest
 
 from framework.telemetry import context, logs
 from framework.telemetry.writer import MAX_BYTES, MAX_PENDING, ConsoleWriter, LogWriter, uses_colors
-from tests.harness import until
+from tests.fork_server import FORK_SERVER
+from tests.harness import ROOT, until
 from tests.tables import each_row
 
 
@@ -162,11 +163,8 @@ writer.close(60.0)
 
 def test_processes_that_share_a_pipe_do_not_mix_their_lines():
     reader, descriptor = os.pipe()
-    children = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, letter], stdout=descriptor, stdin=subprocess.DEVNULL)
-        for letter in "abc"
-    ]
-    os.close(descriptor)
+    with os.fdopen(descriptor, "wb") as out:
+        children = [FORK_SERVER.start(["-c", PROCESS, letter], ROOT, os.environ, out, out) for letter in "abc"]
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         data = b""
         while piece := pipe.read(8_192):  # in small reads: the pipe stays full
@@ -239,8 +237,8 @@ logs.close_server_log()
 @pytest.mark.proves("F50")
 def test_writer_hanging_reader_delays_no_exit():
     reader, descriptor = os.pipe()
-    child = subprocess.Popen([sys.executable, "-c", HANGING], stdout=descriptor, stdin=subprocess.DEVNULL)
-    os.close(descriptor)
+    with os.fdopen(descriptor, "wb") as out:
+        child = FORK_SERVER.start(["-c", HANGING], ROOT, os.environ, out, out)
     assert child.wait(60) == 0  # no byte was read
     os.close(reader)
 
