@@ -1,8 +1,9 @@
 """Run cases on request for the suite. A test process has threads and cannot fork; this one has none.
 
 A line of JSON on standard input is a request, a line on standard output its answer: ``{"ask": "commands"}``;
-``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "recovered": COMMAND}``, the double
-faults whose first fault is at the first of these commands. It ends with its standard input.
+``{"scenario": NAME, "way": WAY, "commands": LIST}``, with the commands that are expected of the smallest batch;
+``{"scenario": NAME, "batch": N, "way": WAY, "recovered": COMMAND}``, the double faults whose first fault is at the first of
+these commands. It ends with its standard input.
 """
 
 import gc
@@ -37,6 +38,7 @@ def answer(runner: CaseRunner, request: dict[str, Any]) -> Any:
             for way in ("die before", "die sent")
         ]
         return _summary([first, *map(runner.run_case, doubles)])
+    runner.expect(name, request["commands"])
     batches = SCENARIOS[name].batches
     return _summary(
         [runner.run_case(case) for batch in batches for case in runner.cases(name, batch, (way,), suite=True)]
