@@ -291,7 +291,8 @@ class BacklogFullError(PushError):
         super().__init__(
             f"{worker}: its backlog on shard {shard!r} is full: {format_count(jobs, 'job')} ({format_bytes(size)}) were accepted "
             f"and have not ended, and {limit}. Push later, or let more processes run the class. "
-            f"`{command('jobs memory')}` shows where they wait, `{command(f'jobs explain --class {worker}')}` why."
+            f"`{command('jobs memory')}` shows where its jobs are, `{command(f'jobs explain {worker}')}` why they wait; "
+            f"`{command(f'jobs drop {worker}')}` ends them."
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from contextvars import copy_context
 from copy import deepcopy
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar, cast
 
 from framework.declare.declaration import Declaration
@@ -316,8 +317,10 @@ class Client:
         # Without an integration of a database library this costs one test.
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
-        if plan.limit is not None:
-            return self._write_limited(plan, plan.limit, batch, token)
+        limit = plan.limit
+        # Mostly the time is not over: a push then pays for one look at the clock.
+        if limit is not None and limit.time.next_at <= monotonic():
+            return self._write_limited(plan, limit, batch, token)
         if plan.recorder is not None:
             return self._write_recorded(plan, plan.recorder, batch, token)
         shard, queue, dues, counted = plan.shard, batch.queue, batch.dues, batch.counted

@@ -14,6 +14,7 @@ from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.feature import single_part
 from framework.push.deduplication import Deduplication
 from framework.settings.base import SettingsBase
+from framework.shard.held_back import LimitTime
 from framework.shard.shard import Shard
 from framework.types import Jid, Json
 from framework.wire import keys
@@ -104,9 +105,12 @@ class JobBatch(NamedTuple):
 class PushLimit(ABC):
     """How many jobs of a class a shard accepts before some of them end, and what becomes of a job beyond. Shared between threads."""
 
+    time: LimitTime
+    """When the next push of the class has to be checked."""
+
     @abstractmethod
     def accepted(self) -> AcceptedLimit | None:
-        """Return the limit of a push made here and now; ``None`` for a push without one.
+        """Return the limit of a push made here and now; ``None`` for a class without one.
 
         Raises:
             BacklogFullError: the class is held back.

@@ -90,6 +90,8 @@ class ShardSettings(Section):
     password: SecretStr | None = None
     tls: _Tls = None
     protocol: Annotated[Literal[2, 3] | None, BeforeValidator(validators.digit)] = None
+    memory_budget: Annotated[int | float, BeforeValidator(validators.bytes_or_share)] = 0.7
+    """The bytes from which the classes that fill the memory are held back; or a share of ``maxmemory``, else of all memory."""
 
     @property
     def is_embedded(self) -> bool:

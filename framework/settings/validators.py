@@ -19,6 +19,7 @@ _IDENTIFIER = re.compile(r"\w+", re.ASCII)
 _QUEUE_PATTERN = re.compile(r"[A-Za-z0-9_.:*?-]+")
 _MAX_SHOWN = 60
 _MAX_LABEL = 100
+_LEAST_BYTES = 1_000_000
 
 
 def format_value(value: Any) -> str:
@@ -54,6 +55,18 @@ def whole_number(low: int, high: int | None = None) -> BeforeValidator:
 
 def bounded_number(low: float, high: float) -> BeforeValidator:
     return BeforeValidator(lambda value: parse_number(value, low, high))
+
+
+def bytes_or_share(value: Any) -> int | float:
+    """Return a number of bytes, or a share: of "70%" and of 0.7. Raises ValueError."""
+    text = str(value).strip()
+    number = _finite_number(text.removesuffix("%").strip() if text.endswith("%") else value)
+    share = None if number is None else number / 100 if text.endswith("%") else number
+    if share is not None and 0.01 <= share <= 1:
+        return float(share)
+    if share is not None and share >= _LEAST_BYTES and share == int(share):
+        return int(share)
+    raise ValueError("must be a number of bytes from 1,000,000 on, or a percentage from 1% to 100%, for example 70%")
 
 
 def _finite_number(value: Any) -> int | float | None:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.shard.connection import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction, ShardConnection, pack
+from framework.shard.held_back import HeldBack
 from framework.shard.redis_errors import BACKLOG_FULL, error_code, unavailable_error
 from framework.shard.routing_validator import RoutingValidator, validated_client
 from framework.store.channel import ChannelPool
@@ -67,6 +68,9 @@ class Shard:
         opened = open_client(endpoint, name=f"framework:{role}:application")
         self.pool: redis.Redis = validated_client(opened, name, validator or RoutingValidator())
         self._connection = ShardConnection(name, endpoint, ChannelPool(self.client, read_timeout_s=read_timeout_s))
+
+        self.held_back = HeldBack(name, lambda: self.read("GET", keys.MEMORY))
+        """The classes whose pushes the shard holds back."""
 
     @property
     def circuit_open(self) -> bool:

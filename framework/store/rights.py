@@ -231,7 +231,8 @@ WORKER = Role(
         *("hset", "incrby", "lrange", "multi", "rpop", "smembers", "srem", "zcard", "zrange", "zrangebyscore"),
         *("zrank", "zrem", "zscan", "zscore"),
     ),
-    optional=(_NAME, "bitfield", "info", "scan"),
+    # What fills the memory: without these commands no class is held back by the memory budget.
+    optional=(_NAME, "bitfield", "info", "scan", "hstrlen", "memory|usage", "randomkey", "zrandmember"),
     optional_keys=_DASHBOARD_KEYS,
 )
 

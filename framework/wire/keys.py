@@ -46,6 +46,12 @@ TASK_EVENTS = "aw:task_events"
 ACCEPTED_JOBS, ACCEPTED_BYTES = "aw:accepted_jobs", "aw:accepted_bytes"
 """HASH each: class -> its jobs that were accepted and have not ended, and their bytes; only of classes with a limit of them."""
 
+MEMORY = "aw:memory"
+"""STRING: what fills the memory of the shard, and the classes whose pushes are held back, as JSON."""
+
+MEMORY_WATCHER = "aw:memory_watcher"
+"""STRING: the process that measures the memory of the shard."""
+
 LIMITS = "aw:limits"
 """SET of the limits that a process has evaluated on this shard, by the keys of their HASHes."""
 

@@ -42,7 +42,7 @@ STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
     "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
-    "aw:fleet_reporter",
+    "aw:fleet_reporter", "aw:memory", "aw:memory_watcher",
 )  # fmt: skip
 HASHES = (
     "aw:accepted_jobs", "aw:accepted_bytes",

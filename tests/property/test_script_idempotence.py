@@ -392,6 +392,7 @@ CALLS = {
     ),
     "breaker/change, open": (breaker_closed, lambda jobs: breaker_change("open")),
     "breaker/change, close": (breaker_is("open"), lambda jobs: breaker_change("close")),
+    "backlog/watch": (held, lambda jobs: (["lease of the watcher", "report"], ["me", 30_000, "r", 30_000])),
     "observability/report": (held, lambda jobs: (["lease of the reporter"], ["me", 30_000])),
     # Without seconds: each call adds them, and no caller sends them again (tests/features/concurrency/test_database_load.py).
     "concurrency/add_seconds": (held, lambda jobs: (["m0", "m1", "m2"], ["main|C", 0])),

@@ -141,7 +141,11 @@ NAMES = "must hold names, each with its keys and values"
 KEY_VERSION = "this key must be a whole number from 1 to 999,999,999, not 'one'"
 NO_KEY_FILE = "must be the path of a file that exists, not 'nowhere'"
 WEIGHT = "must be a queue name, or [name, weight]"
-SHARD_KEYS = "url, sentinels, sentinel_name, sentinel_username, sentinel_password, sentinel_tls, username, password, tls, protocol"
+SHARD_KEYS = (
+    "url, sentinels, sentinel_name, sentinel_username, sentinel_password, sentinel_tls, username, password, tls, protocol, "
+    "memory_budget"
+)
+BUDGET = "must be a number of bytes from 1,000,000 on, or a percentage from 1% to 100%, for example 70%"
 HIDDEN = " (the value is not shown: it may be a secret)"
 RUNTIME = "must be a number from 0.001 to 604,800"
 URL = "must be the word embedded, or begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
@@ -725,6 +729,15 @@ ENTRIES = [
         f"must be a text{HIDDEN}",
     ),
     (REDIS, "shards: {main: {url: embedded, password: 1234}}", "shards.main.password", f"must be a text{HIDDEN}"),
+    *(
+        (
+            REDIS,
+            f"shards: {{main: {{url: embedded, memory_budget: {value}}}}}",
+            "shards.main.memory_budget",
+            f"{BUDGET}{HIDDEN}",
+        )
+        for value in ("much", "0%", "101%", "0", "-5", "999999", "true", "[1]", "1.5")
+    ),
     (REDIS, "shards: {main: {url: embeded}}", "shards.main.url", f"{URL} (did you mean 'embedded'?), not 'embeded'"),
     (REDIS, f"shards: {{main: {{url: {SECRET}}}}}", "shards.main.url", f"{URL}, not '***'"),
     (

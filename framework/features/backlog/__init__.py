@@ -1,12 +1,16 @@
 """Define the record of backlog."""
 
-from framework.feature import Feature, Hold, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Hold, Late, LateCommand, Rights
+from framework.wire import keys
 
 BACKLOG = Feature(
     name="backlog",
     rights={
+        "producer": Rights(keys=(keys.MEMORY,), commands=("get", "hincrby")),
+        "worker": Rights(scripts=(Late("framework.features.backlog.store:WATCH"),)),
         "read-only": Rights(commands=("hkeys", "hstrlen", "info", "memory|usage", "randomkey")),
     },
+    worker=Late("framework.features.backlog.worker:worker_part"),
     push=Late("framework.features.backlog.push:limit_pushes"),
     holds=(
         # The name of ACCEPTED in wire/accepted.py, which needs more than the help of the commands, which reads this record.
@@ -18,6 +22,8 @@ BACKLOG = Feature(
             stays=False,
         ),
     ),
+    figures=Figures(reader=Late("framework.features.backlog.figures:BacklogFigures"), part="backlog/figures"),
+    explain=Late("framework.features.backlog.explain:BacklogReader"),
     job_commands=(
         LateCommand(
             "memory",

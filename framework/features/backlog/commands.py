@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from framework.features.backlog.memory import OTHER, MemoryPart, ShardMemory, measure_memory
+from framework.features.backlog.memory import measure_memory
+from framework.features.backlog.report import OTHER, MemoryPart, ShardMemory, budget_of, classes_above_fair_share
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import echo, echo_json, reports_errors
 from framework.terminal.shards import ShardCommand, ShardTable
@@ -48,10 +49,23 @@ def memory(*, exact: bool, limit: int, names: Sequence[str], as_json: bool) -> N
     else:
         for shard, measured in found:
             _show(on, shard, measured, limit)
+        for shard, measured in found:
+            _show_budget(on, shard, measured)
     on.exit_if_unanswered()
 
 
 _PARTS = _Parts()
+
+
+def _show_budget(on: ShardCommand, shard: str, measured: ShardMemory) -> None:
+    budget = budget_of(on.settings.shards[shard].memory_budget, measured.maxmemory, measured.total)
+    if not budget:
+        echo(f"{shard}: no budget is known: set shards.{shard}.memory_budget in bytes")
+        return
+    state = f"{measured.used / budget:.0%} of the budget of {format_bytes(budget)} (shards.{shard}.memory_budget)"
+    above = classes_above_fair_share(measured, budget) if measured.used >= budget else {}
+    held = f"; pushes of {', '.join(above)} are held back" if above else ""
+    echo(f"{shard}: {state}{held}")
 
 
 def _show(on: ShardCommand, shard: str, measured: ShardMemory, limit: int) -> None:

@@ -9,7 +9,6 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import redis
@@ -21,16 +20,11 @@ from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, payload_of_member
 from framework.admin.statistics import named_queues
 from framework.feature import features
+from framework.features.backlog.report import NO_CLASS, OTHER, MemoryPart, ShardMemory
 from framework.settings.model import SizeLimitSettings
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import DEFERRED
-
-OTHER = "other"
-"""The place of the memory that is in none of the others: connections, buffers, keys of other programs, and errors of estimates."""
-
-NO_CLASS = ""
-"""The class of keys that belong to none, such as the state of a job."""
 
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD, "interrupted": keys.INTERRUPTED}
 _WINDOWS = "windows"
@@ -57,47 +51,6 @@ _NODE_BYTES, _NODE_HEAD, _NODE_FACTS = 8_192, 7, 40
 
 _Name: TypeAlias = tuple[str, str]
 """A class and a place."""
-
-
-class MemoryPart(NamedTuple):
-    """The memory that the jobs of a class, or other keys, take in one place."""
-
-    cls: str
-    """The class; empty for keys of no class."""
-    place: str
-    jobs: int
-    """The jobs, or keys."""
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardMemory:
-    """The memory of a shard at one moment."""
-
-    used: int
-    maxmemory: int
-    """0: without a limit."""
-    policy: str
-    total: int
-    """The memory of its host, as Redis reports it; 0 where it does not."""
-    parts: Sequence[MemoryPart]
-    """The largest first. Their bytes together are ``used``, the part ``other`` included."""
-    is_estimate: bool
-
-    @property
-    def explained(self) -> float:
-        """The share of the used memory, without that of an empty server, that is in the places."""
-        other = sum(one.bytes for one in self.parts if one.place == OTHER)
-        return 1.0 - max(0, other) / self.used if self.used else 1.0
-
-    def by_class(self) -> dict[str, tuple[int, int]]:
-        """Return the jobs and bytes of each class in all places."""
-        found: dict[str, tuple[int, int]] = {}
-        for one in self.parts:
-            if one.cls:
-                jobs, size = found.get(one.cls, (0, 0))
-                found[one.cls] = jobs + one.jobs, size + one.bytes
-        return found
 
 
 def measure_memory(client: "redis.Redis", sizes: SizeLimitSettings, *, exact: bool = False) -> ShardMemory:

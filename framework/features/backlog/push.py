@@ -1,6 +1,9 @@
-"""Limit the pushes of a class with ``max_waiting``, and carry out its ``on_full``."""
+"""Limit the pushes of classes: by their ``max_waiting``, and while the memory of the shard is above its budget."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from redis.exceptions import RedisError
 
 from framework.declare.declaration import Declaration
 from framework.errors import BacklogFullError, ShardUnavailableError
@@ -8,9 +11,12 @@ from framework.features.backlog.attributes import MaxWaiting, OnFull
 from framework.push.client import Client
 from framework.push.job_batch import JobBatch, PushFallback, PushLimit
 from framework.push.push_plan import PushPlan
+from framework.shard.held_back import LimitTime
+from framework.shard.shard import Shard
 from framework.telemetry.counters import series_name
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
+from framework.wire import keys
 from framework.wire.accepted import AcceptedLimit
 
 DROPPED = "sidekiq_jobs_backlog_dropped_total"
@@ -21,23 +27,28 @@ _MOST_KEPT_TOGETHER = 100
 
 
 def limit_pushes(plan: PushPlan, client: Client) -> PushPlan:
-    """Return the plan of a class whose pushes are limited; unchanged for a class without ``max_waiting``."""
-    most: MaxWaiting | None = plan.declaration.facts.get("max_waiting")
-    return plan if most is None else plan._replace(limit=BacklogLimit(plan.declaration, most, client.fallback))
+    """Return the plan of a class whose pushes are limited."""
+    return plan._replace(limit=BacklogLimit(plan.declaration, plan.shard, client.fallback))
 
 
 class BacklogLimit(PushLimit):
-    """The limit of a class with ``max_waiting``."""
+    """The limits of one class on one shard."""
 
-    def __init__(self, declaration: Declaration, most: MaxWaiting, fallback: PushFallback) -> None:
-        worker = declaration.wire_name
-        self._on_full: OnFull = declaration.facts["on_full"]
-        counter = series_name(DROPPED, {"worker": worker}) if self._on_full == "drop" else ""
-        self._limit = AcceptedLimit(worker, most.jobs, most.bytes, counter)
+    def __init__(self, declaration: Declaration, shard: Shard, fallback: PushFallback) -> None:
+        self._worker = worker = declaration.wire_name
+        most: MaxWaiting | None = declaration.facts.get("max_waiting")
+        # A class of another program is known by its name only.
+        self._on_full: OnFull = declaration.facts.get("on_full", "refuse")
+        self._counter = series_name(DROPPED, {"worker": worker})
+        drop_counter = self._counter if self._on_full == "drop" else ""
+        self._limit = None if most is None else AcceptedLimit(worker, most.jobs, most.bytes, drop_counter)
+        self._shard = shard
         self._fallback = fallback
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self.time = shard.held_back if self._limit is None else LimitTime()
 
-    def accepted(self) -> AcceptedLimit:
+    def accepted(self) -> AcceptedLimit | None:
+        self._shard.held_back.check(self._worker)
         return self._limit
 
     def full(self, error: BacklogFullError, batch: JobBatch, *, locks_when_due: bool) -> Sequence[Jid | None]:
@@ -47,6 +58,10 @@ class BacklogLimit(PushLimit):
             return batch.jids
         if self._on_full == "refuse":
             raise error
+        if batch.counted is None:
+            # The script has not counted them, as it was not called.
+            with suppress(RedisError, OSError):
+                self._shard.client.hincrby(keys.COUNTERS, self._counter, len(batch.jids))
         self._log_limit.warning(
             error.shard,
             "jobs are dropped, because the backlog of their class is full: it declares on_full = 'drop'. Let more processes run "
@@ -69,11 +84,11 @@ class BacklogLimit(PushLimit):
 
     def _parts(self, batch: JobBatch) -> Iterator[JobBatch]:
         """Yield the jobs in groups small enough to fit as soon as a tenth of the limit is free."""
-        most = _MOST_KEPT_TOGETHER
-        if self._limit.jobs is not None:
-            most = min(most, self._limit.jobs // 10)
-        if self._limit.bytes is not None and batch.counted is not None:
-            most = min(most, self._limit.bytes // batch.counted.each // 10)
+        most, limit = _MOST_KEPT_TOGETHER, self._limit
+        if limit is not None and limit.jobs is not None:
+            most = min(most, limit.jobs // 10)
+        if limit is not None and limit.bytes is not None and batch.counted is not None:
+            most = min(most, limit.bytes // batch.counted.each // 10)
         while len(batch.jids) > max(1, most):
             part, batch = batch.split(max(1, most))
             yield part

@@ -360,6 +360,18 @@ FLEET: tuple[Metric, ...] = (
         "Deferred jobs in the schedule set; estimated beyond a hundred jobs.",
     ),
     _fleet(
+        "application_worker_redis_memory_bytes",
+        "gauge",
+        ("class", "place"),
+        "Memory of Redis by class and place, the largest 200 parts; other: what is in none of them. Estimated.",
+    ),
+    _fleet(
+        "application_worker_redis_memory_budget_bytes",
+        "gauge",
+        (),
+        "The memory budget of the shard; above it, the classes that fill the memory are held back. 0: none is known.",
+    ),
+    _fleet(
         "application_worker_waiting_size",
         "gauge",
         ("queue", "priority"),

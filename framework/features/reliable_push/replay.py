@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import monotonic
 from typing import Literal, NamedTuple
 
 from redis.exceptions import NoPermissionError
@@ -20,6 +21,7 @@ from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
+from framework.wire.json import loads_object
 
 # Redis deletes a token after TOKEN_S. The margin is for clocks that differ, and for commands on their way.
 _TOKEN_VALID_S = TOKEN_S - 30.0
@@ -171,6 +173,8 @@ class ReplayRound:
         shard = self._shards[entry.destination[0]]
         try:
             push = file.read(entry)
+            if shard.held_back.next_at <= monotonic():
+                shard.held_back.check(str(loads_object(push.batch.payloads[0]).get("class")))
             counted = push.batch.counted
             if counted is not None and (shard.name, counted.limit.worker) in result.full:
                 entry.tried_at = tried_at

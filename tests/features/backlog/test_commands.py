@@ -12,12 +12,14 @@ def fill(redis):
 
 def test_memory_shows_classes_and_the_server(jobs, redis):
     fill(redis)
-    headings, first, second, last = jobs("memory").splitlines()
+    headings, first, second, last, budget = jobs("memory").splitlines()
     assert headings.split() == ["SHARD", "CLASS", "PLACE", "JOBS", "BYTES"]
     assert first.split()[:4] == ["main", "Mail", "queue", "20"]
     assert second.split()[:4] == ["main", "Report", "dead", "1"]
     assert last.startswith("main: Redis uses ")
     assert "and has no maxmemory (noeviction)" in last
+    assert budget.startswith("main: ")
+    assert "(shards.main.memory_budget)" in budget
     assert jobs("memory", "--limit", "1").splitlines()[2] == "and 1 further rows: --limit shows more"
 
 

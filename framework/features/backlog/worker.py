@@ -1,0 +1,137 @@
+"""Measure the memory of a shard from one of its processes, and write the report that pushes read."""
+
+import time
+from collections.abc import Callable
+
+import redis
+from redis.exceptions import ResponseError
+
+from framework.command_line import command
+from framework.feature import Late
+from framework.features.backlog.report import (
+    NEAR,
+    RELEASED,
+    MemoryReport,
+    ShardMemory,
+    budget_of,
+    classes_above_fair_share,
+)
+from framework.features.backlog.store import WATCH
+from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
+from framework.settings.model import SizeLimitSettings
+from framework.store.script import is_lasting
+from framework.telemetry import logs
+from framework.telemetry.logs import LogRateLimit
+from framework.text import format_bytes
+from framework.wire import keys
+
+# Only one process of a shard needs what it imports.
+_MEASURE: "Late[Callable[[redis.Redis, SizeLimitSettings], ShardMemory]]" = Late(
+    "framework.features.backlog.memory:measure_memory"
+)
+
+LEASE_S = 45.0
+_ASK_S = 15.0
+"""How often a process asks whether it measures."""
+_CALM_S, _TENSE_S = 60.0, 10.0
+"""How often it measures: 0.2 s of Redis each time, with many jobs."""
+_TENSE = 0.8
+"""The share of the budget from which it measures more often."""
+_WITHOUT_RIGHTS_S = 300.0
+_LOG_INTERVAL_S = 300.0
+
+
+class BudgetWatch:
+    """Measure the memory of one shard while this process has the lease. ``step`` is called by one thread."""
+
+    def __init__(
+        self, client: "redis.Redis", shard: str, identity: str, budget: float, sizes: SizeLimitSettings
+    ) -> None:
+        self._client = client
+        self._shard = shard
+        self._identity = identity
+        self._sizes = sizes
+        self._setting = budget
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+        self._held: frozenset[str] = frozenset()
+        self._measured_at = time.monotonic()
+
+    def step(self) -> float:
+        """Renew the lease; with it, measure and report. Return the seconds until the next step. Raises redis errors."""
+        if not self._renew(b""):
+            return _ASK_S
+        try:
+            return self._watch()
+        except ResponseError as error:
+            if not is_lasting(error):
+                raise
+            self._log_limit.warning(
+                "rights",
+                "the memory of the shard cannot be measured, so its budget holds no class back. Grant the rights of a worker: "
+                f"{command('acl worker')}",
+                "backlog.not_measured",
+                shard=self._shard,
+                error=error,
+            )
+            return _WITHOUT_RIGHTS_S
+
+    def release(self) -> None:
+        """Give the lease up, so that another process measures at once. Raises redis errors."""
+        if self._client.get(keys.MEMORY_WATCHER) == self._identity.encode():
+            self._client.delete(keys.MEMORY_WATCHER)
+
+    def _watch(self) -> float:
+        used, budget = self._used_and_budget()
+        tense = bool(budget) and used >= budget * _TENSE
+        now = time.monotonic()
+        if not tense and now - self._measured_at < _CALM_S:
+            return _TENSE_S
+        self._measured_at = now
+        measured = _MEASURE.load()(self._client, self._sizes)
+        full = bool(budget) and measured.used >= budget * (RELEASED if self._held else 1.0)
+        held = classes_above_fair_share(measured, budget) if full else {}
+        report = MemoryReport(measured.used, budget, held, measured.parts)
+        self._tell(report)
+        self._renew(report.encode())
+        return _TENSE_S
+
+    def _used_and_budget(self) -> tuple[int, int]:
+        info = self._client.info("memory")
+        number = {name: int(info.get(name, 0)) for name in ("used_memory", "maxmemory", "total_system_memory")}
+        return number["used_memory"], budget_of(self._setting, number["maxmemory"], number["total_system_memory"])
+
+    def _renew(self, report: bytes) -> bool:
+        lifetimes = (round(LEASE_S * 1_000), round(3 * _CALM_S * 1_000))
+        words = [self._identity, lifetimes[0], report, lifetimes[1]]
+        return bool(WATCH(self._client, [keys.MEMORY_WATCHER, keys.MEMORY], words))
+
+    def _tell(self, report: MemoryReport) -> None:
+        held = frozenset(report.held)
+        facts = {"shard": self._shard, "used_bytes": report.used, "budget_bytes": report.budget}
+        of_budget = f"{format_bytes(report.used)} are used, and its budget is {format_bytes(report.budget)}"
+        show = f"`{command('jobs memory')}` shows what fills it"
+        if held and (held != self._held or self._log_limit.hit("full")):
+            names = ", ".join(f"{name} ({format_bytes(one.bytes)})" for name, one in report.held.items())
+            logs.logger(**facts, classes=sorted(held)).error(
+                f"the memory of the shard is full: {of_budget}. Pushes of {names} are held back, as their on_full says. Let more "
+                f"processes run them, or end jobs that are not needed (jobs clear, jobs drop). {show}",
+                event_name="backlog.full",
+            )
+        elif not held and report.budget and report.used >= report.budget * NEAR and self._log_limit.hit("near"):
+            largest = next((one.cls for one in report.parts if one.cls), "")
+            logs.logger(**facts, classes=[largest] if largest else []).warning(
+                f"the memory of the shard is near its budget: {of_budget}. Above it, classes that fill it are held back. {show}",
+                event_name="backlog.near_budget",
+            )
+        self._held = held
+
+
+def worker_part(process: ProcessContext) -> WorkerPart:
+    settings, shard = process.settings, process.shard.name
+    budget = settings.shards[shard].memory_budget
+    watch = BudgetWatch(process.upkeep, shard, process.identity, budget, settings.size_limit)
+    return WorkerPart(tasks=(OwnTask("memory", watch.step, _do_nothing, watch.release),))
+
+
+def _do_nothing() -> None:
+    """Nothing: the watch goes on while the last jobs end."""
