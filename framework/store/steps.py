@@ -5,6 +5,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from framework.wire import keys
 
 STEP_S = 0.002
 """The time that a step aims at: the time for which its caller waits, of which Redis needs a part."""
@@ -17,6 +22,12 @@ SHARE = 0.2
 
 UNPACED = math.inf
 """The rate of a scan, and of an operator in a hurry: no wait between steps."""
+
+
+def share_of_process(client: "redis.Redis") -> float:
+    """Return the share of one worker process, where each process of the shard may move the same jobs. Raises redis errors."""
+    processes: Any = client.zcard(keys.REGISTRY)
+    return SHARE / max(1, int(processes))
 
 
 class BoundedSteps:

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from framework.store import steps
-from framework.store.steps import SHARE, STEP_S, UNPACED, BoundedSteps
+from framework.store.steps import SHARE, STEP_S, UNPACED, BoundedSteps, share_of_process
+from framework.wire import keys
 
 
 @pytest.fixture
@@ -90,6 +91,12 @@ def test_own_processor_time_is_not_that_of_redis(clock):
     assert bounded.size == 800
     sizes(clock, bounded, 0)
     assert clock.waits == [pytest.approx(STEP_S * 0.2)]
+
+
+def test_processes_divide_the_share_among_them(granted, redis):
+    assert share_of_process(granted) == SHARE
+    redis.zadd(keys.REGISTRY, {"a:1:0": 1, "b:1:0": 2})
+    assert share_of_process(granted) == SHARE / 2
 
 
 def test_rate_replaces_the_share(clock):

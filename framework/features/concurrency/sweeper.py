@@ -13,7 +13,7 @@ from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
-from framework.store.steps import BoundedSteps
+from framework.store.steps import SHARE, BoundedSteps, share_of_process
 from framework.telemetry.logs import LogRateLimit, logger
 from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
@@ -56,14 +56,16 @@ class LimitSweeper:
         read = self._read_sets()
         if keys.LIMITS in read:
             self._update_operator_limits(sorted(map(_limit_name, read[keys.LIMITS])))
-        for base in sorted(read.get(keys.LIMITS_WAITING, ())):
+        waiting = sorted(read.get(keys.LIMITS_WAITING, ()))
+        own_share = share_of_process(self._client) if waiting else SHARE
+        for base in waiting:
             name = decode_name(base)
             # The member is the name of a key: no other program may choose a key for the script.
             if name is None or not name.startswith(_KEY_PREFIX):
                 self._log_foreign(base)
                 continue
             try:
-                self._sweep_limit(name)
+                self._sweep_limit(name, own_share)
             except ResponseError as error:
                 self._log_unusable(_limit_name(base), error)
 
@@ -139,13 +141,13 @@ class LimitSweeper:
         worker = registry.find(name)
         return worker is not None and self._limits.declares_limit(worker.declaration())
 
-    def _sweep_limit(self, base: str) -> None:
+    def _sweep_limit(self, base: str, own_share: float) -> None:
         name = base.removeprefix(_KEY_PREFIX)
         known = self._limit_and_share(name)
         limit, share = ("", 0) if known is None else known
         deadline = time.monotonic() + _MAX_PER_LIMIT_S
         resumed = 0
-        steps = BoundedSteps(*RELEASED_AT_ONCE)
+        steps = BoundedSteps(*RELEASED_AT_ONCE, share=own_share)
         while True:
             with steps.step() as jobs:
                 reply: Any = RELEASE_WAITING(self._client, [base], [limit, share, jobs, FORGET_AFTER_S])

@@ -27,7 +27,7 @@ from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting, is_wrong_type
-from framework.store.steps import BoundedSteps
+from framework.store.steps import SHARE, BoundedSteps, share_of_process
 from framework.telemetry import logs
 from framework.telemetry.job_events import JobHeld, JobResumed, job_events
 from framework.telemetry.logs import LogRateLimit
@@ -208,19 +208,20 @@ def resume(
     class_known: bool,
     max_s: float = math.inf,
     rate: float | None = None,
+    share: float = SHARE,
 ) -> ResumeResult:
     """Move the held jobs of a class back to their queues, in their order. Raises redis errors.
 
     They are placed where a push places them: behind the waiting jobs. ``seen_flag`` is the operators' flag as the
     caller read it last. ``class_known`` says whether the caller knows the class, and so its pause strategy. Several
-    callers may resume the same class at the same time. ``rate`` is that of ``BoundedSteps``.
+    callers may resume the same class at the same time. ``rate`` and ``share`` are those of ``BoundedSteps``.
     """
     script_keys = [keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.QUEUES, keys.FLAGS, keys.pause_strategy(worker)]
     moved, blocked = 0, 0
     deadline = time.monotonic() + max_s
     # "heed": a caller that does not know the class leaves it alone while the marker of a strategy exists.
     arguments: list[Any] = [worker, pause_flag(worker), seen_flag, "" if class_known else "heed"]
-    steps = BoundedSteps(_SMALLEST_PAGE, PAGE, rate=rate)
+    steps = BoundedSteps(_SMALLEST_PAGE, PAGE, rate=rate, share=share)
     while True:
         with steps.step() as jobs:
             reply: Any = RELEASE_PAUSED(client, script_keys, [*arguments, jobs, PAGE_BYTES, blocked])
@@ -286,7 +287,12 @@ class PauseResumer:
             return
         class_known = declaration is not None
         result = resume(
-            self._client, worker, self._state.flag_value(worker), class_known=class_known, max_s=_MAX_PER_CLASS_S
+            self._client,
+            worker,
+            self._state.flag_value(worker),
+            class_known=class_known,
+            max_s=_MAX_PER_CLASS_S,
+            share=share_of_process(self._client),
         )
         if result.moved:
             log_resumed(worker, result.moved, class_known=class_known)
