@@ -2,26 +2,25 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
-from framework.command_line import EXIT_FAILED, command
+from framework.command_line import command
 from framework.features.observability.alert_rules import RECORDED, RULES, THRESHOLDS
 from framework.features.observability.dashboards import DASHBOARDS
 from framework.features.observability.grafana import TAG, dashboard_json
 from framework.features.observability.rules import RuleOptions, RuleWriter
+from framework.terminal.generated_files import mark_of, write_generated, yaml_text
 from framework.terminal.groups import CommandGroup
-from framework.terminal.output import columns, display_path, echo, echo_lines, reports_errors, write_all
+from framework.terminal.output import columns, echo_lines, reports_errors
 from framework.text import did_you_mean
 from framework.typeguards import short_repr
 
-_MARK = "# Written by application-worker monitoring write. It overwrites this file: change its options instead.\n"
+_MARK = mark_of("monitoring write")
 
 _MATCHER = r'\s*[a-zA-Z_]\w*\s*(?:=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"\s*'
 _SELECTOR = re.compile(rf"{_MATCHER}(?:,{_MATCHER})*,?\s*", re.ASCII)
@@ -126,11 +125,7 @@ def write(
         _thresholds(thresholds), window_scale, selector.strip().removesuffix(","), owner, _excluded(excluded)
     )
     texts = {folder / name: text for name, text in _texts(options, datasource).items()}
-    _refuse_foreign(texts)
-    changed = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    write_all({path: texts[path] for path in changed})
-    for path in texts:
-        echo(f"{'wrote' if path in changed else 'unchanged'} {display_path(path.absolute())}")
+    write_generated(texts, _is_own)
 
 
 @monitoring.command("thresholds")
@@ -189,17 +184,6 @@ def _excluded(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _refuse_foreign(texts: Mapping[Path, str]) -> None:
-    foreign = [path for path in texts if path.is_file() and not _is_own(path)]
-    for path in foreign:
-        echo(
-            f"{display_path(path.absolute())} was not written by this command. Move it, or choose another folder.",
-            err=True,
-        )
-    if foreign:
-        sys.exit(EXIT_FAILED)
-
-
 def _is_own(path: Path) -> bool:
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix != ".json":
@@ -214,19 +198,5 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-class _Dumper(yaml.SafeDumper):
-    """Write a text of several lines as a block."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature of the base
-        """Write equal values in full."""
-        return True
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
-
-
 def _yaml(value: Mapping[str, Any]) -> str:
-    return _MARK + yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000)
+    return _MARK + yaml_text(value)

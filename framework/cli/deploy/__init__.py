@@ -1,0 +1,1 @@
+"""``deploy``: write what runs an installation on many machines, from its own configuration."""
