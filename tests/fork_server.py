@@ -27,7 +27,7 @@ from typing import IO
 
 IMPORTED = (
     *("click._textwrap", "getpass", "pickle", "structlog", "structlog.stdlib", "tomllib", "yaml"),
-    *("sqlalchemy", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite"),
+    *("psycopg", "sqlalchemy", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite"),
 )
 """The modules that processes import beside the framework's own. They are imported before the first fork."""
 
