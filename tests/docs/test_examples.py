@@ -11,10 +11,10 @@ The word after the language of a fenced block is its kind:
     bash by-hand          not run here: the command installs software, or takes minutes
 
 The folder is that of an application outside of the checkout, with `application-worker`, `python` and `pytest` on its PATH.
-Their processes are forked from a Python that has imported the framework (`tests/warm_command.py`), except those of the pages
-of `COLD_PAGES`.
+Their processes are forked from a Python that has imported the framework (`tests/warm_command.py`), except those of
+`COLD_PAGE`.
 `REDIS_URL` points at an empty embedded server. On a page that names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty
-database and of its streaming replica. The pages of `COLD_PAGES` begin without any configuration, as in a folder outside of the
+database and of its streaming replica. The pages of `BARE_PAGES` begin without any configuration, as in a folder outside of the
 checkout: the files of this one do not count there.
 """
 
@@ -45,7 +45,8 @@ CAPTIONED = re.compile(r"^\*\*`(\S+)`\*\*\n\n```\w+ file=(\S+)$", re.MULTILINE)
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 120.0  # a cold start of pytest takes 30 s on a machine with five suites at once
 OWN_PLUGINS = ("anyio", "hypothesispytest", "schemathesis", "time_machine", "timeout", "valkey", "xdist")
-COLD_PAGES = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
+COLD_PAGE = ROOT / "README.md"
+BARE_PAGES = (COLD_PAGE, ROOT / "docs" / "learn" / "getting_started.md")
 
 
 class PageError(Exception):
@@ -196,9 +197,10 @@ def test_page_examples_run_and_print_their_output(
 ) -> None:
     if "$REPLICA_URL" in page.read_text():
         runner.environment.update(request.getfixturevalue("replicated"))
-    if page in COLD_PAGES:
-        for name in (COMMAND, *ALSO_WARM):  # these pages start them without the fork server
+    if page == COLD_PAGE:
+        for name in (COMMAND, *ALSO_WARM):  # this page starts them without the fork server
             (Path(runner.environment["PATH"].partition(os.pathsep)[0]) / name).unlink()
+    if page in BARE_PAGES:
         (runner.folder / "config").mkdir()
         runner.environment["FRAMEWORK_CONFIG_DIR"] = "config"
     for block in blocks(page):
