@@ -74,6 +74,16 @@ except Exception as error:
 """
 
 
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from framework.cli.main import main
+
+done = [CliRunner().invoke(main, words) for words in json.loads(sys.argv[1])]
+print(json.dumps([[one.exit_code, one.stdout] for one in done]))
+"""
+
+
 def same(folder: Path, name: Path) -> bool:
     return (PACKAGE / name).exists() and (folder / name).read_bytes() == (PACKAGE / name).read_bytes()
 
@@ -106,13 +116,13 @@ def test_a_new_room_changes_no_file_of_the_core(cold_site, tmp_path):
     )
     assert "toy_label = 5 is not allowed" in attribute
 
-    def command(*arguments: str) -> str:
-        found = cold_site.run("-m", "framework", *arguments, role="operator", PYTHONPATH=str(copy))
-        assert found.returncode == 0, found.stderr
-        return found.stdout
-
-    assert "Show the counts of labels." in command("--help")
-    assert "main: the toy has counted 4 labels" in command("jobs", "stats")
-    assert command("toy").splitlines() == ["blue done 1", "green done 1", "green failed 1", "no done 1"]
-    (explained,) = json.loads(command("jobs", "explain", jids["later"], "--json", "-r", "toy_jobs"))["found"]
+    commands = (["--help"], ["jobs", "stats"], ["toy"], ["jobs", "explain", jids["later"], "--json", "-r", "toy_jobs"])
+    done = cold_site.run("-c", COMMANDS, json.dumps(commands), role="operator", PYTHONPATH=str(copy))
+    assert done.returncode == 0, done.stderr
+    statuses, (shown_help, stats, counts, explanation) = zip(*json.loads(done.stdout), strict=True)
+    assert statuses == (0, 0, 0, 0), done.stdout
+    assert "Show the counts of labels." in shown_help
+    assert "main: the toy has counted 4 labels" in stats
+    assert counts.splitlines() == ["blue done 1", "green done 1", "green failed 1", "no done 1"]
+    (explained,) = json.loads(explanation)["found"]
     assert explained["holds"] == ["the label green"]
