@@ -19,6 +19,7 @@ from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.keys import SetLimits
 from tests.harness import encoded, examples, forked, full_memory
+from tests.migrate.ways import EACH_WAY
 from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 
 OLD, NEW = keys.queue("old"), keys.queue("new")
@@ -409,7 +410,7 @@ def interrupted(url, fault, folder, status):
 
 
 @pytest.mark.proves("I1", "I2", "F1")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EACH_WAY)
 def test_migrate_queue_fault_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     """Run the same command again at once; or later, when reapers have put back the jobs."""
     monkeypatch.setattr(module, "PAGE", (7, 7))

@@ -11,7 +11,8 @@ from framework.migrate.queues import SetMigrator
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
 from tests.harness import encoded, forked, full_memory
-from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
+from tests.migrate.ways import EACH_WAY
+from tests.proofs.crash_points.wire import Fault, Line, install
 
 SET = keys.RETRY
 
@@ -138,7 +139,7 @@ def interrupted(url, fault, folder, status):
 
 
 @pytest.mark.proves("I1", "I2", "F1")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EACH_WAY)
 def test_migrate_set_fault_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     monkeypatch.setattr(queues, "PAGE", (10, 10))
     for _ in range(2):  # the first run also sends the source of each script that the server does not know yet
