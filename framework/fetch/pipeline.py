@@ -578,7 +578,7 @@ def _moves_of(ended: list[UnitOfWork]) -> Iterator[_MovesCall]:
 def _released(ended: list[UnitOfWork], shown: Sequence[UnitOfWork]) -> tuple[Any, ...]:
     """Return the arguments for what acknowledged jobs hold, and for tracked jobs that run; none if there is nothing, as mostly.
 
-    Jobs of one limit, or that get one state, share a part. What else a job holds is JSON, one text for all.
+    Jobs of one limit, or with a lock, or that get one state, share a part. What else a job holds is JSON, one text for all.
     """
     others: list[tuple[int, dict[str, Any]]] = []
     parts: dict[tuple[str, str, str], tuple[list[int], list[str]]] = {}
@@ -586,12 +586,14 @@ def _released(ended: list[UnitOfWork], shown: Sequence[UnitOfWork]) -> tuple[Any
         released = unit.released_on_ack
         if released is None:
             continue
-        slots, status, fields = released
+        slots, status, lock, fields = released
         if fields is not None:
             others.append((position, fields))
             continue
         for base, member in slots:
             _add(parts, ("slot", base, ""), position, member)
+        if lock is not None:
+            _add(parts, ("lock", "", ""), position, lock.key, lock.owner)
         if status is not None:
             key, state, seconds = status
             _add(parts, ("state", state, seconds), position, key)
@@ -610,13 +612,13 @@ def _add(
     parts: dict[tuple[str, str, str], tuple[list[int], list[str]]],
     names: tuple[str, str, str],
     position: int,
-    value: str,
+    *values: str,
 ) -> None:
     found = parts.get(names)
     if found is None:
         found = parts[names] = ([], [])
     found[0].append(position)
-    found[1].append(value)
+    found[1].extend(values)
 
 
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:

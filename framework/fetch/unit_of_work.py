@@ -42,10 +42,11 @@ class Preparation:
 
 
 class ReleasedOnAck(NamedTuple):
-    """What the acknowledgement of a job releases and writes: ``fetch.lua`` does it in one pass for many jobs with slots or states."""
+    """What the acknowledgement of a job releases and writes: ``fetch.lua`` does it in one pass for many jobs."""
 
     slots: Sequence[Slot] = ()
     status: LastStatus | None = None
+    lock: Lock | None = None
     fields: dict[str, Any] | None = None
     """All of it for a job that has more (``parts/release.lua``); ``None`` for most jobs."""
 
@@ -202,8 +203,8 @@ class UnitOfWork:
         resources = self.resources
         if resources is None:
             self.released_on_ack = ReleasedOnAck((), status)
-        elif resources.has_only_slots:
-            self.released_on_ack = ReleasedOnAck(resources.slots, status)
+        elif resources.is_simple:
+            self.released_on_ack = ReleasedOnAck(resources.slots, status, resources.lock)
         else:
             self.released_on_ack = ReleasedOnAck(fields=resources.end_fields(status))
 

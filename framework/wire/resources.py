@@ -250,9 +250,9 @@ class JobResources:
         self.slots = [one for one in self.slots if one.base != slot.base or one.member not in gone]
 
     @property
-    def has_only_slots(self) -> bool:
-        """Whether the end of the job releases nothing but slots."""
-        return self.lock is None and self.awaited is None and not (self.cancelled or self.iteration or self.counter)
+    def is_simple(self) -> bool:
+        """Whether the end of the job releases nothing but slots and a lock."""
+        return self.awaited is None and not (self.cancelled or self.iteration or self.counter)
 
     def end_fields(self, status: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the resources of a job that will not run again (``parts/release.lua``), and its ``status``: key, state, seconds."""

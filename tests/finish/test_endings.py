@@ -391,7 +391,12 @@ def test_endings_have_log_statuses_of_the_reference():
 
 def test_fenced_acknowledgement_writes_no_last_state(bench, redis):
     """The process that owns the job now runs it again and writes its states."""
-    bench.run(lambda self: redis.delete(WORKING) and None)
-    assert state(redis, JID) == "queued"
+
+    def perform(self):
+        until(lambda: state(redis, JID) == "running")
+        redis.delete(WORKING)
+
+    bench.run(perform)
+    assert state(redis, JID) == "running"
     (line,) = bench.processor.lines(job_status="done")
     assert line["jid"] == JID

@@ -50,6 +50,33 @@ def holding(redis, jobs):
     redis.zadd("limit:running", {"me j": 1, "me k": 1})
 
 
+def parts_of(jobs):
+    """One ended job held a slot and a lock and has a state, another one runs."""
+    ended = [
+        "slot",
+        "limit",
+        "",
+        1,
+        "1",
+        "me j",
+        "lock",
+        "",
+        "",
+        2,
+        "1",
+        "lock",
+        "j",
+        "state",
+        "completed",
+        60,
+        1,
+        "1",
+        "one",
+    ]
+    runs = ["running", "running", 60, 2, "", jobs[1], "two"] if len(jobs) > 1 else []
+    return [LEASE, WORKING, QUEUE], [60_000, 0, 1, jobs[0], 9, "", *ended, *runs]
+
+
 def left_behind(redis, jobs):
     redis.rpush(WORKING, *jobs)
     redis.zadd(REGISTRY, {"me": time.time() - 100})
@@ -528,6 +555,7 @@ CALLS = {
         holding,
         lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, 1, jobs[0], 9, b"[[1,%s]]" % HOLDS]),
     ),
+    "fetch, in parts": (holding, parts_of),
     "push_up_to": (limited, filled),
     "unregister": (dead_and_empty, lambda jobs: ([LEASE, REGISTRY, "processes", WORKING, RUNS], ["me", 50, 1])),
     "receive_transfer": (held, landed),

@@ -1115,9 +1115,14 @@ def test_fetch_releases_nothing_of_another_process(redis, memory):
     redis.zadd("aw:limit:C:running", {"me a": 9e9, "me b": 9e9, "me gone": 9e9})
     slots = ["slot", "aw:limit:C", "", 3, "1 2 3", "me a", "me gone", "me b"]
     states = ["state", "completed", 60, 2, "1 2", "aw:status:a", "aw:status:gone"]
+    redis.hset("aw:lock:a", "jid", "a")
+    redis.hset("aw:lock:gone", "jid", "gone")
+    redis.hset("aw:lock:b", "jid", "of another job")
+    locks = ["lock", "", "", 6, "1 2 3", *(word for job in ("a", "gone", "b") for word in (f"aw:lock:{job}", job))]
     with memory():
-        reply = FETCH(redis, ["lease", "working"], [1_000, 0, 3, "a", "gone", "b", "", *slots, *states])
+        reply = FETCH(redis, ["lease", "working"], [1_000, 0, 3, "a", "gone", "b", "", *slots, *locks, *states])
     assert reply == [1, [2], []]
+    assert sorted(redis.keys("aw:lock:*")) == [b"aw:lock:b", b"aw:lock:gone"]
     assert redis.zrange("aw:limit:C:running", 0, -1) == [b"me gone"]
     assert (redis.get("aw:status:a"), redis.get("aw:status:gone")) == (b"completed", None)
 

@@ -4,9 +4,10 @@
 --         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all;
 --         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
 --         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)], or ''
---         then, of jobs that hold only a slot, or only have a state, in parts: 'slot', its limit, or 'state', the state, seconds that it
---         is kept; behind that how many jobs, their positions as 'P1 P2 ', and per job its member or its status key; and of each
---         tracked job that runs: 'running', the state, its seconds, '2', '', its payload as fetched, its status key
+--         then, of jobs that hold only slots and a lock, or only have a state, in parts: 'slot', its limit, '', or 'lock', '', '', or
+--         'state', the state, seconds that it is kept; behind that how many values, the positions of the jobs as 'P1 P2 ', and per job
+--         its member, its lock and its jid, or its status key; and of each tracked job that runs: 'running', the state, its seconds,
+--         '2', '', its payload as fetched, its status key
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
@@ -64,6 +65,18 @@ local function values_of(at, count, positions)
   return values
 end
 
+-- Delete the locks of the jobs of a part that these still own.
+local function release_locks(at, positions)
+  local over = {}
+  for position in string.gmatch(positions, '%d+') do
+    if not is_fenced[tonumber(position)] and redis.pcall('HGET', ARGV[at], 'jid') == ARGV[at + 1] then
+      over[#over + 1] = ARGV[at]
+    end
+    at = at + 2
+  end
+  if over[1] then redis.call('DEL', unpack(over)) end
+end
+
 local next_part = 3 + acknowledged + #KEYS
 local held_by_jobs = ARGV[next_part - 1]
 if held_by_jobs and held_by_jobs ~= '' then
@@ -77,6 +90,8 @@ while next_part <= #ARGV do
   if kind == 'running' then
     -- A job may have ended meanwhile by another call, which has written a later state.
     if redis.call('LPOS', working, ARGV[next_part + 5]) then write_state(ARGV[next_part + 6], name, seconds) end
+  elseif kind == 'lock' then
+    attempt(release_locks, next_part + 5, ARGV[next_part + 4])
   else
     local values = values_of(next_part + 5, count, ARGV[next_part + 4])
     if kind == 'slot' then
