@@ -102,7 +102,7 @@ _LATE_NAME = re.compile(rb"\blate\(\)\.(\w+)")
 
 @cache
 def part_text(name: str) -> bytes:
-    assembled = {_WAITERS: _waiters, FIGURES: _figures}.get(name)
+    assembled = {_TURNS: _turns, _WAITERS: _waiters, FIGURES: _figures}.get(name)
     return _text(name, "parts") if assembled is None else assembled()
 
 
@@ -116,6 +116,17 @@ def _late(parts: tuple[str, ...], script: bytes) -> bytes:
     return (
         b"local made_late\nlocal make_late = function()\n%breturn { %b } end\n"
         b"local function late()\n  made_late = made_late or make_late()\n  return made_late\nend\n\n" % (text, made)
+    )
+
+
+def _turns() -> bytes:
+    """Return the part of sub-queues, whose functions are made for the first job of one: most queues have none."""
+    return (
+        b"local made_turns\nlocal make_turns = function()\n%breturn { enter_turns = enter_turns, arrive_all = arrive_all, "
+        b"ring = ring, take_jobs = take_jobs }\nend\n"
+        b"local function turns()\n  made_turns = made_turns or make_turns()\n  return made_turns\nend\n"
+        b"local function arrive(name)\n  if string.find(name, '~', 1, true) then turns().enter_turns(name) end\nend\n\n"
+        % _text(_TURNS, "parts")
     )
 
 

@@ -121,7 +121,7 @@ local function take(i, most, fair)
     jobs, block = late().take_unpacked(KEYS[i], most)
     fair = nil
   elseif fair then
-    jobs = late().take_jobs(string.sub(KEYS[i], 7), most)
+    jobs = late().turns().take_jobs(string.sub(KEYS[i], 7), most)
   else
     jobs = redis.pcall('RPOP', KEYS[i], most)
   end
@@ -145,7 +145,7 @@ local function take(i, most, fair)
     reply[#reply + 1] = 2 - i
     reply[#reply + 1] = block
   end
-  if fair then late().ring(string.sub(KEYS[i], 7)) end
+  if fair then late().turns().ring(string.sub(KEYS[i], 7)) end
   return #jobs
 end
 

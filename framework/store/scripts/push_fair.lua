@@ -29,6 +29,6 @@ redis.pcall('SADD', KEYS[1], unpack(names))
 if ARGV[3] ~= '' then
   for _, status in ipairs(cjson.decode(ARGV[3])) do redis.pcall('SET', unpack(status)) end
 end
-if string.find(names[1], '~', 1, true) then arrive_all(names) end
+if string.find(names[1], '~', 1, true) then turns().arrive_all(names) end
 if done_key ~= '' then redis.pcall('SET', done_key, 1, 'PX', ARGV[2]) end
 return 1

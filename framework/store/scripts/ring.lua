@@ -4,5 +4,5 @@
 -- RETURN  1
 -- COST    O(Q log K)
 -- CRASH   before: the jobs are in their sub-queues, and the next push, fetch or return of a job moves them. after: one is in the queue.
-for _, queue in ipairs(ARGV) do ring(queue) end
+for _, queue in ipairs(ARGV) do turns().ring(queue) end
 return 1

@@ -18,5 +18,5 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 arrive(ARGV[4])
 -- It may have been the only job of the queue's own list.
-ring(queue)
+turns().ring(queue)
 return 1

@@ -1,5 +1,6 @@
--- arrive(name): note that the sub-queue `name` (NAME~KEY) has jobs, and wake a process (ring). Call it after the jobs are in.
--- arrive_all(names): the same of several sub-queues of one queue.
+-- arrive(name): if `name` is a sub-queue (NAME~KEY), note that it has jobs, and wake a process (ring). Call it after the jobs are in.
+-- turns(): makes the functions below, which few calls of a script need, and returns the following ones.
+-- arrive_all(names): as arrive of several sub-queues of one queue.
 -- ring(queue): while sub-queues have jobs, the queue's own list has one: that wakes the process which waits there. So a list that is
 --         empty gets the next job of the turns.
 -- take_jobs(queue, most): take the next jobs of the queue and its sub-queues, the first to start first; or the error of the queue's
@@ -173,9 +174,9 @@ local function move_jobs(name, list)
   redis.pcall('SREM', 'queues', name)
 end
 
-local function arrive(name)
+-- Note that a sub-queue has jobs (arrive).
+local function enter_turns(name)
   local queue, key = string.match(name, '^([^~]*)~(.*)$')
-  if not queue then return end
   local turns = 'aw:turns:' .. queue
   local many = redis.pcall('ZCARD', turns)
   if type(many) == 'table' then
@@ -198,7 +199,7 @@ local function arrive_all(names)
   local turns = 'aw:turns:' .. queue
   local many = names[2] and redis.pcall('ZCARD', turns)
   if type(many) ~= 'number' or many + #names >= MOST_TURNS then
-    for _, name in ipairs(names) do arrive(name) end
+    for _, name in ipairs(names) do enter_turns(name) end
     return
   end
   local last, added = {}, { 'NX' }
