@@ -76,7 +76,7 @@ COMMANDS = {
     "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,SMEMBERS,"
     f"{HEARTBEAT},{REFRESH},fetch,fetch,{BLOCK}",
     "cron": f"{HEARTBEAT},cron/lead,cron/lead,TIME,HGETALL,HGETALL,HGETALL,cron/push,fetch,admit,fetch,{BLOCK}",
-    "paused": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},{REFRESH},SMEMBERS,pause/release,"
+    "paused": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},{REFRESH},SMEMBERS,ZCARD,pause/release,"
     "pause/release,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",

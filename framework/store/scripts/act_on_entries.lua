@@ -15,46 +15,68 @@
 --         it: pollers, Ruby's pages and other operators may race. Called again after a lost reply, it finds no entry.
 local n, action, seconds = tonumber(ARGV[1]), ARGV[2], redis_now()
 local set, now = KEYS[1], string.format('%.6f', seconds)
-local done, buried, trimmed = {}, false, 0
+local done, scores, groups, order, counts, trimmed = {}, {}, {}, {}, {}, 0
 -- Both write nothing (an empty range, and a score that none exceeds): without the right to one of them the script ends here, before
 -- a job has left its place. The removal comes first, as always (maxmemory).
 redis.call('ZREMRANGEBYRANK', set, 1, 0)
 redis.call('ZADD', set, 'XX', 'LT', '+inf', '')
 
--- Return the error of the destination, if any.
-local function place(member, data, key, queue)
-  local put
-  if action == 'queue' then
-    put = redis.pcall('LPUSH', key, data)
-    if type(put) == 'number' then
-      redis.pcall('SADD', KEYS[2], queue)
-      arrive(queue)
+-- Release what a job that has left holds, and count it.
+local function left(i)
+  if set == 'dead' then redis.pcall('ZREM', 'aw:dead:business', redis.sha1hex(ARGV[5 + i])) end
+  local holds, series = ARGV[5 + 3 * n + i], ARGV[5 + 4 * n + i]
+  -- An ACL may refuse it, and Lua does not roll back: so the jobs behind it are still moved.
+  if holds ~= '' then pcall(release, holds) end
+  if series ~= '' then counts[series] = (counts[series] or 0) + 1 end
+end
+
+-- Put the jobs of one destination there, in one command; return the error, if any.
+local function put(group)
+  local done_now
+  if action == 'dead' then
+    done_now = redis.pcall('ZADD', KEYS[3], unpack(group.words))
+  else
+    done_now = redis.pcall('LPUSH', group.key, unpack(group.words))
+    if type(done_now) == 'number' then
+      redis.pcall('SADD', KEYS[2], group.queue)
+      arrive(group.queue)
     end
-  elseif action == 'dead' then
-    put = redis.pcall('ZADD', KEYS[3], now, data)
-  elseif action == 'time' then
-    redis.call('ZADD', set, ARGV[5], member)
   end
-  return type(put) == 'table' and put.err
+  return type(done_now) == 'table' and done_now.err
 end
 
 for i = 1, n do
-  local member, holds, series = ARGV[5 + i], ARGV[5 + 3 * n + i], ARGV[5 + 4 * n + i]
-  local score = redis.call('ZSCORE', set, member)
+  local member = ARGV[5 + i]
+  local goes = action == 'queue' or action == 'dead'
+  scores[i] = goes and redis.call('ZSCORE', set, member)
   -- The first write is a removal: that one is allowed at maxmemory, and then so are the others.
   done[i] = redis.call('ZREM', set, member)
-  if done[i] == 1 then
-    if place(member, ARGV[5 + n + i], KEYS[4 + i], ARGV[5 + 2 * n + i]) then
-      redis.call('ZADD', set, score, member)
-      done[i] = -1
-    else
-      buried = buried or action == 'dead'
-      if set == 'dead' then redis.pcall('ZREM', 'aw:dead:business', redis.sha1hex(member)) end
-      -- An ACL may refuse it, and Lua does not roll back: so the jobs behind it are still moved.
-      pcall(release, holds)
-      if series ~= '' then redis.pcall('HINCRBY', KEYS[4], series, 1) end
+  if done[i] == 1 and not goes then
+    if action == 'time' then redis.call('ZADD', set, ARGV[5], member) end
+    left(i)
+  elseif done[i] == 1 then
+    local key = KEYS[4 + i]
+    local group = groups[key]
+    if not group then
+      group = { key = key, queue = ARGV[5 + 2 * n + i], words = {}, jobs = {} }
+      groups[key], order[#order + 1] = group, group
     end
+    if action == 'dead' then group.words[#group.words + 1] = now end
+    group.words[#group.words + 1] = ARGV[5 + n + i]
+    group.jobs[#group.jobs + 1] = i
   end
 end
-if buried then trimmed = trim(KEYS[3], seconds, tonumber(ARGV[3]), tonumber(ARGV[4])) end
+for _, group in ipairs(order) do
+  local failed = put(group)
+  for _, i in ipairs(group.jobs) do
+    if failed then
+      redis.call('ZADD', set, scores[i], ARGV[5 + i])
+      done[i] = -1
+    else
+      left(i)
+    end
+  end
+  if action == 'dead' and not failed then trimmed = trim(KEYS[3], seconds, tonumber(ARGV[3]), tonumber(ARGV[4])) end
+end
+for series, count in pairs(counts) do redis.pcall('HINCRBY', KEYS[4], series, count) end
 return { done, trimmed }
