@@ -70,9 +70,12 @@ def test_catalog_text_names_commands_as_started(started):
 )
 def test_cluster_children_name_commands_as_the_cluster(site, program, named):
     site.write("application.yml", {"workers_module": "jobs"})
-    group = site.start(*program, "default", "--timeout", "1")
+    group = site.start(*program, "default", "--timeout", "1", "--health-port", "0")
     assert f"run {named} and commit" in group.line(event_name="queues.stale")["message"]
+    group.line(event_name="process.ready")
     assert group.end() == 0
+    # The supervisor gives its children variables, which they know.
+    assert not group.find(event_name="config.unknown_variable")
 
 
 def test_library_names_the_installed_command():

@@ -70,7 +70,7 @@ def test_cluster_killing_job_is_quarantined_others_run(cluster, site, redis, pro
     assert redis.zcard(keys.INTERRUPTED) == 1
 
 
-def test_cluster_starts_groups_and_stops_them_in_order(cluster, redis, proofs):
+def test_cluster_starts_quiets_and_stops_its_groups(cluster, redis, proofs):
     process = cluster("default,side", "other", "--processes", "2", "--max-concurrency", "1")
     until(lambda: len(process.find(event_name="process.ready")) == 4, "four workers")
     ready = process.find(event_name="process.ready")
@@ -79,19 +79,13 @@ def test_cluster_starts_groups_and_stops_them_in_order(cluster, redis, proofs):
     assert {line["pid"] for line in ready} == set(children(process))
     enqueue(redis, "LongWorker", args=["one"])
     proofs("begun:one")
+    process.send(signal.SIGUSR1)  # the older signal for quiet, now TSTP
+    until(lambda: len(process.find(event_name="process.quiet")) == 4, "four quiet workers")
     assert process.end(signal.SIGINT) == 0
     assert len(children(process, "stopped")) == 4
     assert all(has_ended(pid) for pid in children(process))
     assert redis.llen("queue:default") == 1  # the job is back in its queue
     assert redis.scard(keys.PROCESSES) == 0
-
-
-def test_cluster_quiet_signal_reaches_the_children(cluster, redis):
-    process = cluster("default")
-    process.line(event_name="process.ready")
-    process.send(signal.SIGUSR1)  # the older signal for quiet, now TSTP
-    process.line(event_name="process.quiet")
-    assert process.end() == 0
 
 
 def test_cluster_unknown_worker_module_ends_the_group(site, redis):

@@ -160,15 +160,6 @@ def test_cluster_child_warns_of_unknown_variables_only(site):
     assert named(group) == BOTH
 
 
-def test_cluster_without_unknown_variables_warns_of_none(site):
-    group = site.start(
-        str(ROOT / "scripts" / "cluster"), "-r", "jobs", "default", "--timeout", "1", "--health-port", "0"
-    )
-    group.line(event_name="process.ready")
-    assert group.end() == 0
-    assert named(group) == []
-
-
 @pytest.mark.refused("role-producer srandmember")
 def test_producer_is_warned_once_with_and_without_boot(site):
     for boot in ("", "import framework; framework.boot()"):
