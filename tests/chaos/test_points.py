@@ -23,6 +23,7 @@ OPERATE = "TIME,ZSCAN,act_on_entries"
 REFRESH = "ZCARD,ZRANGEBYSCORE,TIME,HSCAN"  # the cancelled jobs and the pauses
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
+PACK = "LLEN,HGET,HGET,LINDEX,LRANGE,packing/pack,LLEN,HGET,HGET,LPOS,LINDEX"
 ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
 COMMANDS = {
     "connect": "HELLO,CLIENT SETNAME,SADD,LPUSH",
@@ -36,6 +37,9 @@ COMMANDS = {
     "schedule": f"push_delayed,{HEARTBEAT},{POLL},enqueue_due",
     "run": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
     "run locked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
+    "packed": f"{PACK},{HEARTBEAT},fetch,unpack,fetch,fetch,{BLOCK}",
+    "packed cleared": f"{PACK},SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,unpack,migrate,migrate,mark_dead,unregister,"
+    f"WATCH,EXISTS,MULTI,EXEC,ring,{HEARTBEAT},fetch,fetch,{BLOCK}",
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
     "run tracked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",

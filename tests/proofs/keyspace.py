@@ -163,6 +163,23 @@ class Keyspace:
             values.reverse()
         self._taken(key, values, [payload] * gone)
 
+    def _set_value(self, command: list[bytes]) -> None:
+        _, key, index, payload = command
+        values = self.keys[key]
+        old, values[int(index)] = values[int(index)], payload
+        self._taken(key, values, [old])
+        if place_of(key):
+            self.moves.append((key, payload, 1, self._name))
+
+    def _insert(self, command: list[bytes]) -> None:
+        _, key, side, pivot, payload = command
+        values = self.keys.get(key, ())
+        if pivot not in values:
+            return
+        values.insert(values.index(pivot) + (side.upper() == b"AFTER"), payload)
+        if place_of(key):
+            self.moves.append((key, payload, 1, self._name))
+
     def _trim(self, command: list[bytes]) -> None:
         key = command[1]
         values = self.keys.get(key)
@@ -321,6 +338,8 @@ _KNOWN: dict[bytes, _Do] = {
     b"RPOP": partial(_space._pop, left=False),
     **dict.fromkeys((b"LMOVE", b"RPOPLPUSH"), _space._move),
     b"LREM": _space._remove_values,
+    b"LSET": _space._set_value,
+    b"LINSERT": _space._insert,
     b"LTRIM": _space._trim,
     b"ZADD": _space._add_scores,
     b"ZINCRBY": _space._raise_score,

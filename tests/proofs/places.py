@@ -6,6 +6,8 @@ import base64
 import json
 from functools import lru_cache
 
+from framework.wire.blocks import expand
+
 WAITING, DUE, WORKING, HELD, END = "waiting", "due", "working", "held", "end"
 """The kinds of places: a queue; ``schedule`` or ``retry``; a working list; the jobs that a policy holds, for a slot or
 for the end of a pause; ``dead`` or ``interrupted``, where a job may stay, or be trimmed.
@@ -15,6 +17,7 @@ _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
 _PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused_jobs:": HELD}
 _LIMIT, _WAITING_FOR_SLOT = b"aw:limit:", b":waiting"
 
+_PACKED = b"packed { "
 _MALFORMED = b'{"class":"aw.Malformed"'
 _JID = b'"jid"'
 _QUOTED = b'"jid":"'
@@ -33,6 +36,11 @@ def place_of(key: bytes) -> str | None:
 def payload_in(key: bytes, member: bytes) -> bytes:
     """Return the job's own bytes: a held job has its ticket before them, in a line of its own."""
     return member.partition(b"\n")[2] if place_of(key) == HELD else member
+
+
+def jobs_in(payload: bytes) -> list[bytes]:
+    """Return the jobs of an element of a place: many for a block, none for the text that stands for packed ones within a step."""
+    return [] if payload.startswith(_PACKED) else expand(payload)
 
 
 def jid_of(payload: bytes) -> bytes:

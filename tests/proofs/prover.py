@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.proofs.aof import Group, History, Torn
 from tests.proofs.held_resources import HeldResources
 from tests.proofs.keyspace import Keyspace, UnknownCommandError, shown
-from tests.proofs.places import DUE, END, HELD, WORKING, jid_of, payload_in, place_of, readable, transit
+from tests.proofs.places import DUE, END, HELD, WORKING, jid_of, jobs_in, payload_in, place_of, readable, transit
 
 END_MARK = b"proof:ended"
 """STRING: a job sets it to its id as its last act, so the history shows that it ended before its acknowledgement."""
@@ -146,8 +146,12 @@ class Prover:
         before: dict[bytes, Places] = {}
         last: dict[bytes, tuple[bytes, bytes]] = {}
         at = self.at
-        for key, member, change, name in self.keyspace.moves:
-            payload = payload_in(key, member)
+        moves = (
+            (key, payload, change, name)
+            for key, member, change, name in self.keyspace.moves
+            for payload in jobs_in(payload_in(key, member))
+        )
+        for key, payload, change, name in moves:
             jid = jid_of(payload)
             here = at.get(jid, ())
             before.setdefault(jid, here)

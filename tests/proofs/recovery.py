@@ -12,6 +12,7 @@ from redis import Redis
 
 from framework.features.deduplication.push import Deduplicator
 from framework.features.pause.admission import resume
+from framework.fetch.blocks import unpack
 from framework.fetch.pipeline import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter
@@ -27,7 +28,7 @@ from framework.store.script import HEARTBEAT, RELEASE_WAITING
 from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.keys import SetLimits
-from tests.proofs.places import jid_of, place_of
+from tests.proofs.places import jid_of, jobs_in, place_of
 
 _IDENTITY = "recoverer:1:0"
 _SHARD = "main"
@@ -68,9 +69,12 @@ class Recoverer:
         ended: list[UnitOfWork] = []
         while names:
             call.send(ended, [(name, _BATCH) for name in names], _BATCH, 0.0)
-            ended = call.read().units
+            reply = call.read()
+            ended = reply.units
             ran.update(jid_of(unit.data) for unit in ended)
-            if not ended:
+            for queue, block in reply.blocks:
+                unpack(self.client, queue, block)
+            if not (ended or reply.blocks):
                 break
         call.close()
         return ran
@@ -81,7 +85,8 @@ class Recoverer:
         for key in sorted(cast("list[bytes]", self.client.keys())):
             kind = place_of(key)
             if kind in ("waiting", "working"):
-                found[key] = cast("list[bytes]", self.client.lrange(cast("Any", key), 0, -1))
+                elements = cast("list[bytes]", self.client.lrange(cast("Any", key), 0, -1))
+                found[key] = [job for element in elements for job in jobs_in(element)]
             elif kind:
                 found[key] = cast("list[bytes]", self.client.zrange(cast("Any", key), 0, -1))
         return found

@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from framework.features.packing.store import PACK
+from framework.fetch.blocks import split_block, unpack
 from framework.store.script import (
     DROP_HELD,
     ENQUEUE_DUE,
@@ -17,6 +19,7 @@ from framework.store.script import (
 )
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
+from framework.wire import blocks, keys
 from framework.wire.resources import JobResources, Lock, LockDetails, LockTerms, Slot, UniqueJobs
 from tests.harness import encoded, until
 from tests.proofs.aof import History, HistoryError
@@ -106,6 +109,30 @@ def test_prover_accepts_jobs_of_the_real_scripts(proven):
     assert verdict.marked
     assert verdict.torn is None
     assert verdict.groups < verdict.commands  # scripts are groups of several
+
+
+@pytest.mark.proves("I1", "I2")
+@pytest.mark.parametrize("far", [False, True])
+def test_prover_accepts_packed_jobs(proven, far):
+    jobs = [encoded(jid=f"j{number}") for number in range(6)]
+    proven.lpush("queue:default", *jobs)
+    block = blocks.pack("default", jobs[3:0:-1])
+    counts = [keys.PACKED, keys.PACKED_BLOCKS, "none"]
+    assert PACK(proven.client, ["queue:default", *counts], ["default", 9, -1 if far else 9, block, *jobs[3:0:-1]])
+    proven.fetch()
+    assert split_block(proven.client, "default", block, jobs[2])
+    assert unpack(proven.client, "default", proven.lindex("queue:default", -1))
+    proven.fetch()
+    verdict = proven.verdict
+    assert not verdict.violations
+    assert verdict.left == {MINE: 3, "queue:default": 3}
+
+
+@pytest.mark.proves("I1")
+def test_prover_finds_a_block_that_is_gone(proven):
+    proven.lpush("queue:default", blocks.pack("default", [JOB]))
+    proven.rpop("queue:default")
+    assert proven.violation().what == "left queue:default by RPOP, and is in no key"
 
 
 @pytest.mark.proves("m1", "I1")

@@ -31,6 +31,8 @@ LIST_COMMANDS = [
     (b"RPOPLPUSH", LISTS, LISTS),
     (b"LREM", LISTS, COUNTS, VALUES),
     (b"LTRIM", LISTS, COUNTS, COUNTS),
+    (b"LSET", LISTS, COUNTS, VALUES),
+    *[(b"LINSERT", LISTS, side, VALUES, VALUES) for side in (b"BEFORE", b"after")],
 ]
 SET_COMMANDS = [
     *[(b"ZADD", SETS, SCORES, VALUES, SCORES, VALUES)] * 3,

@@ -100,6 +100,20 @@ def test_new_packer_continues_the_row_of_another(redis):
     assert waiting(redis) == newer[::-1] + jobs[::-1]
 
 
+def test_many_new_jobs_begin_a_row_that_meets_the_other(redis, monkeypatch):
+    jobs = packed(redis, 60)
+    newer = [encoded(jid=f"new{number:021}") for number in range(30)]
+    redis.lpush(QUEUE, *newer)
+    monkeypatch.setattr(packer_module, "_MAX_MOVED", 6)
+    one = QueuePacker(redis, "default", DEPTH, RUN)
+    assert one.pack()
+    assert [blocks.is_block(element) for element in redis.lrange(QUEUE, 0, 26)] == [True, *[False] * 26]
+    while one.pack():
+        assert waiting(redis) == newer[::-1] + jobs[::-1]
+    assert sum(not blocks.is_block(element) for element in redis.lrange(QUEUE, 0, -1)) == DEPTH + 2
+    assert drained(redis) == jobs + newer
+
+
 def test_unpack_near_the_end_keeps_the_order(redis):
     jobs = packed(redis, 30)
     one = QueuePacker(redis, "default", DEPTH, RUN)
@@ -201,9 +215,9 @@ class Model:
                 self.packer = QueuePacker(self.redis, "default", self.depth, RUN)
 
 
-@given(STEPS, st.sampled_from([0, 3]))
+@given(STEPS, st.sampled_from([0, 3]), st.sampled_from([2, 2000]))
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_every_job_stays_at_its_place_whoever_acts(redis, steps, depth):
+def test_every_job_stays_at_its_place_whoever_acts(redis, steps, depth, most_moved):
     model = Model(redis, depth)
     with pytest.MonkeyPatch.context() as patch:
         meanwhile = [""]
@@ -220,6 +234,8 @@ def test_every_job_stays_at_its_place_whoever_acts(redis, steps, depth):
             return run
 
         patch.setattr(packer_module, "PACK", raced(PACK))
+        # Then a few new jobs are many: another row begins.
+        patch.setattr(packer_module, "_MAX_MOVED", most_moved)
         patch.setattr(blocks_module, "UNPACK", raced(UNPACK))
         for name, count, other in steps:
             meanwhile[0] = other

@@ -131,7 +131,7 @@ def test_worker_packs_a_paused_queue_and_runs_it_later(site, redis):
     count = 3_500
     redis.lpush(QUEUE, *[encoded("NoopWorker", jid=f"{number:024}") for number in range(count)])
     site.hurried_worker("-q", "default").ready()
-    until(lambda: redis.llen(QUEUE) < 600, "three blocks")
+    until(lambda: redis.llen(QUEUE) < 1_100, "blocks")
     waiting(redis)
     redis.srem(keys.PAUSED, "default")
     until(lambda: int(redis.get(keys.STAT_PROCESSED) or 0) == count, "all jobs ran")

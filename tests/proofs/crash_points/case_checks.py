@@ -11,6 +11,7 @@ from redis import Redis
 
 from framework.features.batches import keys as batch_keys
 from framework.wire import keys
+from framework.wire.blocks import expand
 from framework.wire.job import BUFFERED_AT, TRANSFER
 from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
@@ -285,7 +286,9 @@ class CaseChecks:
                 if place_of(key) is not None:
                     listed = client.zrange(key, 0, -1) if client.type(key) == b"zset" else client.lrange(key, 0, -1)
                     found += [
-                        _member(shard, key.decode(), payload_in(key, data)) for data in cast("list[bytes]", listed)
+                        _member(shard, key.decode(), payload_in(key, data))
+                        for element in cast("list[bytes]", listed)
+                        for data in expand(element)
                     ]
         return found
 

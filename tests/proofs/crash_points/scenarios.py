@@ -15,6 +15,7 @@ from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.features.batches import keys as batch_keys
+from framework.features.packing.packer import QueuePacker
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.types import JobState
 from framework.wire import keys
@@ -385,6 +386,23 @@ def _clear(selects: Callable[[bytes], bool]) -> Step:
     return act
 
 
+def _packed(step: Step) -> Step:
+    """Pack the waiting jobs, and go on after each failure, as the task of a process does; then take the step."""
+
+    def act(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+        shard, packed = environment.shard("main"), False
+        packer = QueuePacker(shard.client, QUEUE, 0, max(1, batch // 2))
+        while not packed:
+            try:
+                packed = not packer.pack()
+            except (RedisError, OSError):
+                continue
+        shard.close()
+        step(environment, worker, batch)
+
+    return act
+
+
 def _clear_others(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     _clear(lambda _data: False)(environment, worker, batch)
     _work(environment, worker, batch)
@@ -490,6 +508,13 @@ SCENARIOS: dict[str, Scenario] = {
             _work,
             prepare=_waiting(jobs.OnceWorker, locked=True),
             batches=(1,),
+        ),
+        Scenario("packed", "pack, unpack, run", _packed(_work), prepare=_waiting(jobs.PlainWorker), whole=True),
+        Scenario(
+            "packed cleared",
+            "pack, clear the queue of none of the jobs, run",
+            _packed(_clear_others),
+            prepare=_waiting(jobs.PlainWorker),
         ),
         Scenario("blocked", "a blocking call returns the job", _arrive, batches=(1,), whole=True),
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
