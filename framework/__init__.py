@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from framework.cancellation import acancel, cancel
     from framework.declare.policy_options import Deduplicate
     from framework.errors import (
+        BacklogFullError,
         BusinessError,
         ConfigurationError,
         DeclarationError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         RetryError,
         RetryLater,
     )
+    from framework.features.backlog.attributes import MaxWaiting
     from framework.features.concurrency.attributes import ConcurrencyScope
     from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
     from framework.features.cron.cron_worker import CronWorker
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApplicationWorker",
+    "BacklogFullError",
     "BusinessError",
     "ConcurrencyScope",
     "ConfigurationError",
@@ -53,6 +56,7 @@ __all__ = [
     "IterableWorker",
     "Job",
     "LimitedCapacityWorker",
+    "MaxWaiting",
     "OverLimit",
     "ReenqueuerWorker",
     "RetryError",
@@ -77,6 +81,7 @@ _MODULES = {
     "Job": "framework.wire.job",
     "ReenqueuerWorker": "framework.features.leases.reenqueuer",
     "LimitedCapacityWorker": "framework.features.concurrency.limited_capacity",
+    "MaxWaiting": "framework.features.backlog.attributes",
     "acancel": "framework.cancellation",
     "aenqueue": "framework.by_name",
     "aresult": "framework.features.results.calls",

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from framework import MaxWaiting
 from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
 from framework.declare.policy_options import Deduplicate
 from framework.errors import BacklogFullError, BulkPushError, DeclarationError
-from framework.features.backlog.attributes import MaxWaiting
 from framework.features.backlog.push import DROPPED, limit_pushes
 from framework.features.deduplication.push import Deduplicator
 from framework.features.fairness.push import add_sub_queues
