@@ -68,6 +68,9 @@ _MAX_NUMBER = (1 << 63) - 1
 # Combinations of field names that are cached: they come from the wire, so their number has no bound.
 _MAX_SHAPES = 512
 _LOG_INTERVAL_S = 30.0
+_REPEATED = frozenset({"concurrency_limit", "paused", "deferred"})
+"""The statuses of jobs that come again: each of them gets further lines."""
+_MOST_REPEATED, _REPEATED_S, _MOST_KINDS = 100, 60.0, 1_000
 _NOT_LOGGABLE = frozenset[int]()
 _RARE_TIMES = (SCHEDULED_AT, "failed_at", "retried_at")
 _FIXED = ("time", "message", "class", "jid", "job_status")
@@ -120,6 +123,25 @@ class _Thread(threading.local):
         self.tid = f'"{base36(threading.get_ident())}"'
 
 
+class _RepeatedLines:
+    """Bound the lines of one kind: ``_MOST_REPEATED`` in ``_REPEATED_S``. Threads share it without a lock: counts may be too low."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def take(self, *kind: str) -> int | None:
+        """Return how many lines were left out since the last one, ``None`` for a line that is left out."""
+        now = time.monotonic()
+        since, count = self._counts.get(kind, (now, 0))
+        unlogged = 0
+        if now - since >= _REPEATED_S:
+            since, unlogged, count = now, max(0, count - _MOST_REPEATED), 0
+        elif count == 0 and len(self._counts) >= _MOST_KINDS:
+            self._counts.clear()
+        self._counts[kind] = since, count + 1
+        return unlogged if count < _MOST_REPEATED else None
+
+
 class JobLog:
     """Write the start and end lines of one process's runs; with ``jobs`` false, only the end lines of failures."""
 
@@ -132,6 +154,7 @@ class JobLog:
         self._payload_fields: dict[tuple[str, ...], _PayloadFields] = {}
         self._thread = _Thread()
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
+        self._repeated = _RepeatedLines()
 
     def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> StartLine | None:
         """Write the start line; return its pieces for the end line, ``None`` if job lines are off."""
@@ -183,9 +206,18 @@ class JobLog:
     def log_not_started(
         self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
     ) -> None:
-        """Write the only line of a job that a policy held, deferred or dropped before its run."""
+        """Write the only line of a job that a policy held, deferred or dropped before its run.
+
+        Of a flood of held jobs most lines say the same: at most a hundred of a class and status are written in a minute.
+        """
         if not self.has_job_lines:
             return
+        if status in _REPEATED:
+            unlogged = self._repeated.take(status, str(payload["class"]))
+            if unlogged is None:
+                return
+            if unlogged:
+                more = {**more, "unlogged_jobs": unlogged}
         now = time.time()
         label, fields = self._start_line(payload, unit, declaration, now)
         line = from_json(

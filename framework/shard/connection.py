@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 from framework.errors import ShardUnavailableError
-from framework.shard.redis_errors import advice_for
+from framework.shard.redis_errors import advice_for, error_code
 from framework.store.channel import Channel, ChannelPool
 from framework.store.connect import Endpoint
 from framework.store.script import NOTE_PUSHED, Script
@@ -194,8 +194,12 @@ class ScheduleTransaction:
 class ShardConnection:
     """Connect pushes to one Redis. Safe to share between threads; connects at its first command."""
 
-    def __init__(self, name: str, endpoint: Endpoint, channel_pool: ChannelPool) -> None:
+    def __init__(
+        self, name: str, endpoint: Endpoint, channel_pool: ChannelPool, largest: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``largest`` says what fills a Redis without memory, '' if that is not known. It may call ``read``."""
         self._name = name
+        self._largest = largest
         self._endpoint = endpoint
         self._channel_pool = channel_pool
         self._circuit = CircuitBreaker(name)
@@ -329,7 +333,11 @@ class ShardConnection:
         if failure is None:
             self._circuit.record_reply()
             return
-        self._circuit.record_failure(failure.__cause__, began, self._channel_pool.last_reply_at)
+        cause = failure.__cause__
+        self._circuit.record_failure(cause, began, self._channel_pool.last_reply_at)
+        # Only here, where the connection of the call is free again.
+        if isinstance(cause, RedisError) and error_code(cause) == "OOM" and (largest := self._largest()):
+            raise self._failure(cause, maybe_written=failure.maybe_written, largest=largest)
         raise failure
 
     def _open_error(self) -> ShardUnavailableError:
@@ -483,12 +491,14 @@ class ShardConnection:
         self._channel_pool.release(channel)
         return reply, self._failure(reply, maybe_written=False) if isinstance(reply, RedisError) else None
 
-    def _failure(self, error: RedisError, *, maybe_written: bool) -> ShardUnavailableError:
+    def _failure(self, error: RedisError, *, maybe_written: bool, largest: str = "") -> ShardUnavailableError:
         # redis-py removes the server's error code (OOM, READONLY) from the text: put it back.
         text = f"{error.status_code or ''} {str(error) or type(error).__name__}".strip()
         reason = f"{self._endpoint.shown}: {text}".rstrip(".")
         source = self._endpoint.source
         advice = advice_for(error, source)
+        if largest:
+            advice = f"{advice}. {largest}"
         failure = ShardUnavailableError(self._name, reason, maybe_written=maybe_written, advice=advice, source=source)
         failure.__cause__ = error
         return failure

@@ -67,10 +67,10 @@ class Shard:
         """The framework's client. Application code receives ``pool``."""
         opened = open_client(endpoint, name=f"framework:{role}:application")
         self.pool: redis.Redis = validated_client(opened, name, validator or RoutingValidator())
-        self._connection = ShardConnection(name, endpoint, ChannelPool(self.client, read_timeout_s=read_timeout_s))
-
+        pool = ChannelPool(self.client, read_timeout_s=read_timeout_s)
         self.held_back = HeldBack(name, lambda: self.read("GET", keys.MEMORY))
         """The classes whose pushes the shard holds back."""
+        self._connection = ShardConnection(name, endpoint, pool, self.held_back.largest)
 
     @property
     def circuit_open(self) -> bool:

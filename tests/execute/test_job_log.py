@@ -447,6 +447,24 @@ def test_policy_replaces_no_field_that_says_whose_line_it_is(lines):
         assert line["dropped_reason"] == "why"
 
 
+def test_lines_of_a_flood_of_held_jobs_are_bounded(lines, monkeypatch):
+    both, job, clock = lines(), payload(), [0.0]
+    monkeypatch.setattr(job_log.time, "monotonic", lambda: clock[0])
+
+    def held(status, count):
+        for _ in range(count):
+            both.log.log_not_started(job, unit_of(job), None, status, {})
+        return [line.get("unlogged_jobs") for line in both.take()]
+
+    assert held("concurrency_limit", 250) == [None] * 100
+    assert held("paused", 1) == [None]
+    assert len(held("dropped", 150)) == 150
+    clock[0] = 61.0
+    assert held("concurrency_limit", 2) == [150, None]
+    clock[0] = 122.0
+    assert held("concurrency_limit", 1) == [None]
+
+
 def test_end_line_of_a_failure_has_its_fields(lines):
     more = {"retry_count": 3, "retry_in_s": 60.0}
     start, end = written(lines(), payload(retry_count=2), declared(), ValueError("x"), "fail", more)

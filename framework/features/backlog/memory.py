@@ -28,6 +28,7 @@ from framework.wire.job import DEFERRED
 
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD, "interrupted": keys.INTERRUPTED}
 _WINDOWS = "windows"
+_HELD = ("waiting", "paused")
 _QUEUE = keys.queue("").encode()
 
 _READ_WHOLE = 1_000
@@ -76,6 +77,14 @@ def measure_memory(client: "redis.Redis", sizes: SizeLimitSettings, *, exact: bo
 # --- jobs
 
 
+def read_jobs(client: "redis.Redis", sizes: SizeLimitSettings) -> Iterator[tuple[str, bytes]]:
+    """Yield the kind of place and the payload of every job of a shard, in pages. Raises redis errors."""
+    places = _JobPlaces(client, sizes, exact=True)
+    for stores in places.places().values():
+        for store, data, _ in read_all(client, stores):
+            yield store.kind, payload_of_member(data) if store.kind in _HELD else data
+
+
 class _JobPlaces:
     """Measure the jobs of a shard by place and class."""
 
@@ -87,10 +96,10 @@ class _JobPlaces:
         """Whether the jobs of a place were estimated from some of them."""
 
     def parts(self) -> Iterator[MemoryPart]:
-        for stores in self._places().values():
+        for stores in self.places().values():
             yield from self._place(stores)
 
-    def _places(self) -> dict[str, list[tuple[JobStore, int]]]:
+    def places(self) -> dict[str, list[tuple[JobStore, int]]]:
         client = self._client
         stores = [JobStore("queue", _QUEUE + name) for name in sorted({*named_queues(client)})]
         stores += [JobStore(cast("Any", kind), key.encode()) for kind, key in _SETS.items()]
@@ -118,8 +127,7 @@ class _JobPlaces:
         read: dict[JobStore, _Read] = {store: _Read() for store, _ in stores}
         beside = self._beside(*max(stores, key=lambda one: used[one[0]]))
         for store, data in self._entries(stores, used):
-            is_held = store.kind in ("waiting", "paused")
-            record = JobRecord("", payload_of_member(data) if is_held else data, self._sizes)
+            record = JobRecord("", payload_of_member(data) if store.kind in _HELD else data, self._sizes)
             is_deferred = store.kind == "scheduled" and record.payload.get(DEFERRED) is True
             place: str = "deferred" if is_deferred else store.kind
             cost = list_entry_bytes(len(data)) if store.is_list else len(data) + beside

@@ -1,12 +1,15 @@
 """Measure the memory of a shard from one of its processes, and write the report that pushes read."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import redis
 from redis.exceptions import ResponseError
 
 from framework.command_line import command
+from framework.declare import registry
 from framework.feature import Late
 from framework.features.backlog.report import (
     NEAR,
@@ -25,10 +28,15 @@ from framework.telemetry.logs import LogRateLimit
 from framework.text import format_bytes
 from framework.wire import keys
 
-# Only one process of a shard needs what it imports.
+if TYPE_CHECKING:
+    from framework.features.backlog.repair import CountRepair
+
+# Only one process of a shard needs what these import.
 _MEASURE: "Late[Callable[[redis.Redis, SizeLimitSettings], ShardMemory]]" = Late(
     "framework.features.backlog.memory:measure_memory"
 )
+
+_REPAIR: "Late[type[CountRepair]]" = Late("framework.features.backlog.repair:CountRepair")
 
 LEASE_S = 45.0
 _ASK_S = 15.0
@@ -37,6 +45,8 @@ _CALM_S, _TENSE_S = 60.0, 10.0
 """How often it measures: 0.2 s of Redis each time, with many jobs."""
 _TENSE = 0.8
 """The share of the budget from which it measures more often."""
+_REPAIR_S = 300.0
+"""How often the counts of accepted jobs are compared with the jobs: only those of classes that are near their limits."""
 _WITHOUT_RIGHTS_S = 300.0
 _LOG_INTERVAL_S = 300.0
 
@@ -45,8 +55,15 @@ class BudgetWatch:
     """Measure the memory of one shard while this process has the lease. ``step`` is called by one thread."""
 
     def __init__(
-        self, client: "redis.Redis", shard: str, identity: str, budget: float, sizes: SizeLimitSettings
+        self,
+        client: "redis.Redis",
+        shard: str,
+        identity: str,
+        budget: float,
+        sizes: SizeLimitSettings,
+        limits: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """``limits`` has the most jobs of each class with ``max_waiting``, 0 where only their bytes are limited."""
         self._client = client
         self._shard = shard
         self._identity = identity
@@ -54,6 +71,9 @@ class BudgetWatch:
         self._setting = budget
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         self._held: frozenset[str] = frozenset()
+        self._limits = limits
+        self._repair: CountRepair | None = None
+        self._repaired_at = time.monotonic()
         self._measured_at = time.monotonic()
 
     def step(self) -> float:
@@ -61,6 +81,7 @@ class BudgetWatch:
         if not self._renew(b""):
             return _ASK_S
         try:
+            self._repair_counts()
             return self._watch()
         except ResponseError as error:
             if not is_lasting(error):
@@ -79,6 +100,15 @@ class BudgetWatch:
         """Give the lease up, so that another process measures at once. Raises redis errors."""
         if self._client.get(keys.MEMORY_WATCHER) == self._identity.encode():
             self._client.delete(keys.MEMORY_WATCHER)
+
+    def _repair_counts(self) -> None:
+        """Correct the counts of accepted jobs from time to time."""
+        now = time.monotonic()
+        if self._limits and now - self._repaired_at >= _REPAIR_S:
+            self._repaired_at = now
+            if self._repair is None:
+                self._repair = _REPAIR.load()(self._client, self._shard, self._sizes, self._limits)
+            self._repair.check()
 
     def _watch(self) -> float:
         used, budget = self._used_and_budget()
@@ -129,8 +159,13 @@ class BudgetWatch:
 def worker_part(process: ProcessContext) -> WorkerPart:
     settings, shard = process.settings, process.shard.name
     budget = settings.shards[shard].memory_budget
-    watch = BudgetWatch(process.upkeep, shard, process.identity, budget, settings.size_limit)
+    watch = BudgetWatch(process.upkeep, shard, process.identity, budget, settings.size_limit, _limits())
     return WorkerPart(tasks=(OwnTask("memory", watch.step, _do_nothing, watch.release),))
+
+
+def _limits() -> dict[str, int]:
+    known = {one.declaration().wire_name: one.declaration().facts["max_waiting"] for one in registry.workers()}
+    return {name: most.jobs or 0 for name, most in known.items() if most is not None}
 
 
 def _do_nothing() -> None:

@@ -6,7 +6,7 @@ from framework.admin.explain_reader import ShardSnapshot, ShownFacts
 from framework.admin.figures import Figure
 from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
-from framework.errors import BacklogFullError
+from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.features.backlog.explain import BacklogReader
 from framework.features.backlog.figures import BacklogFigures
 from framework.features.backlog.push import DROPPED, limit_pushes
@@ -227,3 +227,25 @@ def test_explain_shows_the_backlog_of_a_class(redis, granted):
         assert next(text for _, text in shown.lines) == "3 jobs of 5 accepted and not ended (1 kB)"
         other = BacklogReader(ShardSnapshot(granted, "main")).of_class("Other")
         assert other == ShownFacts([], {"accepted_jobs": 0, "accepted_bytes": 0, "held_back": False})
+
+
+def test_error_of_a_full_redis_names_the_class_that_fills_it(redis, pushes):
+    mail = worker("Mail")
+    parts = [
+        MemoryPart("Flood", "queue", 500, 5 * MB),
+        MemoryPart("Flood", "waiting", 500, 4 * MB),
+        MemoryPart("", OTHER, 0, 9 * MB),
+    ]
+    redis.set(keys.MEMORY, MemoryReport(9 * MB, 8 * MB, {}, parts).encode())
+    with (
+        full_memory(redis),
+        pytest.raises(ShardUnavailableError, match=r"Flood fills most of it: 9 MB in 1,000 jobs; .*jobs memory"),
+    ):
+        mail.perform_async(1)
+
+
+def test_error_of_a_full_redis_without_a_report_says_so(redis, pushes):
+    redis.set(keys.MEMORY, b'{"parts":[1]}')
+    with full_memory(redis), pytest.raises(ShardUnavailableError, match="it is full") as caught:
+        worker("Mail").perform_async(1)
+    assert "fills most" not in str(caught.value)
