@@ -105,6 +105,17 @@ def test_transfer_after_a_route_change_uses_the_new_shard(bench, redis, second_r
     assert redis.keys("*") == []
 
 
+def test_transfer_of_a_counted_job_lowers_the_count_here(bench, redis, second_redis):
+    wait(redis, "a", aw_accepted=100)
+    redis.hset(keys.ACCEPTED_JOBS, "Job", 3)
+    redis.hset(keys.ACCEPTED_BYTES, "Job", 300)
+    bench.drain()
+    (job,) = received(second_redis)
+    assert "aw_accepted" not in job
+    assert (redis.hget(keys.ACCEPTED_JOBS, "Job"), redis.hget(keys.ACCEPTED_BYTES, "Job")) == (b"2", b"200")
+    assert second_redis.exists(keys.ACCEPTED_JOBS) == 0
+
+
 def test_transfer_gives_middlewares_the_new_queue_and_pool(redis, second_redis, redis_url, second_redis_url):
     seen = []
 
