@@ -42,7 +42,7 @@ COMMANDS = {
     f"WATCH,EXISTS,MULTI,EXEC,ring,{HEARTBEAT},fetch,fetch,{BLOCK}",
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
-    "run tracked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
+    "run tracked": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
     "iterated": f"{HEARTBEAT},fetch,iteration/start,iteration/save,yield_job,fetch,iteration/start,fetch,{BLOCK}",
     "suspect": f"{HEARTBEAT},fetch,note_start,fetch,{BLOCK}",
     "unloaded": f"{HEARTBEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,fetch,EVAL schedule,{BLOCK},{POLL_RETRY},"
@@ -51,9 +51,9 @@ COMMANDS = {
     "retry": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,fetch,BLMOVE",
     "batch": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,fetch,BLMOVE",
     "later": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL},enqueue_due,fetch,BLMOVE",
-    "dead": f"{HEARTBEAT},fetch,admit,kill,fetch,{BLOCK}",
+    "dead": f"{HEARTBEAT},fetch,kill,fetch,{BLOCK}",
     "dropped": f"{HEARTBEAT},fetch,finish,fetch,{BLOCK}",
-    "discarded": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
+    "discarded": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
     "retired": f"{HEARTBEAT},fetch,drop_retired,fetch,{BLOCK}",
     "stop": f"{HEARTBEAT},{RECORD},fetch,requeue,SREM,DEL,mark_dead,unregister",
     "cut off": f"{HEARTBEAT},{RECORD},fetch,interrupt,SREM,DEL,mark_dead,unregister",
@@ -75,11 +75,11 @@ COMMANDS = {
     "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,drop_queued,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,"
     "SREM,EXEC,ring",
     "kept": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,EXEC,ring,"
-    f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
+    f"{HEARTBEAT},fetch,fetch,{BLOCK}",
     "cancelled": OPERATE,
     "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,SMEMBERS,"
     f"{HEARTBEAT},{REFRESH},fetch,fetch,{BLOCK}",
-    "cron": f"{HEARTBEAT},cron/lead,cron/lead,TIME,HGETALL,HGETALL,HGETALL,cron/push,fetch,admit,fetch,{BLOCK}",
+    "cron": f"{HEARTBEAT},cron/lead,cron/lead,TIME,HGETALL,HGETALL,HGETALL,cron/push,fetch,fetch,{BLOCK}",
     "paused": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},{REFRESH},SMEMBERS,ZCARD,pause/release,"
     "pause/release,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
