@@ -32,8 +32,9 @@ PAGE = 1_000
 STEP_BYTES = 1_000_000
 """The most that one step reads of lists."""
 
-LIST_STEP, SET_STEP = (500, 2_000), (50, 2_000)
-"""The fewest and the most jobs of one step. Redis needs a millisecond to reach the middle of a long list: fewer are not worth it."""
+LIST_STEP, SET_STEP = (500, 2_000), (50, 1_000)
+"""The fewest and the most jobs of one step. Redis needs a millisecond to reach the middle of a long list: fewer are not worth it.
+A set from which most jobs have gone is sparse: a step of it takes several times as long as the one before."""
 
 _KEYS_PER_STEP = 1_000
 """The most keys in one step."""

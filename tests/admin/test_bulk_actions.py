@@ -20,7 +20,7 @@ from framework.wire import keys
 from tests.harness import encoded
 
 NOW = time.time()
-PAGE = SET_STEP[1] // 2
+PAGE = SET_STEP[1]
 
 
 def fill(redis, key, count, name="Job", **fields):
