@@ -7,7 +7,7 @@
 -- COST    O(W)
 -- CRASH   before: still in the working list, uncounted. after: gone and counted. Called again after a lost reply, it finds no
 --         job and counts nothing.
-if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+if redis.call('LREM', KEYS[1], '-1', ARGV[1]) == 0 then return 0 end
 local counted = redis.pcall('HINCRBY', KEYS[2], ARGV[2], 1)
 if type(counted) == 'table' and counted.err then
   redis.call('RPUSH', KEYS[1], ARGV[1])

@@ -9,7 +9,7 @@
 -- COST    O(W)
 -- CRASH   before: still in the working list, with its resources: it runs again. after: gone, and nothing is held but by the
 --         next run. Called again after a lost reply, it finds no job and writes nothing.
-if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+if redis.call('LREM', KEYS[1], '-1', ARGV[1]) == 0 then return 0 end
 count_processed(1)
 local done = 1
 if KEYS[4] and owner_of(KEYS[4]) == ARGV[3] and redis.call('HEXISTS', KEYS[4], 'duplicates') == 1 then

@@ -10,7 +10,7 @@
 -- COST    O(W + log N + trimmed)
 -- CRASH   before: in the working list. after: at its place, without resources that it may not hold there. Called again after a lost
 --         reply, it finds no job and writes nothing.
-if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+if redis.call('LREM', KEYS[1], '-1', ARGV[1]) == 0 then return 0 end
 if KEYS[4] then
   local now = redis_now()
   if type(redis.pcall('ZADD', KEYS[4], string.format('%.6f', now), ARGV[2])) == 'number' then

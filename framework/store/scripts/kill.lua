@@ -17,7 +17,7 @@ local function score_of(at)
 end
 
 for at = 4, #ARGV, 4 do
-  if redis.call('LREM', KEYS[1], -1, ARGV[at]) == 0 then
+  if redis.call('LREM', KEYS[1], '-1', ARGV[at]) == 0 then
     found[#found + 1] = at / 4
     found[#found + 1] = 0
   else

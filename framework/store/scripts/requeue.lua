@@ -20,7 +20,7 @@ end
 for i = 1, n do
   if has_lost_its_lock(ARGV[1 + 3 * n + i]) then
     if redis.call('LPOS', KEYS[1], ARGV[1 + i]) then staying[#staying + 1] = i end
-  elseif redis.call('LREM', KEYS[1], -1, ARGV[1 + i]) == 1 then
+  elseif redis.call('LREM', KEYS[1], '-1', ARGV[1 + i]) == 1 then
     local pushed = redis.pcall('RPUSH', KEYS[2 + i], ARGV[1 + n + i])
     if type(pushed) == 'table' then
       -- Where an ACL refuses RPUSH, the other end.

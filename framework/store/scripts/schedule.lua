@@ -9,7 +9,7 @@
 -- Before the removal: an ACL may refuse it.
 local now, found, entries, moved = redis_now(), {}, {}, {}
 for at = 1, #ARGV, 4 do
-  if redis.call('LREM', KEYS[1], -1, ARGV[at]) == 0 then
+  if redis.call('LREM', KEYS[1], '-1', ARGV[at]) == 0 then
     found[#found + 1] = (at + 3) / 4
     found[#found + 1] = 0
   else

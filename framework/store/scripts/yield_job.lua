@@ -6,7 +6,7 @@
 -- ERROR   the queue's key is of another type: the job is back in the working list
 -- COST    O(W)
 -- CRASH   before: still in the working list. after: in its queue. Its cursor was saved by an earlier step.
-if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+if redis.call('LREM', KEYS[1], '-1', ARGV[1]) == 0 then return 0 end
 local behind = ARGV[4] == 'last'
 local pushed = redis.pcall(behind and 'LPUSH' or 'RPUSH', KEYS[2], ARGV[2])
 if type(pushed) == 'table' then

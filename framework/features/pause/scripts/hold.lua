@@ -17,7 +17,7 @@ if ARGV[5] ~= '' then
   if stored ~= ARGV[5] then return -1 end
 end
 local since = redis_now()
-if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+if redis.call('LREM', KEYS[1], '-1', ARGV[1]) == 0 then return 0 end
 local last = redis.pcall('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if last[2] and tonumber(last[2]) >= since then since = tonumber(last[2]) + 0.000001 end
 -- Two jobs of the very same bytes stay two.

@@ -64,7 +64,7 @@ local function request_slot(request)
   -- The job moves last: an earlier error leaves it in the working list, and no later step can fail.
   note_waiting(base, scope)
   redis.call('ZADD', waiting, since, waiting_entry(request.queue, request.jid, request.holds, payload))
-  redis.call('LREM', request.working, -1, request.payload)
+  redis.call('LREM', request.working, '-1', request.payload)
   release_resources(request.holds)
   -- Its scope is full, and not the limit: the next look notes that.
   if taken < limit then handed[terms] = nil end
