@@ -329,6 +329,8 @@ def _search_steps(
     It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
     done, start = 0, 0
+    # By how many the jobs before the next hit of its list are more than the elements there.
+    in_blocks = 0
     steps = BoundedSteps(*LIST_STEP, rate=UNPACED)
     while done < len(batch):
         left = batch[done:]
@@ -337,13 +339,21 @@ def _search_steps(
         finished, start, scanned = reply[:3]
         hits: list[tuple[int, int, int, bytes]] = reply[3:]
         on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
-        yield [
-            JobLocation(left[number - 1], data, max(1, length - index), length)
-            for number, index, length, element in hits
-            for data in expand(element)
+        found: list[JobLocation] = []
+        for at, (number, index, length, element) in enumerate(hits):
+            if number > 1 and (not at or number != hits[at - 1][0]):
+                in_blocks = 0
+            inside = expand(element)
             # Redis sends each block: it cannot look into it.
-            if data is element or text in data
-        ]
+            found += [
+                JobLocation(left[number - 1], data, max(1, length - index - in_blocks - newer), length)
+                for newer, data in enumerate(inside)
+                if data is element or text in data
+            ]
+            in_blocks += len(inside) - 1
+        yield found
+        if finished:
+            in_blocks = in_blocks if hits and hits[-1][0] == finished + 1 else 0
         done += finished
 
 

@@ -22,7 +22,7 @@ from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.blocks import expand, is_block
+from framework.wire.blocks import expand
 from framework.wire.job import decode
 from framework.wire.keys import capsules_of
 from framework.wire.sub_queues import parent_of
@@ -120,7 +120,9 @@ def named_queues(client: "redis.Redis") -> Iterator[bytes]:
 
 def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[str, list[bytes]]]:
     """Yield a list's pages from its left end: pushes meanwhile move jobs into the next page, so none is missed."""
-    start, size = 0, PAGE_SIZE
+    start = 0
+    # Blocks of jobs are large, and may follow many small jobs.
+    size = _BLOCKS_AT_ONCE if decode_escaped(key.removeprefix(_QUEUE_KEY_PREFIX)) in packed_jobs(client) else PAGE_SIZE
     try:
         while True:
             page: Any = client.lrange(key, start, start + size - 1)
@@ -128,8 +130,6 @@ def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[s
                 return
             yield place, [job for element in page for job in expand(element)]
             start += size
-            # Blocks of jobs are large.
-            size = _BLOCKS_AT_ONCE if is_block(page[-1]) else PAGE_SIZE
     except ResponseError as error:
         # A key of another type holds no jobs.
         if not is_wrong_type(error):

@@ -28,6 +28,8 @@ PAGE = (20, 500)
 SCAN_PAGE = 500
 """Jobs per read. Redis needs a millisecond to reach the middle of a long list, so a read must be worth it."""
 
+_BLOCKS_AT_ONCE = 10
+
 PAGE_BYTES = 500_000
 """The most bytes of one step; a larger job is a step of its own."""
 
@@ -94,7 +96,10 @@ class QueueMigrator:
         self._report.start_place(queue)
         moving = 0
         for key in _keys_of(queue):
-            start, size = 0, SCAN_PAGE
+            start = 0
+            # Blocks of jobs are large, and may follow many small jobs.
+            most = _BLOCKS_AT_ONCE if queue in packed_jobs(self._client) else SCAN_PAGE
+            size = most
             while elements := cast("list[bytes]", self._client.lrange(key, start, start + size - 1)):
                 page = [data for element in elements for data in expand(element)]
                 decisions = self._decide(queue, page, moving)
@@ -104,7 +109,7 @@ class QueueMigrator:
                 moving += self._record(queue, decisions)
                 on_scanned(len(page))
                 start += len(elements)
-                size = page_size(elements, SCAN_PAGE)
+                size = page_size(elements, most)
         self._quota.use(moving)
         return moving > 0
 

@@ -2,7 +2,7 @@
 -- KEYS    lists, in the order of the search
 -- ARGV    1 the text  2 index in the first list to begin at  3 most bytes of payloads to read  4 most jobs to read
 -- RETURN  { lists that are done, index in the next one to go on at, jobs that were read,
---           [ number of the list (from 1), index, length of the list, payload ], ... }
+--           [ number of the list (from 1), index, number of jobs in it, payload ], ... }
 --         a block of jobs (parts/blocks.lua) may have the text, and counts as a job that has it
 -- COST    O(lists + jobs + bytes), each bounded by the caller
 -- CRASH   nothing moves.
@@ -13,8 +13,22 @@ local FIRST, MOST = 8, 2000
 local needle, from = ARGV[1], tonumber(ARGV[2])
 local bytes_left, jobs_left = tonumber(ARGV[3]), tonumber(ARGV[4])
 local looked, reply = 0, { 0, 0, 0 }
+
+-- Return the jobs of a queue that are in blocks, and the number of these; 0 for most lists.
+local function packed_in(key)
+  local queue = string.match(key, '^queue:(.*)$')
+  if not queue then return 0, 0 end
+  local jobs = tonumber(redis.pcall('HGET', 'aw:packed', queue)) or 0
+  return jobs, jobs > 0 and tonumber(redis.pcall('HGET', 'aw:packed:blocks', queue)) or 0
+end
+
+local any_packed = redis.call('EXISTS', 'aw:packed') == 1
 for number, key in ipairs(KEYS) do
   local size, length = from > 0 and 1 or FIRST, nil
+  local jobs_packed, blocks = 0, 0
+  if any_packed then jobs_packed, blocks = packed_in(key) end
+  -- Blocks are large, and may follow many small jobs.
+  local most = blocks > 0 and FIRST or MOST
   while true do
     local page = redis.pcall('LRANGE', key, from, from + size - 1)
     if page.err then
@@ -25,7 +39,7 @@ for number, key in ipairs(KEYS) do
     for index, payload in ipairs(page) do
       bytes = bytes + #payload
       if is_block(payload) or string.find(payload, needle, 1, true) then
-        length = length or redis.call('LLEN', key)
+        length = length or redis.call('LLEN', key) + jobs_packed - blocks
         reply[#reply + 1] = { number, from + index - 1, length, payload }
       end
     end
@@ -36,7 +50,7 @@ for number, key in ipairs(KEYS) do
       reply[1], reply[2], reply[3] = number - 1, from, looked
       return reply
     end
-    size = math.max(1, math.min(MOST, jobs_left, math.floor(bytes_left * #page / math.max(1, bytes))))
+    size = math.max(1, math.min(most, jobs_left, math.floor(bytes_left * #page / math.max(1, bytes))))
   end
   from = 0
   reply[1], reply[2], reply[3] = number, 0, looked

@@ -15,6 +15,7 @@ from framework.wire import blocks, keys
 from framework.wire.json import loads_object
 from tests.admin.conftest import shard
 from tests.features.packing.test_packer import QUEUE, drained, packed, waiting
+from tests.harness import encoded
 
 __all__ = ["shard"]
 
@@ -70,6 +71,26 @@ def test_job_in_a_block_is_found_and_dropped(shard, redis):
     assert waiting(redis) == left[::-1]
     assert drained(redis) == left
     assert not redis.exists(keys.PACKED, keys.PACKED_BLOCKS)
+
+
+def test_search_counts_the_jobs_before_a_packed_one(redis):
+    jobs = all_packed(redis, 32)
+    other = [encoded(jid="x", queue="other")]
+    redis.lpush(keys.queue("other"), *other)
+    redis.sadd(keys.QUEUES, "other")
+    for number, job in enumerate(jobs, start=1):
+        (found,) = search(redis, loads_object(job)["jid"], ignore_progress)
+        assert (found.position, found.total) == (number, 32)
+    (found,) = search(redis, "x", ignore_progress)
+    assert (found.position, found.total) == (1, 1)
+
+
+def test_search_goes_on_behind_blocks_in_small_steps(redis, monkeypatch):
+    jobs = all_packed(redis, 32)
+    monkeypatch.setattr("framework.admin.search.STEP_BYTES", 1)
+    for number, job in enumerate(jobs, start=1):
+        (found,) = search(redis, loads_object(job)["jid"], ignore_progress)
+        assert (found.position, found.total) == (number, 32)
 
 
 def test_equal_jobs_in_a_block_are_dropped_one_by_one(shard, redis):
