@@ -85,7 +85,7 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     ]
     # The spool of events, the events of batches, the list of a caller and the log of pauses hold no jobs.
     results = ["framework/features/results/store.py: BLPOP", "framework/features/results/store.py: LPOP"]
-    batches = "framework/features/batches/worker.py: LTRIM"
+    batches = "framework/features/batches/worker.py: LPOP"
     pauses = "framework/admin/queue_actions.py: LTRIM"
     # The oldest profiles leave the list of profiles.
     profiles = "framework/features/profiling/store.py: ZREMRANGEBYRANK"

@@ -140,7 +140,8 @@ class BudgetWatch:
         facts = {"shard": self._shard, "used_bytes": report.used, "budget_bytes": report.budget}
         of_budget = f"{format_bytes(report.used)} are used, and its budget is {format_bytes(report.budget)}"
         show = f"`{command('jobs memory')}` shows what fills it"
-        if held and (held != self._held or self._log_limit.hit("full")):
+        due = bool(held) and self._log_limit.hit("full")
+        if held and (due or held != self._held):
             names = ", ".join(f"{name} ({format_bytes(one.bytes)})" for name, one in report.held.items())
             logs.logger(**facts, classes=sorted(held)).error(
                 f"the memory of the shard is full: {of_budget}. Pushes of {names} are held back, as their on_full says. Let more "

@@ -1,6 +1,6 @@
 """Log the events of batches, which scripts note in the steps that bring them about.
 
-``aw:batch_events`` is a list of them, the oldest first. A process takes lines out of it in one transaction, and logs them. At a
+``aw:batch_events`` is a list of them, the oldest first. A process takes lines out of it in one step, and logs them. At a
 crash: a process that is killed in between loses the lines that it took, and no line is logged twice. The counters
 (``batch_events_total``) are exact.
 """
@@ -74,10 +74,9 @@ class BatchEventLog:
         self._absent.note(batch_keys.BATCH_EVENTS, found=False)
 
     def _take(self) -> list[bytes]:
-        pipeline: Any = self._client.pipeline(transaction=True)
-        pipeline.lrange(batch_keys.BATCH_EVENTS, 0, _PAGE - 1)
-        pipeline.ltrim(batch_keys.BATCH_EVENTS, _PAGE, -1)
-        return cast("list[bytes]", pipeline.execute()[0])
+        # Not a transaction, which a full server refuses: that would end the periodic work of all features.
+        lines: Any = self._client.lpop(batch_keys.BATCH_EVENTS, _PAGE)
+        return cast("list[bytes]", lines or [])
 
 
 def _log(shard: str, event: Mapping[str, Any]) -> None:

@@ -98,6 +98,10 @@ def test_watch_holds_the_class_that_fills_the_memory(granted, redis, flooded, ca
         one for one in caplog.records if getattr(one, "event_name", "") == "backlog.full" or "held back" in one.message
     ]
     assert "Flood" in line.message
+    caplog.clear()
+    made._measured_at = -100.0
+    made.step()
+    assert caplog.text == ""
     redis.ltrim("queue:flood", 0, 99)
     made._measured_at = -100.0
     made.step()

@@ -5,6 +5,7 @@ from framework.features.batches import keys as batch_keys
 from framework.features.batches.worker import BatchEventLog
 from framework.store.absent_keys import AbsentKeys
 from tests.features.batches.test_batches import end, filled
+from tests.harness import full_memory
 from tests.push.conftest import closed_circuit, pusher
 
 __all__ = ["closed_circuit", "pusher"]
@@ -53,3 +54,11 @@ def test_event_of_a_batch_is_logged_once(redis, pusher, caplog):
     log.step()
     log.step()
     assert caplog.text.count("batch.events_not_read") == 1
+
+
+def test_event_is_logged_on_a_full_server(each_redis, caplog):
+    each_redis.rpush(batch_keys.BATCH_EVENTS, b'{"event":"success","bid":"b"}')
+    with full_memory(each_redis), caplog.at_level("INFO", "framework"):
+        BatchEventLog(each_redis, "main", AbsentKeys((batch_keys.BATCH_EVENTS,))).step()
+    assert "batch.success" in caplog.text
+    assert not each_redis.exists(batch_keys.BATCH_EVENTS)
