@@ -151,6 +151,8 @@ def test_command_holds_redis_briefly(case, short_path, make_server, record_prope
     with server.open(read_timeout_s=60) as client:
         client.config_set("appendonly", "no")
         case.place(client)
+        # The first command of a test run waits for the fork server.
+        site.run("-m", "framework", "jobs", "limits", "show", timeout_s=900)
         client.config_set("slowlog-log-slower-than", 1_000)
         client.config_set("slowlog-max-len", 20_000)
         client.slowlog_reset()
