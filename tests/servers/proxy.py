@@ -19,11 +19,12 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends RST
 
 
 class Proxy:
-    """Listens on loopback as long as the ``with`` block lasts; clients use ``url``."""
+    """Listens at ``host`` as long as the ``with`` block lasts; clients use ``url``."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
         self._upstream = urlsplit(upstream)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._host = host
+        self._listener = socket.create_server((host, 0))
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._rule: _Rule | None = None
@@ -64,7 +65,7 @@ class Proxy:
     @property
     def url(self) -> str:
         secret = f"{self._upstream.netloc.rpartition('@')[0]}@" if "@" in self._upstream.netloc else ""
-        return f"redis://{secret}127.0.0.1:{self._listener.getsockname()[1]}/0"
+        return f"redis://{secret}{self._host}:{self._listener.getsockname()[1]}/0"
 
     # --- faults
 
