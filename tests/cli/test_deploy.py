@@ -225,6 +225,18 @@ def test_groups_of_one_name_are_refused(made):
     assert "2 groups and shards would be called main-a-b: rename one" in done.stderr
 
 
+def test_group_on_two_shards_serves_its_queues_where_they_are(made):
+    groups = {"both": ["urgent", "exports"]}
+    made.write("config/application.yml", json.dumps({"workers_module": "jobs", "fleet": {"queue_groups": groups}}))
+    made.run("deploy", "systemd", "units")
+    served = {}
+    for path in (made.folder / "units").glob("*-both.service"):
+        (line,) = [line for line in path.read_text().splitlines() if line.startswith("ExecStart=")]
+        words = line.split()
+        served[words[words.index("--shard") + 1]] = words[-1]
+    assert served == {"main": "urgent", "exports_a": "exports"}
+
+
 def test_chart_refers_to_each_value_and_to_no_other(written):
     (values,) = written.documents("chart/values.yaml")
     referred = set()
