@@ -5,11 +5,12 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from framework.declare.policy_options import Deduplicate
+from framework.features.backlog.attributes import MaxWaiting
 from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
 from framework.features.limiters.limiter import Limiter
-from framework.types import Ack, DataConsistency, Isolation, Json, Priority, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, Json, OnFull, Priority, ResourceBoundary, StrictArguments, Urgency
 
 
 class WorkerAttributes(TypedDict, total=False):
@@ -59,5 +60,7 @@ class WorkerAttributes(TypedDict, total=False):
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
     break_after: BreakAfter | int | None
+    max_waiting: MaxWaiting | int | None
+    on_full: OnFull
     data_consistency: DataConsistency
     data_consistency_overrides: Mapping[str, DataConsistency] | None

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from framework.declare import validators
 from framework.declare.attribute import attribute, attribute_group
 from framework.declare.policy_options import check_field_names, validate_fields
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import DeclarationError
-
-OnFull: TypeAlias = Literal["refuse", "keep", "drop"]
+from framework.types import OnFull
 
 _MOST = 1_000_000_000
 

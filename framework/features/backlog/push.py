@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from framework.declare.declaration import Declaration
 from framework.errors import BacklogFullError, ShardUnavailableError
-from framework.features.backlog.attributes import MaxWaiting, OnFull
+from framework.features.backlog.attributes import MaxWaiting
 from framework.push.client import Client
 from framework.push.job_batch import JobBatch, PushFallback, PushLimit
 from framework.push.push_plan import PushPlan
@@ -15,7 +15,7 @@ from framework.shard.held_back import LimitTime
 from framework.shard.shard import Shard
 from framework.telemetry.counters import series_name
 from framework.telemetry.logs import LogRateLimit
-from framework.types import Jid
+from framework.types import Jid, OnFull
 from framework.wire import keys
 from framework.wire.accepted import AcceptedLimit
 
