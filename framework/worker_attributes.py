@@ -10,7 +10,17 @@ from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
 from framework.features.health.attributes import DeferOnHealth
 from framework.features.limiters.limiter import Limiter
-from framework.types import Ack, DataConsistency, Isolation, Json, OnFull, Priority, ResourceBoundary, StrictArguments, Urgency
+from framework.types import (
+    Ack,
+    DataConsistency,
+    Isolation,
+    Json,
+    OnFull,
+    Priority,
+    ResourceBoundary,
+    StrictArguments,
+    Urgency,
+)
 
 
 class WorkerAttributes(TypedDict, total=False):

@@ -286,6 +286,9 @@ class WorkerAttributes(TypedDict, total=False):
 {fields}
 '''
 
+_LINE_LENGTH = 120
+"""The longest line that the formatter leaves as it is."""
+
 
 def keyword_types(attributes: Mapping[str, Attribute]) -> str:
     """Return the source of the module with the keywords and their types, as the attribute groups annotate them."""
@@ -327,6 +330,13 @@ def _sources(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
 
 def _import_lines(imported: Mapping[str, set[str]]) -> str:
     """Return the imports as the formatter sorts them: the standard library first."""
-    lines = {module: f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(imported.items())}
+    lines = {module: _import_line(module, sorted(names)) for module, names in sorted(imported.items())}
     ours = [line for module, line in lines.items() if module.startswith("framework.")]
     return "\n".join([line for line in lines.values() if line not in ours] + ["", *ours])
+
+
+def _import_line(module: str, names: Sequence[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= _LINE_LENGTH:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
