@@ -50,11 +50,6 @@ _COMMANDS = (
         "Find out why jobs wait, fail or do not come.",
         Late("framework.cli.diagnose:diagnose_"),
     ),
-    LateCommand(
-        "deploy",
-        "Write an image, manifests, a chart or units for an installation.",
-        Late("framework.cli.deploy.deploy_commands:deploy"),
-    ),
     LateCommand("store", "Start, stop or show the development stores.", Late("framework.cli.store:store")),
     LateCommand("app", "Run a command of the application's own features.", Late("framework.cli.app:app")),
     LateCommand("acl", "Print the least Redis rights of a role.", Late("framework.cli.store:acl")),

@@ -13,6 +13,7 @@ from framework.features.consistency import CONSISTENCY
 from framework.features.cron import CRON
 from framework.features.deduplication import DEDUPLICATION
 from framework.features.deferral import DEFERRAL
+from framework.features.deployment import DEPLOYMENT
 from framework.features.encryption import ENCRYPTION
 from framework.features.fairness import FAIRNESS
 from framework.features.flags import FLAGS
@@ -66,6 +67,7 @@ FEATURES: tuple[Feature, ...] = (
     STATUS,
     BACKLOG,
     PACKING,
+    DEPLOYMENT,
     # Last: it only reads.
     OBSERVABILITY,
 )

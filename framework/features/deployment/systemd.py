@@ -3,8 +3,8 @@
 import shlex
 from pathlib import PurePosixPath
 
-from framework.cli.deploy.kubernetes import exporter_arguments, groups_text, url_variables
-from framework.cli.deploy.worker_sets import DeploymentPlan, WorkerSet
+from framework.features.deployment.kubernetes import exporter_arguments, groups_text, url_variables
+from framework.features.deployment.worker_sets import DeploymentPlan, WorkerSet
 
 _UNIT = """\
 [Unit]

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from framework.cli.deploy.kubernetes import FOLDER, USER_ID
+from framework.features.deployment.kubernetes import FOLDER, USER_ID
 from framework.version import VERSION
 
 _DOCKERFILE = """\

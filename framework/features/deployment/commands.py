@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from framework.cli.deploy.image import image_files
-from framework.cli.deploy.kubernetes import MOST_BYTES, Names, chart_files, manifest_files
-from framework.cli.deploy.systemd import unit_files
-from framework.cli.deploy.worker_sets import DeploymentPlan, plan_installation
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.features.deployment.image import image_files
+from framework.features.deployment.kubernetes import MOST_BYTES, Names, chart_files, manifest_files
+from framework.features.deployment.systemd import unit_files
+from framework.features.deployment.worker_sets import DeploymentPlan, plan_installation
 from framework.known_secrets import KnownSecrets
 from framework.settings.base import secrets_of
 from framework.settings.files import read_yaml

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from framework.cli.deploy.worker_sets import STOP_MARGIN_S, DeploymentPlan, WorkerSet
+from framework.features.deployment.worker_sets import STOP_MARGIN_S, DeploymentPlan, WorkerSet
 from framework.terminal.generated_files import yaml_text
 from framework.types import Urgency
 from framework.version import VERSION

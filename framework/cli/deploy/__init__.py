@@ -1,1 +1,0 @@
-"""``deploy``: write what runs an installation on many machines, from its own configuration."""
