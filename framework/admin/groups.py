@@ -289,7 +289,7 @@ def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tupl
     for store in stores:
         (pipeline.llen if store.is_list else pipeline.zcard)(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
-    packed = packed_jobs(client) if any(store.kind == "queue" for store in stores) else {}
+    packed: Mapping[str, int] = packed_jobs(client) if any(store.kind == "queue" for store in stores) else {}
     return [
         (store, true_size(jobs, store.name, packed) if store.kind == "queue" else jobs)
         for store, jobs in zip(stores, map(reply_number, replies), strict=True)

@@ -57,8 +57,8 @@ def packed_jobs(client: "redis.Redis") -> Mapping[str, int]:
     pipeline.hgetall(keys.PACKED)
     pipeline.hgetall(keys.PACKED_BLOCKS)
     # Keys of another type, which count nothing, answer with an error.
-    found = [reply if isinstance(reply, dict) else {} for reply in pipeline.execute(raise_on_error=False)]
-    jobs, count = cast("list[dict[bytes, bytes]]", found)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    jobs, count = (cast("dict[bytes, bytes]", reply) if isinstance(reply, dict) else {} for reply in replies)
     return {
         decode_escaped(name): max(0, stored_count(value) - stored_count(count.get(name, b"0")))
         for name, value in jobs.items()

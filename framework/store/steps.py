@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,7 +50,7 @@ class BoundedSteps:
         """The number of jobs, or of other things, for the next step."""
 
     @contextmanager
-    def step(self, jobs: int = 0) -> Iterator[int]:
+    def step(self, jobs: int = 0) -> Generator[int]:
         """Wait for the time of the step, and yield its size; the block is one call of Redis. A failed step counts as well.
 
         ``jobs`` is the number of jobs of the step, where it is not ``size``.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from framework.errors import PayloadError
+from framework.types import Payload
 from framework.wire.job import generate_jid, timestamp, wire_timestamp
 from framework.wire.json import dumps, loads_object
 
@@ -44,7 +45,7 @@ def pack(queue: str, jobs: Sequence[bytes]) -> bytes:
     """Return the block of these jobs of a queue, the newest first. Each call makes another one: no two blocks are equal."""
     oldest = loads_object(jobs[-1])
     since = timestamp(oldest.get("enqueued_at")) or timestamp(oldest.get("created_at")) or 0.0
-    fields = {
+    fields: Payload = {
         "class": PACKED,
         "queue": queue,
         "args": [],

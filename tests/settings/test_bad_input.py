@@ -71,6 +71,7 @@ NUMBERS = [
         "max_retries_after_interruption",
         f"{WHOLE} -1 to 10,000, not ",
     ),
+    ("packing_depth: {}", "packing_depth", f"{WHOLE} 0 to 1,000,000,000, not "),
     ("throttling_database_seconds: {}", "throttling_database_seconds", f"{WHOLE} 0 to 1,000,000,000, not "),
     ("throttling_database_seconds_high: {}", "throttling_database_seconds_high", f"{WHOLE} 0 to 1,000,000,000, not "),
     ("metrics: {{most_series: {}}}", "metrics.most_series", f"{WHOLE} 1 to 10,000,000, not "),

@@ -1,6 +1,5 @@
 """Measure the memory of a shard from one of its processes, and write the report that pushes read."""
 
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from framework.features.backlog.report import (
 )
 from framework.features.backlog.store import WATCH
 from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
+from framework.process_clock import process_clock
 from framework.settings.model import SizeLimitSettings
 from framework.store.script import is_lasting
 from framework.telemetry import logs
@@ -38,11 +38,16 @@ _MEASURE: "Late[Callable[[redis.Redis, SizeLimitSettings], ShardMemory]]" = Late
 
 _REPAIR: "Late[type[CountRepair]]" = Late("framework.features.backlog.repair:CountRepair")
 
-LEASE_S = 45.0
+LEASE_S, _RENEW_S = 180.0, 75.0
+"""How long the process that measures has its lease, and how often it renews it: an idle process sends few commands."""
 _ASK_S = 15.0
 """How often a process asks whether it measures."""
-_CALM_S, _TENSE_S = 60.0, 10.0
-"""How often it measures: 0.2 s of Redis each time, with many jobs."""
+_CALM_S, _TENSE_S = 300.0, 10.0
+"""How often it measures: 0.2 s of Redis each time, with many jobs. The used memory alone is read as often as the second."""
+_FIRST_S = 20.0
+"""The age of a process at its first measurement: short-lived ones make none."""
+_CHANGED = 0.01
+"""The share of the budget by which the used memory has to change before it is measured again while it is calm."""
 _TENSE = 0.8
 """The share of the budget from which it measures more often."""
 _REPAIR_S = 300.0
@@ -73,12 +78,14 @@ class BudgetWatch:
         self._held: frozenset[str] = frozenset()
         self._limits = limits
         self._repair: CountRepair | None = None
-        self._repaired_at = time.monotonic()
-        self._measured_at = time.monotonic()
+        self._repaired_at = process_clock.monotonic()
+        self._measured_at = process_clock.monotonic() - _CALM_S + _FIRST_S
+        self._measured_bytes = 0
+        self._renew_at = 0.0
 
     def step(self) -> float:
         """Renew the lease; with it, measure and report. Return the seconds until the next step. Raises redis errors."""
-        if not self._renew(b""):
+        if process_clock.monotonic() >= self._renew_at and not self._renew(b""):
             return _ASK_S
         try:
             self._repair_counts()
@@ -103,7 +110,7 @@ class BudgetWatch:
 
     def _repair_counts(self) -> None:
         """Correct the counts of accepted jobs from time to time."""
-        now = time.monotonic()
+        now = process_clock.monotonic()
         if self._limits and now - self._repaired_at >= _REPAIR_S:
             self._repaired_at = now
             if self._repair is None:
@@ -113,10 +120,13 @@ class BudgetWatch:
     def _watch(self) -> float:
         used, budget = self._used_and_budget()
         tense = bool(budget) and used >= budget * _TENSE
-        now = time.monotonic()
+        now = process_clock.monotonic()
         if not tense and now - self._measured_at < _CALM_S:
             return _TENSE_S
         self._measured_at = now
+        if not tense and budget and abs(used - self._measured_bytes) < budget * _CHANGED:
+            return _TENSE_S
+        self._measured_bytes = used
         measured = _MEASURE.load()(self._client, self._sizes)
         full = bool(budget) and measured.used >= budget * (RELEASED if self._held else 1.0)
         held = classes_above_fair_share(measured, budget) if full else {}
@@ -131,9 +141,12 @@ class BudgetWatch:
         return number["used_memory"], budget_of(self._setting, number["maxmemory"], number["total_system_memory"])
 
     def _renew(self, report: bytes) -> bool:
-        lifetimes = (round(LEASE_S * 1_000), round(3 * _CALM_S * 1_000))
+        lifetimes = (round(LEASE_S * 1_000), round(2 * LEASE_S * 1_000))
         words = [self._identity, lifetimes[0], report, lifetimes[1]]
-        return bool(WATCH(self._client, [keys.MEMORY_WATCHER, keys.MEMORY], words))
+        began = process_clock.monotonic()
+        renewed = bool(WATCH(self._client, [keys.MEMORY_WATCHER, keys.MEMORY], words))
+        self._renew_at = began + _RENEW_S if renewed else began
+        return renewed
 
     def _tell(self, report: MemoryReport) -> None:
         held = frozenset(report.held)

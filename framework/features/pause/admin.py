@@ -1,5 +1,6 @@
 """Read the pauses of one shard: queues (Sidekiq's set), and classes, paused by operators or strategies, with their held jobs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
     for name in names:
         pipeline.llen(keys.queue(name))
     lengths: list[Any] = pipeline.execute(raise_on_error=False)
-    packed = packed_jobs(client) if names else {}
+    packed: Mapping[str, int] = packed_jobs(client) if names else {}
     notes = pauses_of_queues(read_pause_log(client)) if names else {}
     found = [
         PauseSummary(

@@ -18,7 +18,7 @@ if type(blocks) == 'number' and blocks <= 0 then
   redis.pcall('HDEL', KEYS[3], ARGV[1])
 end
 if entry ~= '' then
-  redis.call('ZADD', KEYS[4], redis.call('TIME')[1], entry)
+  redis.call('ZADD', KEYS[4], string.format('%.0f', redis_now()), entry)
   redis.pcall('HINCRBY', KEYS[5], ARGV[6], 1)
 end
 local older = behind > 0 and redis.call('RPOP', KEYS[1], behind) or {}

@@ -6,6 +6,11 @@
 -- CRASH   before: nothing. after: the lease and the report, which expire. Without a report no push is held back.
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= ARGV[1] then return 0 end
+if owner and ARGV[3] == '' then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+  return 1
+end
 -- First, although it may remove nothing: a removal is allowed at maxmemory, and then so is SET.
 redis.call('UNLINK', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
