@@ -164,7 +164,8 @@ class BudgetWatch:
         elif not held and report.budget and report.used >= report.budget * NEAR and self._log_limit.hit("near"):
             largest = next((one.cls for one in report.parts if one.cls), "")
             logs.logger(**facts, classes=[largest] if largest else []).warning(
-                f"the memory of the shard is near its budget: {of_budget}. Above it, classes that fill it are held back. {show}",
+                f"the memory of the shard is {'above' if report.used > report.budget else 'near'} its budget: {of_budget}. Above it, "
+                f"classes that fill it are held back. {show}",
                 event_name="backlog.near_budget",
             )
         self._held = held
