@@ -17,6 +17,9 @@ _ALWAYS = re.compile(
 _ENDS_BY_ITSELF = (
     (re.compile(r"aw:steady_since|aw:lease:.+|aw:pause_strategy:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
     (re.compile(r"aw:held_alert"), 300),
+    # The last report of the memory, and the lease of a process that was killed while it measured.
+    (re.compile(r"aw:memory"), 360),
+    (re.compile(r"aw:memory_watcher"), 180),
     (re.compile(r"aw:push:.+"), 600),
     (re.compile(r"aw:result_calls:.+"), 60),
     (re.compile(r"aw:result:.+"), 3_600),

@@ -86,4 +86,5 @@ def _pending(client: Redis) -> bool:
     """Return whether the server has requested an fsync: at most once a second, and only after a write."""
     client.set("written", 1)
     client.delete("written")
-    return bool(client.info("persistence")["aof_pending_bio_fsync"])
+    # Redis leaves it out while it turns the file on.
+    return bool(client.info("persistence").get("aof_pending_bio_fsync"))
