@@ -20,6 +20,7 @@ from framework.features.cron import keys as cron_keys
 from framework.features.cron.entries import collect_entries
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
+from framework.shard import held_back
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, endpoint_of
@@ -55,6 +56,8 @@ class CaseEnvironment:
     """The environment, made once before any fork; ``settings`` are those of a process in production."""
 
     def __init__(self, folder: Path) -> None:
+        # A push reads the report of the memory every five seconds: when a slow case lasts so long, its commands would differ.
+        held_back.READ_PERIOD_S = math.inf
         self.servers = {name: EmbeddedServer(folder / f"redis-{name}") for name in SHARDS}
         for server in self.servers.values():
             server.start()
@@ -111,10 +114,7 @@ class CaseEnvironment:
 
     def shard(self, name: str) -> Shard:
         """Return a shard as a worker process opens it."""
-        shard = Shard(name, endpoint_of(self.settings, name), role=f"worker:{os.getpid()}")
-        # A push reads the report of the memory every five seconds: when a slow case lasts so long, its commands would differ.
-        shard.held_back.next_at = math.inf
-        return shard
+        return Shard(name, endpoint_of(self.settings, name), role=f"worker:{os.getpid()}")
 
     # --- between the steps of a case
 
