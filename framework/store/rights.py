@@ -232,7 +232,7 @@ WORKER = Role(
         *("zrank", "zrem", "zscan", "zscore"),
     ),
     # What fills the memory: without these commands no class is held back by the memory budget.
-    optional=(_NAME, "bitfield", "info", "scan", "hstrlen", "memory|usage", "randomkey", "zrandmember"),
+    optional=(_NAME, "bitfield", "info", "scan", "hstrlen", "memory|usage", "randomkey"),
     optional_keys=_DASHBOARD_KEYS,
 )
 

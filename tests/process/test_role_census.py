@@ -71,8 +71,19 @@ BATCHES_AND_LIMITERS = {
 UNSEEN = {"+acl|log": ("admin/diagnosis/of_server.py", '"ACL", "LOG"')}
 """MONITOR does not show commands of administrators."""
 
+MEASURING = {
+    "+hstrlen": ("features/backlog/memory.py", "hstrlen("),
+    "+memory|usage": ("features/backlog/memory.py", "memory_usage("),
+    "+randomkey": ("features/backlog/memory.py", "randomkey("),
+}
+"""A shard is measured when it has more than a little, and a process is not young."""
+
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "producer": {
+        "script push_scheduled_counted": ("shard/shard.py", "PUSH_SCHEDULED_COUNTED"),
+        "~aw:accepted_bytes": ("features/backlog/scripts/parts/accepted.lua", "'aw:accepted_bytes'"),
+        "~aw:accepted_jobs": ("features/backlog/scripts/parts/accepted.lua", "'aw:accepted_jobs'"),
+        "~aw:memory": ("shard/shard.py", "keys.MEMORY"),
         "+unlink": ("shard/connection.py", "UNLINK"),
         "+hgetall": ("features/batches/store.py", "hgetall("),
         "+lpos": ("shard/shard.py", '"LPOS"'),
@@ -98,6 +109,10 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "worker": {
         **BATCHES_AND_LIMITERS,
+        **MEASURING,
+        "+lset": ("features/packing/scripts/pack.lua", "'LSET'"),
+        "script packing/pack": ("features/packing/packer.py", "PACK("),
+        "script push_scheduled_counted": ("shard/shard.py", "PUSH_SCHEDULED_COUNTED"),
         "+blpop": ("features/results/store.py", ".blpop("),
         "+lpop": ("features/results/store.py", ".lpop("),
         "+zrank": ("admin/search.py", "zrank("),
@@ -117,6 +132,11 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "operator": {
         **UNSEEN,
+        **MEASURING,
+        "+linsert": ("store/scripts/split_block.lua", "'LINSERT'"),
+        "+lpos": ("store/scripts/split_block.lua", "'LPOS'"),
+        "+lset": ("store/scripts/split_block.lua", "'LSET'"),
+        "script split_block": ("fetch/blocks.py", "SPLIT_BLOCK("),
         "+hscan": ("features/flags/redis_flags.py", "hscan("),
         "script fairness/change_priority": ("features/fairness/admin.py", "CHANGE_PRIORITY("),
         "+watch": ("features/deduplication/admin.py", ".transaction("),
@@ -130,6 +150,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "read-only": {
         **UNSEEN,
+        **MEASURING,
         "+zrandmember": ("admin/groups.py", "zrandmember("),
         "+lindex": ("admin/groups.py", "lindex("),
         "+hscan": ("features/flags/redis_flags.py", "hscan("),
