@@ -1,5 +1,6 @@
 """Measure the memory of a shard from one of its processes, and write the report that pushes read."""
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ class BudgetWatch:
         self._repair: CountRepair | None = None
         self._repaired_at = process_clock.monotonic()
         self._measured_at = process_clock.monotonic() - _CALM_S + _FIRST_S
-        self._measured_bytes = 0
+        self._measured_bytes = -math.inf
         self._renew_at = 0.0
 
     def step(self) -> float:
@@ -119,7 +120,8 @@ class BudgetWatch:
 
     def _watch(self) -> float:
         used, budget = self._used_and_budget()
-        tense = bool(budget) and used >= budget * _TENSE
+        # While classes are held back, so that they are released as soon as there is room.
+        tense = bool(self._held) or (bool(budget) and used >= budget * _TENSE)
         now = process_clock.monotonic()
         if not tense and now - self._measured_at < _CALM_S:
             return _TENSE_S

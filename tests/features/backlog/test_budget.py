@@ -1,5 +1,7 @@
 """Test the memory budget of a shard: what is measured, which classes are held back, and what their pushes say."""
 
+import math
+
 import pytest
 
 from framework.admin.explain_reader import ShardSnapshot, ShownFacts
@@ -73,7 +75,7 @@ def test_report_is_read_as_it_was_written():
 
 def watch(client, budget, identity="me"):
     made = BudgetWatch(client, "main", identity, budget, SizeLimitSettings())
-    made._measured_at = -100.0
+    made._measured_at = -math.inf
     made.step()
     return made
 
@@ -99,12 +101,17 @@ def test_watch_holds_the_class_that_fills_the_memory(granted, redis, flooded, ca
     ]
     assert "Flood" in line.message
     caplog.clear()
-    made._measured_at = -100.0
+    made._measured_at = -math.inf
     made.step()
     assert caplog.text == ""
     redis.ltrim("queue:flood", 0, 99)
-    made._measured_at = -100.0
     made.step()
+    assert read_report(redis.get(keys.MEMORY)).held == {}
+
+
+def test_watch_that_takes_over_measures_an_empty_shard(granted, redis):
+    redis.set(keys.MEMORY, MemoryReport(9, 8, {"Flood": HeldClass(1, 1)}).encode())
+    watch(granted, 10**12)
     assert read_report(redis.get(keys.MEMORY)).held == {}
 
 

@@ -1,6 +1,6 @@
 -- Take or renew the lease of the process that measures the memory of the shard, and write its report.
 -- KEYS    1 the lease (STRING)  2 the report (STRING)
--- ARGV    1 identity of the process  2 lifetime of the lease in milliseconds  3 the report, '' for none  4 its lifetime in milliseconds
+-- ARGV    1 identity of the process  2 lifetime of the lease in milliseconds  3 the report, '' for none: the one before lives on  4 its lifetime in milliseconds
 -- RETURN  1 this process measures, 0 another one does: nothing was written
 -- COST    O(1)
 -- CRASH   before: nothing. after: the lease and the report, which expire. Without a report no push is held back.
