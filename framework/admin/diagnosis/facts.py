@@ -337,6 +337,11 @@ class ShardEvidence(ShardSnapshot):
         pages = cast("list[Any]", pipeline.execute(raise_on_error=False))
         return [SampledJob.read(data) for page in pages if isinstance(page, list) for data in cast("list[bytes]", page)]
 
+    @property
+    def next_or_in_flight(self) -> list[SampledJob]:
+        """The next jobs of the queues, and those that processes have: where a job is that runs again."""
+        return [*(job for queue in self.queues for job in queue.oldest.jobs), *self.in_flight]
+
     @cached_property
     def retries(self) -> JobSample:
         """Jobs of the retry set."""

@@ -240,8 +240,7 @@ class FailureReader(CauseReader):
             for job in facts.interrupted.jobs
             if facts.now - job.score <= _POISON_S and count_of(job.payload, DEATH_COUNT)
         ]
-        back = [job for queue in facts.queues for job in queue.oldest.jobs if count_of(job.payload, DEATH_COUNT) >= 2]
-        back += [job for job in facts.in_flight if count_of(job.payload, DEATH_COUNT) >= 2]
+        back = [job for job in facts.next_or_in_flight if count_of(job.payload, DEATH_COUNT) >= 2]
         for cls in sorted({job.cls for job in (*killed, *back)}):
             ours = [job for job in killed if job.cls == cls]
             again = {str(job.payload.get("jid")): job for job in back if job.cls == cls}
@@ -283,8 +282,7 @@ class FailureReader(CauseReader):
         """Yield the classes whose jobs ran in processes that died, once: a job that kills its process does so twice."""
         facts = self.facts
         poison = {job.cls for job in again}
-        waiting = [*(job for queue in facts.queues for job in queue.oldest.jobs), *facts.in_flight]
-        jobs = [job for job in waiting if count_of(job.payload, DEATH_COUNT) and job.cls not in poison]
+        jobs = [job for job in facts.next_or_in_flight if count_of(job.payload, DEATH_COUNT) and job.cls not in poison]
         if not jobs:
             return
         classes = Counter(job.cls for job in jobs)
@@ -395,7 +393,7 @@ class FailureReader(CauseReader):
         facts = self.facts
         ended = [job for job in facts.interrupted.jobs if facts.now - job.score <= _POISON_S]
         # Another process may already run them.
-        again = [*(job for queue in facts.queues for job in queue.oldest.jobs), *facts.in_flight]
+        again = facts.next_or_in_flight
         # A deploy interrupts jobs: once is no cause, unless it is asked for.
         least = 1 if facts.scope.alert in self.alerts["cut_off"] else 2
         jobs = [job for job in (*ended, *again) if not count_of(job.payload, DEATH_COUNT)]

@@ -230,8 +230,7 @@ class ProcessReader(CauseReader):
 
     def _interrupted(self) -> list[SampledJob]:
         """Return jobs that the stop of a process has interrupted: they wait for another run, or run again."""
-        again = [*self.facts.in_flight, *(job for queue in self.facts.queues for job in queue.oldest.jobs)]
-        return [job for job in again if count_of(job.payload, INTERRUPTED_COUNT)]
+        return [job for job in self.facts.next_or_in_flight if count_of(job.payload, INTERRUPTED_COUNT)]
 
 
 def _offset(skew_s: float) -> str:
