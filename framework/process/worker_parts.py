@@ -123,15 +123,18 @@ class ProcessContext:
         return chain
 
 
+def _do_nothing() -> None: ...
+
+
 class OwnTask(NamedTuple):
     """Work that has a thread of its own, with a Redis client that a failed step reconnects."""
 
     name: str
     step: Callable[[], float]
     """Returns the seconds until the next step."""
-    end: Callable[[], None]
+    end: Callable[[], None] = _do_nothing
     """Called by the main thread after the last step, before the last jobs have ended."""
-    release: Callable[[], None]
+    release: Callable[[], None] = _do_nothing
     """Called by the main thread when the last jobs have ended. Raises redis errors."""
 
 

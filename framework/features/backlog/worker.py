@@ -177,13 +177,9 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     settings, shard = process.settings, process.shard.name
     budget = settings.shards[shard].memory_budget
     watch = BudgetWatch(process.upkeep, shard, process.identity, budget, settings.size_limit, _limits())
-    return WorkerPart(tasks=(OwnTask("memory", watch.step, _do_nothing, watch.release),))
+    return WorkerPart(tasks=(OwnTask("memory", watch.step, release=watch.release),))
 
 
 def _limits() -> dict[str, int]:
     known = {one.declaration().wire_name: one.declaration().facts["max_waiting"] for one in registry.workers()}
     return {name: most.jobs or 0 for name, most in known.items() if most is not None}
-
-
-def _do_nothing() -> None:
-    """Nothing: the watch goes on while the last jobs end."""

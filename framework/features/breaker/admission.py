@@ -195,7 +195,4 @@ def worker_part(process: ProcessContext) -> WorkerPart:
         pause = PausePolicy(process.shard.client, owner, PauseState(flags, PauseStrategies((), {}, timings)))
         return (StagedPolicy("hold", BreakerPolicy(process, pause, steady_s)),)
 
-    return WorkerPart(of_capsule=of_capsule, tasks=(OwnTask("breakers", tasks.step, _do_nothing, tasks.end),))
-
-
-def _do_nothing() -> None: ...
+    return WorkerPart(of_capsule=of_capsule, tasks=(OwnTask("breakers", tasks.step, release=tasks.end),))

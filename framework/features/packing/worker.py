@@ -34,7 +34,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     if not depth:
         return WorkerPart()
     packer = ShardPacker(process, depth)
-    return WorkerPart(tasks=(OwnTask("packing", packer.step, _do_nothing, _do_nothing),))
+    return WorkerPart(tasks=(OwnTask("packing", packer.step),))
 
 
 class ShardPacker:
@@ -104,6 +104,3 @@ class ShardPacker:
         self._client.transaction(forget, keys.queue(name), aside)
         del self._absent_since[name]
         self._packers.pop(name, None)
-
-
-def _do_nothing() -> None: ...
