@@ -318,9 +318,12 @@ class Client:
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
         limit = plan.limit
-        # Mostly the time is not over: a push then pays for one look at the clock.
-        if limit is not None and limit.time.next_at <= monotonic():
-            return self._write_limited(plan, limit, batch, token)
+        # Mostly the time is not over: a push then pays for a sum and one look at the clock.
+        if limit is not None:
+            limit.unseen_bytes += len(batch.payloads) * len(batch.payloads[0])
+            time = limit.time
+            if time.next_at <= monotonic() or limit.unseen_bytes >= time.most_unseen:
+                return self._write_limited(plan, limit, batch, token)
         if plan.recorder is not None:
             return self._write_recorded(plan, plan.recorder, batch, token)
         shard, queue, dues, counted = plan.shard, batch.queue, batch.dues, batch.counted

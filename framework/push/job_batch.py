@@ -107,6 +107,8 @@ class PushLimit(ABC):
 
     time: LimitTime
     """When the next push of the class has to be checked."""
+    unseen_bytes = 0
+    """About so many bytes were pushed since the last check, as if all jobs of a batch were as large as its first."""
 
     @abstractmethod
     def accepted(self) -> AcceptedLimit | None:

@@ -68,7 +68,7 @@ class Shard:
         opened = open_client(endpoint, name=f"framework:{role}:application")
         self.pool: redis.Redis = validated_client(opened, name, validator or RoutingValidator())
         pool = ChannelPool(self.client, read_timeout_s=read_timeout_s)
-        self.held_back = HeldBack(name, lambda: self.read("GET", keys.MEMORY))
+        self.held_back = HeldBack(name, self.read)
         """The classes whose pushes the shard holds back."""
         self._connection = ShardConnection(name, endpoint, pool, self.held_back.largest)
 

@@ -6,7 +6,7 @@ from framework.wire import keys
 BACKLOG = Feature(
     name="backlog",
     rights={
-        "producer": Rights(keys=(keys.MEMORY,), commands=("get", "hincrby")),
+        "producer": Rights(keys=(keys.MEMORY,), commands=("get", "hincrby", "info")),
         "worker": Rights(scripts=(Late("framework.features.backlog.store:WATCH"),)),
         "read-only": Rights(commands=("hkeys", "hstrlen", "info", "memory|usage", "randomkey")),
     },

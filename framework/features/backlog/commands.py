@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from framework.features.backlog.memory import measure_memory
-from framework.features.backlog.report import OTHER, MemoryPart, ShardMemory, budget_of, classes_above_fair_share
+from framework.shard.memory_report import OTHER, MemoryPart, ShardMemory, budget_of, classes_above_fair_share
 from framework.terminal.options import json_option, shard_option
 from framework.terminal.output import echo, echo_json, reports_errors
 from framework.terminal.shards import ShardCommand, ShardTable
@@ -63,7 +63,7 @@ def _show_budget(on: ShardCommand, shard: str, measured: ShardMemory) -> None:
         echo(f"{shard}: no budget is known: set shards.{shard}.memory_budget in bytes")
         return
     state = f"{measured.used / budget:.0%} of the budget of {format_bytes(budget)} (shards.{shard}.memory_budget)"
-    above = classes_above_fair_share(measured, budget) if measured.used >= budget else {}
+    above = classes_above_fair_share(measured.used, measured.by_class(), budget) if measured.used >= budget else {}
     held = f"; pushes of {', '.join(above)} are held back" if above else ""
     echo(f"{shard}: {state}{held}")
 

@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.declare import registry
 from framework.features.backlog.attributes import MaxWaiting
-from framework.features.backlog.report import read_report
+from framework.shard.memory_report import read_report
 from framework.text import format_bytes, format_count
 from framework.wire import keys
 

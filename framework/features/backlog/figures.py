@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from framework.admin.figures import Figure, FigureReader
-from framework.features.backlog.report import read_report
+from framework.shard.memory_report import read_report
 
 
 class BacklogFigures(FigureReader):

@@ -20,8 +20,8 @@ from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, payload_of_member
 from framework.admin.statistics import named_queues
 from framework.feature import features
-from framework.features.backlog.report import NO_CLASS, OTHER, MemoryPart, ShardMemory
 from framework.settings.model import SizeLimitSettings
+from framework.shard.memory_report import NO_CLASS, OTHER, MemoryPart, ShardMemory
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import DEFERRED

@@ -48,7 +48,8 @@ class BacklogLimit(PushLimit):
         self.time = shard.held_back if self._limit is None else LimitTime()
 
     def accepted(self) -> AcceptedLimit | None:
-        self._shard.held_back.check(self._worker)
+        unseen, self.unseen_bytes = self.unseen_bytes, 0
+        self._shard.held_back.check(self._worker, unseen)
         return self._limit
 
     def full(self, error: BacklogFullError, batch: JobBatch, *, locks_when_due: bool) -> Sequence[Jid | None]:

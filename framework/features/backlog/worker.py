@@ -11,7 +11,11 @@ from redis.exceptions import ResponseError
 from framework.command_line import command
 from framework.declare import registry
 from framework.feature import Late
-from framework.features.backlog.report import (
+from framework.features.backlog.store import WATCH
+from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
+from framework.process_clock import process_clock
+from framework.settings.model import SizeLimitSettings
+from framework.shard.memory_report import (
     NEAR,
     RELEASED,
     MemoryReport,
@@ -19,10 +23,6 @@ from framework.features.backlog.report import (
     budget_of,
     classes_above_fair_share,
 )
-from framework.features.backlog.store import WATCH
-from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
-from framework.process_clock import process_clock
-from framework.settings.model import SizeLimitSettings
 from framework.store.script import is_lasting
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
@@ -45,6 +45,8 @@ _ASK_S = 15.0
 """How often a process asks whether it measures."""
 _CALM_S, _TENSE_S = 300.0, 10.0
 """How often it measures: 0.2 s of Redis each time, with many jobs. The used memory alone is read as often as the second."""
+_QUICK_S = 1.0
+"""How often the used memory is read while there is much of it, or it grows fast."""
 _FIRST_S = 20.0
 """The age of a process at its first measurement: short-lived ones make none."""
 _CHANGED = 0.01
@@ -82,6 +84,8 @@ class BudgetWatch:
         self._repaired_at = process_clock.monotonic()
         self._measured_at = process_clock.monotonic() - _CALM_S + _FIRST_S
         self._measured_bytes = -math.inf
+        self._seen = process_clock.monotonic(), math.inf
+        """When the used memory was read last, and what it was."""
         self._renew_at = 0.0
 
     def step(self) -> float:
@@ -122,20 +126,30 @@ class BudgetWatch:
         used, budget = self._used_and_budget()
         # While classes are held back, so that they are released as soon as there is room.
         tense = bool(self._held) or (bool(budget) and used >= budget * _TENSE)
-        now = process_clock.monotonic()
-        if not tense and now - self._measured_at < _CALM_S:
-            return _TENSE_S
-        self._measured_at = now
-        if not tense and budget and abs(used - self._measured_bytes) < budget * _CHANGED:
-            return _TENSE_S
-        self._measured_bytes = used
-        measured = _MEASURE.load()(self._client, self._sizes)
-        full = bool(budget) and measured.used >= budget * (RELEASED if self._held else 1.0)
-        held = classes_above_fair_share(measured, budget) if full else {}
-        report = MemoryReport(measured.used, budget, held, measured.parts)
-        self._tell(report)
-        self._renew(report.encode())
-        return _TENSE_S
+        pause_s = _QUICK_S if tense or self._grows_fast(used, budget) else _TENSE_S
+        if self._must_measure(used, budget, tense=tense):
+            self._measured_at, self._measured_bytes = process_clock.monotonic(), used
+            measured = _MEASURE.load()(self._client, self._sizes)
+            full = bool(budget) and measured.used >= budget * (RELEASED if self._held else 1.0)
+            held = classes_above_fair_share(measured.used, measured.by_class(), budget) if full else {}
+            report = MemoryReport(measured.used, budget, held, measured.parts)
+            self._tell(report)
+            self._renew(report.encode())
+        return pause_s
+
+    def _must_measure(self, used: int, budget: int, *, tense: bool) -> bool:
+        since_s = process_clock.monotonic() - self._measured_at
+        has_changed = not budget or abs(used - self._measured_bytes) >= budget * _CHANGED
+        # At once where it has passed the budget since the last measurement, or leaves room again.
+        if used >= budget > self._measured_bytes if not self._held else used < budget * RELEASED:
+            return True
+        return since_s >= _TENSE_S if tense else since_s >= _CALM_S and has_changed
+
+    def _grows_fast(self, used: int, budget: int) -> bool:
+        """Return whether the memory would be much before the next calm look, if it grew on as since the last one."""
+        (then, before), now = self._seen, process_clock.monotonic()
+        self._seen = now, used
+        return bool(budget) and used + max(0.0, used - before) / max(now - then, 0.1) * _TENSE_S >= budget * _TENSE
 
     def _used_and_budget(self) -> tuple[int, int]:
         info = self._client.info("memory")

@@ -8,12 +8,19 @@ from framework.admin.explain_reader import ShardSnapshot, ShownFacts
 from framework.admin.figures import Figure
 from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
-from framework.errors import BacklogFullError, ShardUnavailableError
+from framework.errors import BacklogFullError, BulkPushError, ShardUnavailableError
 from framework.features.backlog.explain import BacklogReader
 from framework.features.backlog.figures import BacklogFigures
 from framework.features.backlog.push import DROPPED, limit_pushes
-from framework.features.backlog.report import (
+from framework.features.backlog.worker import BudgetWatch
+from framework.features.reliable_push.reliable_push import KeepLimits, ReliablePush
+from framework.push.client import Client
+from framework.route.router import Router
+from framework.settings.base import SettingsBase
+from framework.settings.model import SizeLimitSettings
+from framework.shard.memory_report import (
     OTHER,
+    HeldClass,
     MemoryPart,
     MemoryReport,
     ShardMemory,
@@ -21,13 +28,6 @@ from framework.features.backlog.report import (
     classes_above_fair_share,
     read_report,
 )
-from framework.features.backlog.worker import BudgetWatch
-from framework.features.reliable_push.reliable_push import KeepLimits, ReliablePush
-from framework.push.client import Client
-from framework.route.router import Router
-from framework.settings.base import SettingsBase
-from framework.settings.model import SizeLimitSettings
-from framework.shard.held_back import HeldClass
 from framework.shard.shards import Shards
 from framework.wire import keys
 from framework.wiring.client import bind_default
@@ -53,7 +53,8 @@ def measured(**classes):
     ],
 )
 def test_fair_share_holds_back_those_who_fill_memory(classes, held):
-    found = classes_above_fair_share(measured(**classes), 980)
+    one = measured(**classes)
+    found = classes_above_fair_share(one.used, one.by_class(), 980)
     assert found.keys() == held
     assert all(one == HeldClass(10, classes[name]) for name, one in found.items())
 
@@ -195,6 +196,28 @@ def test_push_reads_the_report_once_in_a_period(redis, pushes):
     for _ in range(3):
         mail.perform_async(1)
     assert redis.info("commandstats")["cmdstat_get"]["calls"] - before == 1
+
+
+def test_fast_producer_holds_back_what_it_pushed_itself(redis, pushes):
+    _, held_back = pushes
+    used = int(redis.info("memory")["used_memory"])
+    # A report from before the flood: it knows of no class, and holds none back.
+    redis.set(keys.MEMORY, MemoryReport(used, used + MB, {}).encode())
+    held_back._read_at = held_back.next_at = 0.0
+    flood, mail = worker("Flood"), worker("Mail")
+    mail.perform_async(1)
+    # Nothing below is decided by a clock.
+    held_back._read_at = held_back.next_at = math.inf
+    with pytest.raises(BulkPushError) as caught:
+        flood.perform_bulk([(1,)] * 40_000)
+    assert isinstance(caught.value.__cause__, BacklogFullError)
+    assert int(redis.info("memory")["used_memory"]) < used + 2 * MB
+    with pytest.raises(BacklogFullError):
+        flood.perform_async(1)
+    assert mail.perform_async(1)
+    redis.delete("queue:flood")
+    held_back._read_at = 0.0
+    assert flood.perform_async(1)
 
 
 def test_held_class_drops_or_keeps_as_it_declares(redis, redis_url, pushes, tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from framework.admin import groups
 from framework.features.backlog import memory
 from framework.features.backlog.memory import list_entry_bytes, measure_memory
-from framework.features.backlog.report import OTHER
 from framework.settings.model import SizeLimitSettings
+from framework.shard.memory_report import OTHER
 from framework.wire import keys
 
 SIZES = SizeLimitSettings()

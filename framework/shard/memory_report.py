@@ -1,10 +1,13 @@
-"""Say what fills the memory of a shard, and which classes are held back: the report that one process writes and pushes read."""
+"""Say what fills the memory of a shard, and which classes are held back: the report that one process writes.
+
+Pushes, ``jobs explain`` and the metrics read it here.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from framework.shard.held_back import HeldClass, held_classes
+from framework.typeguards import is_mapping
 from framework.wire.json import dumps, loads_object
 
 OTHER = "other"
@@ -19,6 +22,13 @@ NEAR, RELEASED = 0.9, 0.95
 _SMALL = 0.05
 """A class with at most this share of the budget is never held back."""
 _MOST_PARTS = 200
+
+
+class HeldClass(NamedTuple):
+    """The jobs of a class that is held back, and their bytes."""
+
+    jobs: int
+    bytes: int
 
 
 class MemoryPart(NamedTuple):
@@ -54,12 +64,17 @@ class ShardMemory:
 
     def by_class(self) -> dict[str, tuple[int, int]]:
         """Return the jobs and bytes of each class in all places."""
-        found: dict[str, tuple[int, int]] = {}
-        for one in self.parts:
-            if one.cls:
-                jobs, size = found.get(one.cls, (0, 0))
-                found[one.cls] = jobs + one.jobs, size + one.bytes
-        return found
+        return bytes_by_class(self.parts)
+
+
+def bytes_by_class(parts: Sequence[MemoryPart]) -> dict[str, tuple[int, int]]:
+    """Return the jobs and bytes of each class in these parts."""
+    found: dict[str, tuple[int, int]] = {}
+    for one in parts:
+        if one.cls:
+            jobs, size = found.get(one.cls, (0, 0))
+            found[one.cls] = jobs + one.jobs, size + one.bytes
+    return found
 
 
 class MemoryReport(NamedTuple):
@@ -85,9 +100,13 @@ def read_report(data: bytes | None) -> MemoryReport | None:
     fields = loads_object(data)
     try:
         parts = [MemoryPart(str(one[0]), str(one[1]), int(one[2]), int(one[3])) for one in fields.get("parts", ())]
-        return MemoryReport(int(fields["used"]), int(fields["budget"]), held_classes(fields), parts)
+        return MemoryReport(int(fields["used"]), int(fields["budget"]), _held_classes(fields.get("held")), parts)
     except (KeyError, TypeError, ValueError, IndexError):
         return None
+
+
+def _held_classes(held: Any) -> dict[str, HeldClass]:
+    return {str(name): HeldClass(*map(int, one)) for name, one in held.items()} if is_mapping(held) else {}
 
 
 def budget_of(setting: float, maxmemory: int, total: int) -> int:
@@ -97,18 +116,17 @@ def budget_of(setting: float, maxmemory: int, total: int) -> int:
     return int(setting * (maxmemory or total))
 
 
-def classes_above_fair_share(measured: ShardMemory, budget: int) -> dict[str, HeldClass]:
+def classes_above_fair_share(used: int, classes: Mapping[str, tuple[int, int]], budget: int) -> dict[str, HeldClass]:
     """Return the classes that fill the memory: those with more than a fair share of what the budget leaves to classes.
 
     The share is so large that all classes together fit, if none has more than it. So a class with few jobs is below it, however much
-    another one has.
+    another one has. ``classes`` has the jobs and bytes of each class.
     """
-    classes = {name: HeldClass(*one) for name, one in measured.by_class().items()}
+    sizes = sorted(size for _, size in classes.values())
     # Released a little below the budget, so that the state does not change at every measurement.
-    left = budget * RELEASED - (measured.used - sum(one.bytes for one in classes.values()))
-    share = _fair_share(sorted(one.bytes for one in classes.values()), left)
-    least = max(share, budget * _SMALL)
-    return {name: one for name, one in classes.items() if one.bytes > least}
+    left = budget * RELEASED - (used - sum(sizes))
+    least = max(_fair_share(sizes, left), budget * _SMALL)
+    return {name: HeldClass(*one) for name, one in classes.items() if one[1] > least}
 
 
 def _fair_share(sizes: Sequence[int], left: float) -> float:
