@@ -22,6 +22,7 @@ from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
+    from framework.admin.audit import AuditRecord, aaudit_log, acting_as, audit_log
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
     from framework.admin.groups import JobGroup, JobGroups, atop, top
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answers",
+    "AuditRecord",
     "BatchSet",
     "BulkResult",
     "CancelResult",
@@ -111,8 +113,10 @@ __all__ = [
     "WorkerProcess",
     "WorkflowSet",
     "aadd_cron_entry",
+    "aaudit_log",
     "acancel_jobs",
     "acron_entries",
+    "acting_as",
     "add_cron_entry",
     "aflags",
     "ahistory",
@@ -133,6 +137,7 @@ __all__ = [
     "astats",
     "astop_job",
     "atop",
+    "audit_log",
     "awork",
     "batches",
     "cancel_jobs",
@@ -169,6 +174,7 @@ __all__ = [
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
     "Answers": "access",
+    "AuditRecord": "audit",
     "BatchSet": "features.batches.admin",
     "BulkResult": "job_set",
     "CancelResult": "cancel",
@@ -202,8 +208,10 @@ _MODULES = {
     "WorkerProcess": "process_list",
     "WorkflowSet": "features.workflows.admin",
     "aadd_cron_entry": "features.cron.admin",
+    "aaudit_log": "audit",
     "acancel_jobs": "cancel",
     "acron_entries": "features.cron.admin",
+    "acting_as": "audit",
     "add_cron_entry": "features.cron.admin",
     "aflags": "features.flags.admin",
     "ahistory": "statistics",
@@ -224,6 +232,7 @@ _MODULES = {
     "astats": "statistics",
     "astop_job": "running_jobs",
     "atop": "groups",
+    "audit_log": "audit",
     "awork": "process_list",
     "batches": "features.batches.admin",
     "cancel_jobs": "cancel",

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.admin import port
 from framework.admin.access import TIME_LIMIT_S, check_writable, deadline_of, run_on_each
+from framework.admin.audit import audited
 from framework.admin.entries import JobSetKind
 from framework.admin.held_set import HeldEnd, purge
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
@@ -86,9 +87,12 @@ def cancel_jobs(
         raise ValueError("cancel_jobs(): give a criterion, such as cls=...: without one it would cancel every job")
     deadline = deadline_of(time_limit)
     quota, settings = JobQuota(wanted), port.current().settings
-    answers = run_on_each(
-        shard, lambda home: cancel_on_shard(home, wanted, settings, deadline, ignore_progress, quota=quota)
-    )
+
+    def step(home: Shard) -> CancelResult:
+        return cancel_on_shard(home, wanted, settings, deadline, ignore_progress, quota=quota)
+
+    act = audited("cancel_jobs", step, {"jobs": wanted}, lambda one: one.ended + one.marked)
+    answers = run_on_each(shard, act)
     result = CancelResult(completed=not answers.unanswered, unanswered=answers.unanswered)
     for done in answers.by_shard.values():
         result.add(done)

@@ -13,7 +13,6 @@ from framework.admin import port
 from framework.admin.access import (
     TIME_LIMIT_S,
     Listing,
-    check_writable,
     collect,
     deadline_of,
     iterate,
@@ -21,6 +20,7 @@ from framework.admin.access import (
     run_on_each,
     sum_of,
 )
+from framework.admin.audit import audited
 from framework.admin.held_jobs import HeldKind, held_keys, measure_held
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
 from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
@@ -214,13 +214,15 @@ class MatchingHeldJobs:
         Raises:
             ReadOnlyError: inside of a ``read_only`` block.
         """
-        check_writable(f"{type(self).__name__}.delete()")
         deadline = deadline_of(time_limit)
         quota, sizes = JobQuota(self._wanted), port.current().settings.size_limit
-        answers = run_on_each(
-            self._shard,
-            lambda home: purge(home, self._wanted, sizes, deadline, ignore_progress, quota=quota, dry_run=False),
-        )
+
+        def step(home: Shard) -> PurgeResult:
+            return purge(home, self._wanted, sizes, deadline, ignore_progress, quota=quota, dry_run=False)
+
+        what = {"jobs": self._wanted or "all"}
+        act = audited(f"{type(self).__name__}.delete", step, what, lambda one: one.dropped)
+        answers = run_on_each(self._shard, act)
         done = answers.by_shard.values()
         return DropResult(
             sum(one.matched for one in done),

@@ -1,10 +1,11 @@
 """The queues of ``framework.admin``, and the jobs in them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TypeVar, Unpack
 
-from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate, raise_first
+from framework.admin.access import Answers, Listing, ask, collect, iterate, raise_first
+from framework.admin.audit import audited
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
 from framework.admin.port import current
 from framework.admin.queue_actions import OnDropped, check_pause_time, clear_queue, drop_job, pause_queue, unpause_queue
@@ -52,8 +53,12 @@ class QueuedJob(JobRecord):
             ReadOnlyError: the call is inside of a ``read_only`` block.
             ShardUnavailableError: the shard does not answer.
         """
-        check_writable("QueuedJob.delete()")
-        answers = ask(self.shard, lambda one: drop_job(one.client, self.waits_in, self.data, from_left=self._from_left))
+
+        def step(one: Shard) -> bool:
+            return drop_job(one.client, self.waits_in, self.data, from_left=self._from_left)
+
+        what = {"queue": self.waits_in, "jid": self.jid, "class": self.display_class}
+        answers = ask(self.shard, audited("QueuedJob.delete", step, what))
         return answers.by_shard[self.shard]
 
     adelete = async_twin(delete)
@@ -216,11 +221,14 @@ class Queue:
             ValueError: ``for_s`` is not above 0, or longer than a year.
         """
         check_pause_time(for_s)
-        self._act("pause", lambda one: pause_queue(one.client, self.name, for_s, reason.strip()))
+        what = {"seconds": for_s, "reason": reason.strip()}
+        self._act("pause", lambda one: pause_queue(one.client, self.name, for_s, reason.strip()), what)
 
     def unpause(self, reason: str = "") -> None:
         """End the pause. ``jobs paused --history`` shows the operator and the reason."""
-        self._act("unpause", lambda one: unpause_queue(one.client, self.name, reason.strip()))
+        self._act(
+            "unpause", lambda one: unpause_queue(one.client, self.name, reason.strip()), {"reason": reason.strip()}
+        )
 
     def clear(self, on_progress: OnDropped | None = None, **criteria: Unpack[JobCriteria]) -> int:
         """Drop the jobs that are in it now, or those of them that match every criterion; return their number. They never run.
@@ -237,7 +245,11 @@ class Queue:
         wanted, sizes = job_filter(**criteria), current().settings.size_limit
         quota = JobQuota(wanted)
         return sum(
-            self._act("clear", lambda one: clear_matching(one, self.name, wanted, quota, sizes, on_progress or _ignore))
+            self._act(
+                "clear",
+                lambda one: clear_matching(one, self.name, wanted, quota, sizes, on_progress or _ignore),
+                {"jobs": wanted or "all"},
+            )
         )
 
     def count(self, **criteria: Unpack[JobCriteria]) -> int:
@@ -258,10 +270,10 @@ class Queue:
     aclear = async_twin(clear)
     acount = async_twin(count)
 
-    def _act(self, action: str, step: Callable[[Shard], T]) -> list[T]:
+    def _act(self, action: str, step: Callable[[Shard], T], what: Mapping[str, object]) -> list[T]:
         """Run the step on each of its shards that knows the queue."""
-        check_writable(f"Queue.{action}()")
-        done = _on_all(self.shard, lambda one: [step(one)] if is_known(one, self.name) else [])
+        act = audited(f"Queue.{action}", step, {"queue": self.name, **what})
+        done = _on_all(self.shard, lambda one: [act(one)] if is_known(one, self.name) else [])
         if not any(done.by_shard.values()):
             listed = ask(self.shard, known_queues)
             raise UnknownNameError(

@@ -12,13 +12,13 @@ from framework.admin import port
 from framework.admin.access import (
     TIME_LIMIT_S,
     answering_shards,
-    check_writable,
     collect,
     deadline_of,
     iterate,
     raise_first,
     sum_of,
 )
+from framework.admin.audit import audited
 from framework.admin.entries import ACTIONS, EntryAction, EntryOutcome, JobSetKind
 from framework.admin.groups import JobGroups, count_groups
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, job_filter
@@ -92,9 +92,11 @@ class JobEntry(SetRecord):
     areschedule = async_twin(reschedule)
 
     def _act(self, action: EntryAction, at: object = None) -> bool:
-        _check_action(self.kind, action, "JobEntry")
+        what = {"place": self.kind, "jid": self.jid, "class": self.display_class}
+        act = audited(f"JobEntry.{action}", lambda _: self._set.act_on(action, self.data, at), what, _done)
+        _check_action(self.kind, action)
         try:
-            outcome = self._set.act_on(action, self.data, at)
+            outcome = act(self._home)
         except (RedisError, OSError) as error:
             raise unavailable_error(self.shard, self._home.endpoint, error) from error
         if outcome in ("done", "gone"):
@@ -227,19 +229,36 @@ class MatchingJobs:
     def _act(
         self, action: EntryAction, time_limit: timedelta | float | None, resume: str, at: object = None
     ) -> BulkResult:
-        _check_action(self._kind, action, type(self).__name__)
-        deadline = deadline_of(time_limit)
         cursors = resume_cursors(resume, port.current().shards)
-        result, quota = BulkResult(), JobQuota(self._wanted)
+        quota = JobQuota(self._wanted)
+
+        def act(home: Shard) -> ShardResult:
+            return _opened(home, self._kind).act_on_matching(
+                self._wanted,
+                action,
+                deadline,
+                ignore_progress,
+                quota=quota,
+                cursor=cursors.get(home.name, 0),
+                at=at,
+            )
+
+        what = {"place": self._kind, "jobs": self._wanted or "all"}
+        step = audited(f"{type(self).__name__}.{action}", act, what, lambda done: done.done)
+        _check_action(self._kind, action)
+        deadline = deadline_of(time_limit)
+        result = BulkResult()
         for home, late in answering_shards(self._shard):
             if resume and home.name not in cursors:
                 continue
             cursor = cursors.get(home.name, 0)
             done = ShardResult(cursor=cursor, failure=late)
             if late is None:
-                done = _opened(home, self._kind).act_on_matching(
-                    self._wanted, action, deadline, ignore_progress, quota=quota, cursor=cursor, at=at
-                )
+                try:
+                    done = step(home)
+                # The record: nothing was done. The step itself reports what was done before an error.
+                except (RedisError, OSError) as error:
+                    done = ShardResult(cursor=cursor, failure=unavailable_error(home.name, home.endpoint, error))
             result.add(home.name, done)
         return result
 
@@ -358,8 +377,11 @@ def _opened(home: Shard, kind: JobSetKind) -> ShardJobSet:
     return ShardJobSet(home, kind, port.current().settings)
 
 
-def _check_action(kind: JobSetKind, action: EntryAction, owner: str) -> None:
-    check_writable(f"{owner}.{action}()")
+def _done(outcome: EntryOutcome) -> int:
+    return int(outcome == "done")
+
+
+def _check_action(kind: JobSetKind, action: EntryAction) -> None:
     if action not in ACTIONS[kind]:
         allowed = ", ".join(f"{one}()" for one in ACTIONS[kind])
         raise ValueError(f"{action}() is no action for {kind} jobs, and nothing was changed: there are {allowed}")

@@ -1,12 +1,13 @@
 """List the running processes of a shard, Ruby's too, and their running jobs; ask processes to stop, or to log stacks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 import redis
 
 from framework.admin.access import Listing, ask, check_writable
+from framework.admin.audit import audited
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.async_twin import async_twin
@@ -86,12 +87,12 @@ class WorkerProcess:
     adump = async_twin(dump)
 
     def _ask(self, signal: ProcessSignal, action: str) -> None:
-        check_writable(f"WorkerProcess.{action}()")
+        step = _signal_step(f"WorkerProcess.{action}", self.identity, signal)
         if self.embedded:
             raise ValueError(
                 f"the process {self.identity} is embedded in another program, and takes no signals: {action} that program"
             )
-        answers = ask(self.shard, lambda one: send_signal(one.client, self.identity, signal))
+        answers = ask(self.shard, step)
         if not answers.by_shard[self.shard]:
             raise UnknownNameError(
                 f"the process {self.identity} of {self.shard} has ended: there is nothing to {action}"
@@ -108,13 +109,11 @@ class Processes(Listing[WorkerProcess]):
             ReadOnlyError: the call is inside of a ``read_only`` block.
             ShardUnavailableError: a shard does not answer any more; the processes before it were asked.
         """
-        check_writable("Processes.quiet()")
-        self._ask_each("TSTP")
+        self._ask_each("TSTP", "quiet")
 
     def stop(self) -> None:
         """Ask each of them to stop. As ``quiet``."""
-        check_writable("Processes.stop()")
-        self._ask_each("TERM")
+        self._ask_each("TERM", "stop")
 
     def find(self, identity: str) -> WorkerProcess:
         """Return the process with this identity.
@@ -130,10 +129,15 @@ class Processes(Listing[WorkerProcess]):
     aquiet = async_twin(quiet)
     astop = async_twin(stop)
 
-    def _ask_each(self, signal: ProcessSignal) -> None:
+    def _ask_each(self, signal: ProcessSignal, action: str) -> None:
+        check_writable(f"Processes.{action}()")
         for one in self:
             if not one.embedded:
-                ask(one.shard, lambda shard, one=one: send_signal(shard.client, one.identity, signal))  # type: ignore[misc]
+                ask(one.shard, _signal_step(f"Processes.{action}", one.identity, signal))
+
+
+def _signal_step(action: str, identity: str, signal: ProcessSignal) -> Callable[[Shard], bool]:
+    return audited(action, lambda one: send_signal(one.client, identity, signal), {"process": identity})
 
 
 def processes(shard: str | None = None) -> Processes:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from framework.admin.access import Listing, ask, check_jid, check_writable
+from framework.admin.audit import audited
 from framework.admin.port import current
 from framework.admin.process_list import (
     RunningJob,
@@ -229,7 +230,8 @@ def stop_job(jid: Jid, fate: StopFate = "cancel", shard: str | None = None) -> l
     if fate not in ("cancel", "requeue", "kill"):
         raise ValueError(f"{fate!r} is no fate of a stopped job: give 'cancel', 'requeue' or 'kill'")
     sizes = current().settings.size_limit
-    answers = ask(shard, lambda one: stop_running(one, sizes, jid, fate))
+    stop = audited("stop_job", lambda one: stop_running(one, sizes, jid, fate), {"jid": jid, "fate": fate}, len)
+    answers = ask(shard, stop)
     stopped = [one for found in answers.by_shard.values() for one in found]
     if not stopped:
         raise UnknownNameError(unknown_job_message(jid, ()))

@@ -41,7 +41,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, echo_json, refuse_unknown, reports_errors, unknown_worker_message
 from framework.terminal.project import load_project, refuse_unknown_class
-from framework.terminal.shards import ShardCommand, progress_reporter, unserved_queue_message
+from framework.terminal.shards import ShardCommand, progress_reporter, recorded, unserved_queue_message
 from framework.text import format_count, join_names
 from framework.types import Jid
 from framework.wire.json import loads
@@ -151,14 +151,15 @@ def _act_on_ids(
 ) -> None:
     acted: list[Acted] = []
 
-    def act(shard: Shard) -> None:
+    def act(shard: Shard) -> int:
         for kind in sets:
             jobs = ShardJobSet(shard, kind, on.settings)
             for one in jobs.find(*jids):
                 outcome: EntryOutcome = "done" if dry_run else jobs.act_on(verb.actions[kind], one.data)
                 acted.append(Acted(shard.name, kind, one.jid, one.queue, outcome))
+        return sum(one.outcome == "done" for one in acted if one.shard == shard.name)
 
-    for _ in on.each(act):
+    for _ in on.each(recorded(act)):
         pass
     unknown = [jid for jid in dict.fromkeys(jids) if all(one.jid != jid for one in acted)]
     if as_json:
@@ -208,7 +209,7 @@ class _Bulk:
                 confirm(self._question(total), yes=yes)
         deadline = time.monotonic() + budget_s
         results: dict[str, ShardResult] = {}
-        for name, result in self._on.each(self._step(deadline, rate)):
+        for name, result in self._on.each(recorded(self._step(deadline, rate), lambda done: done.done)):
             results[name] = result
             if result.failure is not None:
                 self._on.note_unanswered(name, result.failure)
@@ -372,7 +373,7 @@ def _cancel(
         progress = progress_reporter(shard.name)
         return cancel_on_shard(shard, wanted, on.settings, deadline, progress, quota=quota, dry_run=dry_run, rate=rate)
 
-    return dict(on.each(step))
+    return dict(on.each(step if dry_run else recorded(step, lambda one: one.ended + one.marked)))
 
 
 def _report(on: ShardCommand, results: Mapping[str, CancelResult], wanted: int, *, as_json: bool) -> None:

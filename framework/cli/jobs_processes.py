@@ -24,7 +24,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.options import confirm, json_option, shard_option, yes_option
 from framework.terminal.output import echo, reports_errors
-from framework.terminal.shards import ShardCommand, ShardTable
+from framework.terminal.shards import ShardCommand, ShardTable, recorded
 from framework.text import format_age, format_count
 
 _PING_HEADINGS = ("SHARD", "PROCESSES", "QUIET", "BUSY", "LAST SEEN")
@@ -140,7 +140,7 @@ def _send(on: ShardCommand, chosen: Iterable[WorkerProcess], signal: ProcessSign
     step: Callable[[Shard], list[tuple[str, bool]]] = lambda shard: [  # noqa: E731 - typed for each()
         (one.identity, send_signal(shard.client, one.identity, signal)) for one in by_shard.get(shard.name, [])
     ]
-    for shard, results in on.each(step):
+    for shard, results in on.each(recorded(step, lambda sent: sum(one for _, one in sent))):
         for identity, sent in results:
             ended = ended or not sent
             echo(f"{shard}: {identity} {done}" if sent else f"{shard}: {identity} has ended", err=not sent)
@@ -213,7 +213,7 @@ def stop(names_: Sequence[str], *, every: bool, fate: StopFate | None, yes: bool
 
 def _stop_job(on: ShardCommand, running: Sequence[WorkerProcess], jid: str, fate: StopFate) -> bool:
     """Stop the running job, print how, and return whether its run has ended. Raises UnknownNameError."""
-    results = on.each(lambda shard: stop_running(shard, on.settings.size_limit, jid, fate))
+    results = on.each(recorded(lambda shard: stop_running(shard, on.settings.size_limit, jid, fate), len))
     stopped = [one for _, found in results for one in found]
     if not stopped:
         raise UnknownNameError(unknown_job_message(jid, [one.identity for one in running]))

@@ -38,7 +38,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.project import refuse_unknown_class
-from framework.terminal.shards import ShardCommand, progress_reporter
+from framework.terminal.shards import ShardCommand, progress_reporter, recorded
 from framework.text import format_age, format_count, format_duration
 from framework.wire import keys
 
@@ -107,7 +107,8 @@ def pause_queue_(queue: str, *, reason: str, lasts_s: float | None, names: Seque
     """
     on = ShardCommand(names)
     lasts = "" if lasts_s is None else f", for {format_duration(lasts_s)} from now on"
-    for shard, changed in _act_on(on, queue, lambda one: pause_queue(one.client, queue, lasts_s, reason.strip())):
+    pause = recorded(lambda one: pause_queue(one.client, queue, lasts_s, reason.strip()))
+    for shard, changed in _act_on(on, queue, pause):
         echo(f"{shard}: {queue} is paused{lasts}" if changed else f"{shard}: {queue} was paused before{lasts}")
     on.exit_if_unanswered()
 
@@ -123,7 +124,8 @@ def unpause_queue_(queue: str, *, reason: str, names: Sequence[str]) -> None:
     Status 1: no shard knows the queue, or a shard does not answer.
     """
     on = ShardCommand(names)
-    for shard, changed in _act_on(on, queue, lambda one: unpause_queue(one.client, queue, reason.strip())):
+    unpause = recorded(lambda one: unpause_queue(one.client, queue, reason.strip()))
+    for shard, changed in _act_on(on, queue, unpause):
         echo(f"{shard}: {queue} is no longer paused" if changed else f"{shard}: {queue} was not paused")
     on.exit_if_unanswered()
 
@@ -183,7 +185,7 @@ def clear(
                 return None
             return clear_matching(shard, queue_name, wanted, left, sizes, report, rate)
 
-        done = {shard: dropped for shard, dropped in on.each(drop) if dropped is not None}
+        done = {shard: dropped for shard, dropped in on.each(recorded(drop)) if dropped is not None}
     if as_json:
         on.print_json({"queue": queue_name, "dry_run": dry_run, "dropped": done})
     else:
@@ -351,7 +353,7 @@ def _purge(
         report = progress_reporter(shard.name)
         return purge(shard, wanted, sizes, deadline, report, quota=quota, dry_run=dry_run, rate=rate)
 
-    return list(on.each(step))
+    return list(on.each(step if dry_run else recorded(step, lambda one: one.dropped)))
 
 
 def read_held(shard: Shard) -> tuple[float, list[HeldJobs]]:

@@ -50,6 +50,7 @@ _COMMANDS = (
         "Find out why jobs wait, fail or do not come.",
         Late("framework.cli.diagnose:diagnose_"),
     ),
+    LateCommand("audit", "Show the actions of operators.", Late("framework.cli.audit:audit")),
     LateCommand("store", "Start, stop or show the development stores.", Late("framework.cli.store:store")),
     LateCommand("app", "Run a command of the application's own features.", Late("framework.cli.app:app")),
     LateCommand("acl", "Print the least Redis rights of a role.", Late("framework.cli.store:acl")),

@@ -46,7 +46,7 @@ from framework.terminal.output import (
     unknown_worker_message,
 )
 from framework.terminal.project import Project, load_project
-from framework.terminal.shards import unserved_queue_message
+from framework.terminal.shards import recorded, unserved_queue_message
 from framework.text import decode_escaped, did_you_mean
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
@@ -207,7 +207,7 @@ def migrate_jobs(
         progress.begin(sum(work.jobs for work in works))
         _stop_on_signals(allowance)
         for work in works:
-            _run_step(work, lambda one: _migrate_sources(one, dry_run=dry_run))
+            _run_step(work, lambda one: _migrate(one, dry_run=dry_run))
     if allowance.stopped:
         echo("Stopped: the remaining jobs stay in their queues.", err=True)
     if follow_rules:
@@ -274,6 +274,14 @@ def _find_sources(work: ShardMigration, what: str, sources: Sequence[str]) -> No
     for place in list(work.sources):
         with _skip_wrong_type(work, place):
             work.jobs += work.mover.length(place)
+
+
+def _migrate(work: ShardMigration, *, dry_run: bool) -> None:
+    def step(_: Shard) -> int:
+        _migrate_sources(work, dry_run=dry_run)
+        return sum(work.report.moved.values())
+
+    recorded(step)(work.shard)
 
 
 def _migrate_sources(work: ShardMigration, *, dry_run: bool) -> None:

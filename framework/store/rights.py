@@ -266,6 +266,7 @@ READ_ONLY = Role(
             "sscan",
             "time",
             "ttl",
+            "xrevrange",
             "zcard",
             "zmscore",
             "zrandmember",
@@ -301,6 +302,7 @@ OPERATOR = Role(
         script.MARK_DEAD,
         script.SEARCH,
         script.WRITE,
+        script.RECORD_ACTION,
     ),
     own_commands=(
         *(

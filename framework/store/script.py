@@ -261,6 +261,7 @@ SEARCH = Script("search", "blocks")
 SET_STATUS = Script("set_status")
 MARK_CANCELLED = Script("mark_cancelled", "time")
 WRITE = Script("write")
+RECORD_ACTION = Script("record_action")
 
 
 def write_when_full(client: "redis.Redis", *commands: Sequence[Any]) -> list[int]:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
+import click
 from redis.exceptions import RedisError
 
+from framework.admin.audit import acting_as, audited
 from framework.all_settings import load
-from framework.command_line import EXIT_FAILED, worker_command
+from framework.command_line import CONSOLE_SCRIPT, EXIT_FAILED, worker_command
 from framework.errors import ShardUnavailableError
+from framework.process.identity import operator_name
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import answering, open_shards
@@ -102,8 +105,8 @@ class ShardCommand:
         return [ShardFinding(shard, now, one) for shard, (now, found) in read for one in found]
 
     def tell(self, step: Callable[[Shard], str | None]) -> None:
-        """Print the text that the step returns on each shard that answers; end with status 1 if one does not."""
-        for shard, text in self.each(step):
+        """Print the text that an action returns on each shard that answers; end with status 1 if one does not."""
+        for shard, text in self.each(recorded(step)):
             if text is not None:
                 echo(f"{shard}: {text}")
         self.exit_if_unanswered()
@@ -176,6 +179,39 @@ class ShardCommand:
             sys.exit(EXIT_FAILED)
 
 
+_NO_DETAILS = frozenset({"names", "as_json", "yes", "modules", "rate", "budget_s", "arguments"})
+"""Parameters that do not say what a command changes; those of jobs may be private."""
+
+
+def recorded(step: Callable[[Shard], T], count: Callable[[T], int | None] | None = None) -> Callable[[Shard], T]:
+    """Return the step of the running command with its record in the audit log: the command, and its parameters.
+
+    ``count`` returns the number of changed things; without it a number or a truth that the step returns counts. A step of a
+    command with ``--dry-run`` changes nothing, and stays as it is.
+    """
+    context = click.get_current_context()
+    what = {name: value for name, value in context.params.items() if name not in _NO_DETAILS and value is not False}
+    if context.params.get("dry_run"):
+        return step
+    run = audited(_command_name(context), step, what, count)
+
+    def as_command(shard: Shard) -> T:
+        with acting_as(operator_name(), "command"):
+            return run(shard)
+
+    return as_command
+
+
+def _command_name(context: click.Context) -> str:
+    """Return the command without the program: ``jobs pause-queue``, however it was started."""
+    names: list[str] = []
+    at: click.Context | None = context
+    while at is not None:
+        names.insert(0, at.command.name or "")
+        at = at.parent
+    return " ".join(names).removeprefix(f"{CONSOLE_SCRIPT} ")
+
+
 class ChangeWords(NamedTuple):
     """The words of a command that changes one thing."""
 
@@ -218,7 +254,7 @@ class NamedTable(ShardTable[T]):
             for line in self.describe(shard, one):
                 echo(line)
             confirm(f"{words.question} {self.question_end(shard, one)}?", yes=yes)
-            changed = act(shard, one)
+            changed = recorded(lambda home: act(home, one))(shard)
             echo(f"{shard.name}: {words.done if changed else words.not_done}")
             return changed
 

@@ -37,6 +37,9 @@ RETIRED = "aw:retired"
 DEAD_BUSINESS = "aw:dead:business"
 """ZSET from the SHA-1 of a dead set entry of a BusinessError to its score there (scripts/parts/trim.lua)."""
 
+AUDIT = "aw:audit"
+"""STREAM of the actions of operators on this shard, and of their ends (``admin/audit.py``)."""
+
 COUNTERS = "aw:counters"
 """HASH from a counter's name and labels in Prometheus's notation to the sum of this shard's processes."""
 

@@ -210,7 +210,12 @@ def test_clear_drops_the_jobs_of_that_moment_and_releases_theirs(shard, redis):
     assert seen[-1] == 500
     assert len(seen) >= 3
     assert sorted(redis.keys("*")) == sorted(
-        [*(keys.status(f"j{number}").encode() for number in range(250)), b"aw:counters", b"aw:steady_since"]
+        [
+            *(keys.status(f"j{number}").encode() for number in range(250)),
+            b"aw:audit",
+            b"aw:counters",
+            b"aw:steady_since",
+        ]
     )
     assert redis.get(keys.status("j7")) == b"discarded"
 

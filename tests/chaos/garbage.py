@@ -65,7 +65,8 @@ LISTS = ("{id}-signals", "aw:orders:{id}",
          "aw:working:{id}", "aw:batch_events", "aw:cron_ticks:{app}:{limiter}", "aw:result_calls:{jid}",
          "aw:workflow:{wid}:jobs:a", "queue:{queue}",
          "queue:{queue}~k", "aw:working:{id}/x", "aw:working:aw:migration:{queue}", "aw:pause_log")  # fmt: skip
-KINDS = {"string": STRINGS, "hash": HASHES, "set": SETS, "zset": ZSETS, "list": LISTS}
+STREAMS = ("aw:audit",)
+KINDS = {"string": STRINGS, "hash": HASHES, "set": SETS, "zset": ZSETS, "list": LISTS, "stream": STREAMS}
 
 # Fields that the framework reads of its hashes.
 FIELDS = """
@@ -73,6 +74,7 @@ v jid class since limit share known current current_until throttled_at override 
 parent ttl_s created_at cancelled_at on_success definition steps name failed_steps ended_at a:state a:jobs a:dead rule taken
 waited refused resized token holder page at duration_s bytes error ex c rt cancelled aw_done aw_total info concurrency busy
 beat rss rtt_us next starts slots capsule:x expires_at until wait cause reason probe opened_at cautious r:1 f:1
+actor action what end_of count
 """.split()  # noqa: SIM905 - a list would have a line for each
 
 
@@ -89,6 +91,8 @@ def write(client: Redis, kind: str, key: str, texts: Sequence[bytes], fields: Se
         pipe.sadd(key, *texts)
     elif kind == "zset":
         pipe.zadd(key, {text: number for number, text in enumerate(texts)})
+    elif kind == "stream":
+        pipe.xadd(key, {text: text for text in texts} | dict.fromkeys(fields, texts[0][:1_000]))
     else:
         pipe.rpush(key, *texts)
     pipe.execute()

@@ -631,6 +631,8 @@ CALLS = {
         held,
         lambda jobs: (["none", "members", "fields", "fields"], ["SADD", 1, "a", "HSET", 2, "f", 1, "HDEL", 1, "f"]),
     ),
+    # It appends an entry at each call: a record too many is no harm, and its callers do not send it twice.
+    "record_action": (held, lambda jobs: (["none", "log"], [10, 60, "actor", "a"])),
     "set_status": (held, lambda jobs: (["status"], ["completed", 60])),
     # Reads only: the further calls of a scrape, for more queues than one call reads.
     "observability/read_fleet": (held, lambda jobs: ([], ["7", 10, 0])),
@@ -648,6 +650,7 @@ def database_content(redis):
         b"set": redis.smembers,
         b"hash": redis.hgetall,
         b"string": redis.get,
+        b"stream": bool,
     }
     content = {key: read[redis.type(key)](key) for key in redis.keys("*")}
     for field in (b"until", b"opened_at"):

@@ -21,6 +21,7 @@ from framework.cli.top.screen import Frame, TerminalSession, as_text, draw
 from framework.cli.top.state import VIEWS, Intent, Step, ViewState, make_table, press, tables_of
 from framework.command_line import EXIT_FAILED
 from framework.errors import FrameworkError
+from framework.process.identity import operator_name
 from framework.shard.shards import answering
 from framework.supervised_threads import SupervisedThread
 from framework.terminal.options import ChoiceOption, SecondsOption, check_shard, shard_option
@@ -30,7 +31,8 @@ from framework.terminal.output import echo, echo_whole, reports_errors
 def carry_out(intent: Intent) -> str:
     """Carry out the action; return its result, or the error, as one line."""
     try:
-        return _act(intent)
+        with admin.acting_as(operator_name(), "command"):
+            return _act(intent)
     except (FrameworkError, RedisError, OSError, ValueError) as error:
         return f"{intent.verb} failed: {error}"
 

@@ -22,7 +22,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import resolve_class
-from framework.terminal.shards import ShardCommand, ShardTable
+from framework.terminal.shards import ShardCommand, ShardTable, recorded
 from framework.text import format_age, format_duration
 
 
@@ -79,7 +79,7 @@ def close(worker: str, *, reason: str, names: Sequence[str]) -> None:
             note_pause(shard.client, "resume", worker, reason.strip())
         return was_open
 
-    closed = [shard for shard, was_open in on.each(act) if was_open]
+    closed = [shard for shard, was_open in on.each(recorded(act)) if was_open]
     for shard in closed:
         echo(f"{shard}: the breaker of {worker} is closed")
     on.exit_unless(closed, f"The breaker of {worker} is not open.")

@@ -32,7 +32,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.project import load_project, print_load_error
-from framework.terminal.shards import ShardCommand, ShardTable
+from framework.terminal.shards import ShardCommand, ShardTable, recorded
 from framework.text import decode_escaped, format_age, format_count, format_duration
 
 
@@ -160,7 +160,7 @@ def _assign_free_slots(shard: Shard, name: str, rate: float | None, message: str
 
 
 def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]], *, as_json: bool) -> None:
-    changes = _Changes().of(on.read(act))
+    changes = _Changes().of(on.read(recorded(act, lambda found: sum(one.handed_over for one in found))))
     if as_json:
         on.show(changes, as_json=True)
     else:

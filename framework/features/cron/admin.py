@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from framework.admin.access import Listing, check_writable, collect, sum_of
+from framework.admin.audit import audited
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.declare.declaration import Declaration
@@ -98,7 +99,8 @@ def add_cron_entry(
         added = hide_arguments(settings, name, added, declaration)
         return _states(shard).add(name, added.encode())
 
-    if not sum_of(_shard_of(declaration), add):
+    what = {"entry": name, "class": wire_name, "cron": cron, "reason": reason.strip()}
+    if not sum_of(_shard_of(declaration), audited("add_cron_entry", add, what)):
         raise JobRefusedError(f"an entry {name!r} was added before: remove_cron_entry({name!r}) removes it")
 
 
@@ -117,7 +119,8 @@ def remove_cron_entry(name: str) -> None:
     if not is_text(name):
         raise UnknownNameError(f"no entry {name!r} was added at run time")
     application = CronSettings.of(current().settings).cron.application
-    if not sum_of(None, lambda one: CronStates(one.client, application).remove(name)):
+    remove = audited("remove_cron_entry", lambda one: CronStates(one.client, application).remove(name), {"entry": name})
+    if not sum_of(None, remove):
         raise UnknownNameError(f"no entry {name!r} was added at run time")
 
 

@@ -48,7 +48,7 @@ from framework.terminal.groups import CommandGroup
 from framework.terminal.options import REASON_HELP, check_reason, json_option, modules_option, shard_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, refuse_unknown, reports_errors
 from framework.terminal.project import load_project
-from framework.terminal.shards import ShardCommand, ShardTable
+from framework.terminal.shards import ShardCommand, ShardTable, recorded
 from framework.text import format_clock_time
 
 _LEADER_READS = "The leader knows within 5 s."
@@ -235,7 +235,9 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
     schedule = load_schedule(modules)
     entry, on = schedule.find(name)
     pushed = True
-    for shard, (jid, settlement) in on.each(lambda one: _push_now(schedule.states(one), entry)):
+    for shard, (jid, settlement) in on.each(
+        recorded(lambda one: _push_now(schedule.states(one), entry), lambda pushed: int(pushed[0] is not None))
+    ):
         pushed = jid is not None and settlement.outcome == "manual"
         if as_json:
             echo_json({"entry": name, "shard": shard, "jid": jid if pushed else None, "outcome": settlement.outcome})
@@ -291,7 +293,7 @@ def forget(name: str, *, names: Sequence[str]) -> None:
     on = ShardCommand(names, "cron")
     application = on.settings.cron.application
     found = False
-    for shard, known in on.each(lambda one: CronStates(one.client, application).forget(name)):
+    for shard, known in on.each(recorded(lambda one: CronStates(one.client, application).forget(name))):
         found = found or known
         echo(f"{shard}: {name} {'is forgotten' if known else 'was not known'}")
     on.exit_unless(found)
@@ -306,7 +308,7 @@ def _change_order(name: str, modules: Sequence[str], change: Callable[[CronEntry
 
         states.change_order(name, changed)
 
-    for shard, _ in load_schedule(modules).each(name, step):
+    for shard, _ in load_schedule(modules).change(name, step):
         echo(f"{shard}: {name} {effect}")
         echo(_LEADER_READS)
 
@@ -428,7 +430,7 @@ def add(
         made = AddedEntry(entry, reason, operator_name(), server_time(one.client))
         return schedule.states(one).add(name, hide_arguments(schedule.settings, name, made, declaration).encode())
 
-    for shard, added in on.each(store):
+    for shard, added in on.each(recorded(store)):
         if added:
             echo(f"{shard}: {name} is added")
             echo(_LEADER_READS)
@@ -449,7 +451,7 @@ def remove(name: str, *, names: Sequence[str]) -> None:
     on = ShardCommand(names, "cron")
     application = on.settings.cron.application
     found = False
-    for shard, known in on.each(lambda one: CronStates(one.client, application).remove(name)):
+    for shard, known in on.each(recorded(lambda one: CronStates(one.client, application).remove(name))):
         found = found or known
         if known:
             echo(f"{shard}: {name} is removed")
@@ -498,10 +500,10 @@ class LoadedSchedule:
         refuse_unknown([name], known, lambda one, near: f"no entry is named {one!r}{near}", status=EXIT_FAILED)
         raise AssertionError("unreachable")
 
-    def each(self, name: str, step: Callable[[CronStates, CronEntry], T]) -> Sequence[tuple[str, T]]:
-        """Run the step on the shard of an entry; end with status 1 if the shard does not answer, after ``step``."""
+    def change(self, name: str, step: Callable[[CronStates, CronEntry], T]) -> Sequence[tuple[str, T]]:
+        """Run the action on the shard of an entry; end with status 1 if the shard does not answer, after ``step``."""
         entry, on = self.find(name)
-        found = list(on.each(lambda one: step(self.states(one), entry)))
+        found = list(on.each(recorded(lambda one: step(self.states(one), entry))))
         on.exit_if_unanswered()
         return found
 

@@ -10,7 +10,7 @@ from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import json_option, modules_option, shard_option
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class
-from framework.terminal.shards import ShardCommand, ShardTable, progress_reporter
+from framework.terminal.shards import ShardCommand, ShardTable, progress_reporter, recorded
 from framework.text import format_age, format_count, format_duration, format_times
 
 _DEFAULT_RATE = 100.0
@@ -85,7 +85,7 @@ def run_deferred_now(
         most = there if count is None and percent is None else count or -(-there * (percent or 0) // 100)
         return (run_sooner(shard.client, worker, most, rate, report_progress) if there else 0), there
 
-    done = list(on.each(act))
+    done = list(on.each(recorded(act, lambda moved: moved[0])))
     if as_json:
         on.print_json({"run_now": [{"shard": shard, "jobs": moved, "of": there} for shard, (moved, there) in done]})
     else:

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import redis
 
 from framework.admin.access import ask, check_jid, check_writable, raise_first
+from framework.admin.audit import audited
 from framework.admin.search import JobLocation, search
 from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_twin
@@ -105,7 +106,13 @@ def set_priority(jid: Jid, level: Priority, shard: str | None = None) -> bool:
     check_writable("set_priority()")
     level = check_level(level)
     check_jid(jid)
-    answers = ask(shard, lambda one: change_on_shard(one.client, one.name, jid, level))
+    change = audited(
+        "set_priority",
+        lambda one: change_on_shard(one.client, one.name, jid, level),
+        {"jid": jid, "level": level},
+        lambda changes: sum(one.outcome == "done" for one in changes),
+    )
+    answers = ask(shard, change)
     outcomes: list[PriorityOutcome] = [one.outcome for changes in answers.by_shard.values() for one in changes]
     if "done" in outcomes or "same" in outcomes:
         return True

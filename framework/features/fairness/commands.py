@@ -8,7 +8,7 @@ from framework.features.fairness.admin import PriorityChange, change_on_shard, c
 from framework.shard.shard import Shard
 from framework.terminal.options import ChoiceOption, check_jids, json_option, shard_option
 from framework.terminal.output import echo, reports_errors
-from framework.terminal.shards import ShardCommand, progress_reporter
+from framework.terminal.shards import ShardCommand, progress_reporter, recorded
 from framework.wire.sub_queues import LEVELS
 
 
@@ -33,7 +33,8 @@ def set_priority(*, level: str, jids: Sequence[str], names: Sequence[str], as_js
         progress = progress_reporter(shard.name)
         return [one for jid in chosen for one in change_on_shard(shard.client, shard.name, jid, wanted, progress)]
 
-    changes = [one for _, found in on.each(step) for one in found]
+    act = recorded(step, lambda changed: sum(one.outcome == "done" for one in changed))
+    changes = [one for _, found in on.each(act) for one in found]
     unknown = [jid for jid in chosen if all(one.jid != jid for one in changes)]
     if as_json:
         on.print_json({"priority": level, "jobs": [one._asdict() for one in changes], "unknown": unknown})

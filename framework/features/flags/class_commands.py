@@ -22,7 +22,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class, resolve_class
-from framework.terminal.shards import ShardCommand
+from framework.terminal.shards import ShardCommand, recorded
 from framework.text import format_duration
 
 percent_option = click.option(
@@ -47,7 +47,7 @@ def set_flag_on_shards(
         if then is not None:
             then(shard)
 
-    for shard, _ in on.each(act):
+    for shard, _ in on.each(recorded(act)):
         echo(f"{shard}: {effect}, for {format_duration(lasts_s)} ({name})")
     if on.answered:
         processes = f"process of {' and '.join(on.answered)}" if on.unanswered else "process"
@@ -134,7 +134,7 @@ def clear_flags(
     cleared = [drop_flag(name)] if percent is not None else [drop_flag(name), run_flag(name)]
     none = "no flag of the class" if percent is None else "no drop flag of the class"
     found = False
-    for shard, ended in on.each(lambda one: [flag for flag in cleared if unset_flag(one.client, flag)]):
+    for shard, ended in on.each(recorded(lambda one: [flag for flag in cleared if unset_flag(one.client, flag)], len)):
         found = found or bool(ended)
         echo(f"{shard}: {', '.join(ended) or none} {'ended' if ended else 'was set'}")
     if percent is not None and reason is not None and lasts_s is not None:

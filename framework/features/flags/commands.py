@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -14,7 +14,7 @@ from framework.shard.shard import Shard
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
 from framework.terminal.output import echo, refuse_unknown, reports_errors
-from framework.terminal.shards import ShardCommand, ShardTable
+from framework.terminal.shards import ShardCommand, ShardTable, recorded
 from framework.text import format_duration
 
 
@@ -57,7 +57,11 @@ def set_one(
 ) -> None:
     """Set the flag NAME; it replaces a flag of the name."""
     on, flag = ShardCommand(names, "flags"), Flag(_check_name(name), percentage, reason.strip(), operator_name())
-    written = on.read(lambda shard: [(name, cast("Flag | None", set_flag(shard.client, flag, lasts_s)))])
+
+    def act(shard: Shard) -> list[tuple[str, Flag | None]]:
+        return [(name, set_flag(shard.client, flag, lasts_s))]
+
+    written = on.read(recorded(act))
     if as_json:
         on.show(_Flags().of(written), as_json=True)
     else:
@@ -88,7 +92,7 @@ def clear_one(name: str, *, names: Sequence[str], as_json: bool) -> None:
         known.update(filter(lambda one: not is_class_flag(one), read_flags_in_force(shard.client)[1]))
         return False
 
-    found = dict(on.each(step))
+    found = dict(on.each(recorded(step)))
     if as_json:
         on.print_json({"cleared": [shard for shard, cleared in found.items() if cleared]})
     else:

@@ -1,10 +1,12 @@
 """Look at the state of an iterable job: its cursor and its progress, Ruby's jobs too; and let it begin again."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
 from framework.admin.access import ask, check_jid, check_writable, raise_first
+from framework.admin.audit import audited
 from framework.async_twin import async_twin
 from framework.shard.shard import Shard
 from framework.types import Jid
@@ -64,7 +66,8 @@ def reset_iteration(jid: Jid, shard: str | None = None) -> bool:
     """
     check_writable("reset_iteration()")
     check_jid(jid)
-    answers = ask(shard, lambda one: one.client.delete(keys.iteration(jid)))
+    reset: Callable[[Shard], int] = lambda one: one.client.delete(keys.iteration(jid))  # noqa: E731 - typed for audited()
+    answers = ask(shard, audited("reset_iteration", reset, {"jid": jid}))
     raise_first(answers.unanswered)
     return any(answers.by_shard.values())
 

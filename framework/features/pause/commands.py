@@ -21,7 +21,7 @@ from framework.terminal.options import (
 )
 from framework.terminal.output import echo, reports_errors
 from framework.terminal.project import refuse_unknown_class, resolve_class
-from framework.terminal.shards import ShardCommand, ShardTable
+from framework.terminal.shards import ShardCommand, ShardTable, recorded
 from framework.text import format_age, format_count, format_duration, format_time
 
 
@@ -69,7 +69,7 @@ def resume_(worker: str, *, reason: str, rate: float | None, modules: Sequence[s
         return ended, resume(shard.client, worker, b"", class_known=False, rate=rate)
 
     found = False
-    for shard, (ended, done) in on.each(act):
+    for shard, (ended, done) in on.each(recorded(act, lambda result: result[1].moved)):
         found = found or ended or done.paused or bool(done.moved + done.blocked)
         echo(f"{shard}: {_result_text(worker, done, ended=ended)}")
     on.exit_if_unanswered()

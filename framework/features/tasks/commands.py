@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 from redis.exceptions import RedisError
 
+from framework.admin import port
 from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskTablesError
 from framework.features.tasks.access import current, load_part
 from framework.features.tasks.settings import TaskSettings
+from framework.shard.shard import Shard
 from framework.terminal.groups import CommandGroup
 from framework.terminal.options import confirm, json_option, modules_option, yes_option
 from framework.terminal.output import columns, echo, echo_json, echo_lines, reports_errors
 from framework.terminal.project import load_project
+from framework.terminal.shards import recorded
 from framework.text import format_age, format_count, visible
 
 if TYPE_CHECKING:
@@ -110,7 +113,7 @@ def cancel_task(*, task_id: str, yes: bool) -> None:
     """Cancel the jobs of a task that have not ended. Jobs that wait end when their turn comes, without running."""
     task = _task(task_id)
     confirm(f"Cancel {format_count(task.progress().open, 'job')} of task {task_id}?", yes=yes)
-    echo(f"{format_count(task.cancel(), 'job', 'is')} cancelled: a waiting job ends when its turn comes.")
+    echo(f"{format_count(_recorded(task.cancel), 'job', 'is')} cancelled: a waiting job ends when its turn comes.")
 
 
 @tasks.command("retry")
@@ -126,7 +129,16 @@ def retry_task(*, task_id: str, modules: Sequence[str], yes: bool) -> None:
     load_project(modules)
     task = _task(task_id)
     confirm(f"Push {format_count(task.progress().failed, 'failed job')} of task {task_id} again?", yes=yes)
-    echo(f"{format_count(task.retry_failed(), 'job', 'is')} pushed again.")
+    echo(f"{format_count(_recorded(task.retry_failed), 'job', 'is')} pushed again.")
+
+
+def _recorded(act: Callable[[], int]) -> int:
+    """Carry out the action on a task, whose jobs may be on any shard; its record is on main. Return the number of jobs."""
+    return recorded(lambda _: act())(_main_shard())
+
+
+def _main_shard() -> Shard:
+    return port.current().shards["main"]
 
 
 @tasks.command("migrate")
@@ -334,7 +346,7 @@ def heal(*, grace_s: float, since_h: float, yes: bool, as_json: bool) -> None:
     if found:
         kept = sum(one.has_payload for one in found)
         confirm(f"Enqueue {kept:,} of {format_count(len(found), 'lost job')} again?", yes=yes)
-    healed = opened.heal(found)
+    healed = recorded(lambda _: opened.heal(found), lambda done: done.enqueued)(_main_shard())
     if as_json:
         echo_json({"lost": len(found), **healed.as_json()})
     elif not found:

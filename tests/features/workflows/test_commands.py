@@ -94,7 +94,7 @@ def test_workflows_are_listed_cancelled_and_deleted(run, two, redis):
     for name in ("wf-failing", "wf-new"):
         run("delete", name, "--yes")
     # A mark stays: jobs of a cancelled and deleted batch must not run.
-    assert set(redis.keys("*")) == {keys.COUNTERS.encode(), keys.CANCELLED.encode()}
+    assert set(redis.keys("*")) == {keys.AUDIT.encode(), keys.COUNTERS.encode(), keys.CANCELLED.encode()}
     redis.zadd(workflow_keys.WORKFLOWS, {"wf-expired": 1})
     assert run("list") == "There is no workflow.\n"
     for words in (("workflow",), ("cancel", "--yes"), ("delete", "--yes")):
