@@ -147,10 +147,10 @@ class Explainer:
         """Return what the shard keeps of a job, also after its end, by the name of the field."""
         return {one.kept_name: one.kept(jid) for one in self._readers if one.kept_name}
 
-    def count(self, payload: Payload) -> None:
-        """Count a job of the class that is explained, for ``facts_of_class``."""
+    def count(self, jobs: Sequence[Payload]) -> None:
+        """Count jobs of the class that is explained, for ``facts_of_class``."""
         for one in self._readers:
-            one.count(payload)
+            one.count(jobs)
 
     def facts_of_class(self, worker: str) -> ShownFacts:
         """Return what features say of the counted jobs of a class."""

@@ -65,16 +65,17 @@ class Backlog:
     errors: Mapping[str, Counter[str]] = field(default_factory=lambda: {place: Counter[str]() for place in _FAILED})
     """The errors of the failed jobs by place, each with its number."""
 
-    def add(self, place: str, payload: Payload) -> None:
-        self.places[place] += 1
-        if (level := payload.get(PRIORITY)) in LEVELS:
-            self.levels[level] += 1
-        if isinstance(queue := payload.get("queue"), str):
-            self.queues[parent_of(queue)] += 1
+    def add(self, place: str, jobs: Sequence[Payload]) -> None:
+        """Count jobs of one place: many at once, as a class may have a million."""
+        self.places[place] += len(jobs)
+        self.levels.update(level for job in jobs if (level := job.get(PRIORITY)) in LEVELS)
+        named = Counter(name for job in jobs if isinstance(name := job.get("queue"), str))
+        for name, count in named.items():
+            self.queues[parent_of(name)] += count
         if place in _FAILED:
-            self.errors[place][_error_of(payload)] += 1
-        if place.startswith(QUEUE_PREFIX) and (entered := timestamp(payload.get("enqueued_at"))) is not None:
-            self.entered.append(entered)
+            self.errors[place].update(map(_error_of, jobs))
+        if place.startswith(QUEUE_PREFIX):
+            self.entered += [at for job in jobs if (at := timestamp(job.get("enqueued_at"))) is not None]
 
     @property
     def waiting(self) -> int:
@@ -100,16 +101,16 @@ def read_backlog(
     names: Collection[str],
     held: Iterable[HeldJobs],
     on_progress: OnProgress,
-    on_job: Callable[[Payload], None] = lambda _: None,
+    on_jobs: Callable[[Sequence[Payload]], None] = lambda _: None,
 ) -> Backlog:
     """Scan the jobs of the shard for those of a class, in bounded steps; ``held`` are its held jobs. Raises redis errors.
 
-    ``names`` are its wire name and its aliases; ``on_job`` gets each job but the held ones.
+    ``names`` are its wire name and its aliases; ``on_jobs`` gets all but the held ones, some at a time.
     """
     found = Backlog()
-    for _, place, payload in jobs_of_classes(client, names, on_progress):
-        found.add(place, payload)
-        on_job(payload)
+    for place, jobs in jobs_of_classes(client, names, on_progress):
+        found.add(place, jobs)
+        on_jobs(jobs)
     for one in held:
         found.held += one.jobs
         found.held_since = one.since if found.held_since is None else min(found.held_since, one.since)

@@ -280,8 +280,8 @@ class ExplainReader:
         del jid
         return None
 
-    def count(self, payload: Payload) -> None:
-        """Count a job of the class that is explained, for ``of_class``."""
+    def count(self, jobs: Sequence[Payload]) -> None:
+        """Count jobs of the class that is explained, for ``of_class``."""
 
     def of_class(self, worker: str) -> ShownFacts:
         """Return the facts of a class, after all its jobs on the shard were counted."""

@@ -22,6 +22,7 @@ from framework.admin.entries import SET_KEYS, JobSetKind
 from framework.admin.held_jobs import held_keys
 from framework.admin.held_set import HeldRecord
 from framework.admin.job_record import JobCriteria, JobFilter, JobRecord, job_filter
+from framework.admin.pages import ranked_pages
 from framework.admin.process_list import read_work
 from framework.admin.queue_reader import scan_queue, sub_queues
 from framework.admin.search import JobStore
@@ -53,7 +54,7 @@ _SAMPLE = 5_000
 _LIST_SAMPLE, _LIST_SAMPLE_S = 2_000, 0.5
 _ROUND, _LIST_ROUND = 500, 50
 """The jobs of one round trip of a sample."""
-_PAGE, _ANCHORS = 500, 20
+_PAGE = 500
 _MOST_NAMES = 20_000
 """The most groups that are counted apart."""
 _LONGEST_NAME = 200
@@ -311,28 +312,9 @@ def read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> I
             page: Any = client.lrange(store.key, 0, -1)
             yield from ((store, data, 0.0) for data in page)
         else:
-            for members in _ranked_pages(client, store.key):
+            for members in ranked_pages(client, store.key):
                 for member, score in members:
                     yield store, member, score
-
-
-# ZSCAN reads the same in four times the time: it jumps through Redis's memory.
-def _ranked_pages(client: "redis.Redis", key: bytes) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield the members of a sorted set by rank, a page at a time. Each page begins behind a member of the page before it."""
-    start = 0
-    while True:
-        reply: Any = client.zrange(key, start, start + _PAGE - 1, withscores=True)
-        page: list[tuple[bytes, float]] = reply
-        if not page:
-            return
-        yield page
-        pipeline: Any = client.pipeline(transaction=False)
-        anchors = [member for member, _ in page[: -_ANCHORS - 1 : -1]]
-        for member in anchors:
-            pipeline.zrank(key, member)
-        ranks: list[int | None] = pipeline.execute()
-        # Where all of them have left, the next ones stand at the rank of the page.
-        start = next((rank + 1 for rank in ranks if rank is not None), start)
 
 
 def _draw(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import redis
 from redis.exceptions import RedisError, ResponseError
 
+from framework.admin.pages import page_size
 from framework.admin.process_list import read_running
 from framework.admin.search import list_held_stores
 from framework.admin.statistics import count_jobs_by_class, named_queues, reply_number
@@ -29,9 +30,6 @@ PAGE = 100
 
 MOST = 1_000
 """The most further jobs of one read. Redis needs a millisecond to reach the middle of a long queue: fewer are not worth it."""
-
-PAGE_BYTES = 1_000_000
-"""The bytes of jobs that a read aims at: large jobs make a page shorter."""
 
 
 class QueueState(NamedTuple):
@@ -145,7 +143,7 @@ def _next_in(client: "redis.Redis", name: str, count: int) -> list[bytes]:
             found += reversed(expand(element))
         if len(page) < wanted:
             break
-        size, read = page_size(page), read + len(page)
+        size, read = page_size(page, PAGE), read + len(page)
     return found[:count]
 
 
@@ -188,11 +186,6 @@ def scan_elements(client: "redis.Redis", name: str) -> Iterator[bytes]:
             return
         start, length = first + len(window), new_length
         recent, size = (page or recent)[-PAGE:], page_size(window, MOST)
-
-
-def page_size(page: Sequence[bytes], most: int = PAGE) -> int:
-    """Return how many jobs of the size of these to read at once."""
-    return max(1, min(most, PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)))
 
 
 def _read_window(client: "redis.Redis", name: str, first: int, wanted: int) -> tuple[list[bytes], int]:

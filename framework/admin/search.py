@@ -32,7 +32,7 @@ PAGE = 1_000
 STEP_BYTES = 1_000_000
 """The most that one step reads of lists."""
 
-LIST_STEP, SET_STEP = (500, 2_000), (50, 1_000)
+LIST_STEP, SET_STEP = (300, 2_000), (50, 1_000)
 """The fewest and the most jobs of one step. Redis needs a millisecond to reach the middle of a long list: fewer are not worth it.
 A set from which most jobs have gone is sparse: a step of it takes several times as long as the one before."""
 
@@ -328,16 +328,16 @@ def _search_steps(
 
     It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
-    done, start = 0, 0
+    done, start, page = 0, 0, 1
     # By how many the jobs before the next hit of its list are more than the elements there.
     in_blocks = 0
     steps = BoundedSteps(*LIST_STEP, rate=UNPACED)
     while done < len(batch):
         left = batch[done:]
         with steps.step() as jobs:
-            reply: Any = SEARCH(client, [store.key for store in left], [text, start, STEP_BYTES, jobs])
-        finished, start, scanned = reply[:3]
-        hits: list[tuple[int, int, int, bytes]] = reply[3:]
+            reply: Any = SEARCH(client, [store.key for store in left], [text, start, STEP_BYTES, jobs, page])
+        finished, start, scanned, page = reply[:4]
+        hits: list[tuple[int, int, int, bytes]] = list(zip(*[iter(reply[4:])] * 4, strict=True))
         on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
         found: list[JobLocation] = []
         for at, (number, index, length, element) in enumerate(hits):

@@ -1,6 +1,5 @@
 """Count jobs by class and place in bounded steps while processes run; read Sidekiq's counters and the sizes of a shard."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.access import Answers, ask
 from framework.admin.held_jobs import held_keys, measure_held
+from framework.admin.pages import MOST, list_pages, ranked_pages
 from framework.admin.process_list import read_running
 from framework.async_twin import async_twin
 from framework.errors import PayloadError, ShardUnavailableError
@@ -24,12 +24,16 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.blocks import expand
 from framework.wire.job import decode
+from framework.wire.json import json_contains
 from framework.wire.keys import capsules_of
 from framework.wire.sub_queues import parent_of
 
 PAGE_SIZE = 500
 _BLOCKS_AT_ONCE = 10
 """Jobs or keys per command: Redis serves other clients in between, however long a queue is."""
+
+_PARSED_AT_ONCE = 100
+"""Jobs that are parsed at once: of several hundred, Python's garbage collector looks through each a few times."""
 
 OnProgress: TypeAlias = Callable[[str, int], None]
 """Receives, after every step, the key that is scanned and the number of jobs scanned so far."""
@@ -58,24 +62,24 @@ def count_jobs_by_class(
     ``on_progress`` receives the place and the number of jobs scanned so far, after every step. Raises redis errors.
     """
     found = {name: Counter[str]() for name in names}
-    for name, place, _ in jobs_of_classes(client, names, on_progress):
-        found[name][place] += 1
+    for place, jobs in jobs_of_classes(client, names, on_progress):
+        for name, count in Counter[str](job["class"] for job in jobs).items():
+            found[name][place] += count
     return found
 
 
 def jobs_of_classes(
     client: "redis.Redis", names: Collection[str], on_progress: OnProgress
-) -> Iterator[tuple[str, str, Payload]]:
-    """Yield class, place and payload of each job of these classes, as ``count_jobs_by_class`` counts them."""
-    # Most payloads belong to other classes, and are not parsed. JSON may write a name with escapes.
-    likely = re.compile(b"|".join([rb"\\u00", *(re.escape(name.encode()) for name in names)]))
-    scanned = 0
+) -> Iterator[tuple[str, list[Payload]]]:
+    """Yield the payloads of the jobs of these classes with their place, some at a time, as ``count_jobs_by_class`` counts them."""
+    # Most payloads belong to other classes, and are not parsed.
+    may_have, wanted, scanned = json_contains(names), frozenset(names), 0
     for place, page in _pages(client):
-        for data in page:
-            if likely.search(data):
-                payload = _payload_of(data)
-                if (name := str(payload.get("class"))) in names:
-                    yield name, place, payload
+        for start in range(0, len(page), _PARSED_AT_ONCE):
+            part = page[start : start + _PARSED_AT_ONCE]
+            jobs = [job for data in part if may_have(data) and (job := _payload_of(data)).get("class") in wanted]
+            if jobs:
+                yield place, jobs
         scanned += len(page)
         on_progress(place, scanned)
 
@@ -120,31 +124,15 @@ def named_queues(client: "redis.Redis") -> Iterator[bytes]:
 
 def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[str, list[bytes]]]:
     """Yield a list's pages from its left end: pushes meanwhile move jobs into the next page, so none is missed."""
-    start = 0
     # Blocks of jobs are large, and may follow many small jobs.
-    size = _BLOCKS_AT_ONCE if decode_escaped(key.removeprefix(_QUEUE_KEY_PREFIX)) in packed_jobs(client) else PAGE_SIZE
-    try:
-        while True:
-            page: Any = client.lrange(key, start, start + size - 1)
-            if not page:
-                return
-            yield place, [job for element in page for job in expand(element)]
-            start += size
-    except ResponseError as error:
-        # A key of another type holds no jobs.
-        if not is_wrong_type(error):
-            raise
+    most = _BLOCKS_AT_ONCE if decode_escaped(key.removeprefix(_QUEUE_KEY_PREFIX)) in packed_jobs(client) else MOST
+    for page in list_pages(client, key, most):
+        yield place, [job for element in page for job in expand(element)]
 
 
 def _members(client: "redis.Redis", key: str) -> Iterator[tuple[str, list[bytes]]]:
-    cursor = 0
-    while True:
-        reply: Any = client.zscan(key, cursor, count=PAGE_SIZE)
-        cursor, members = reply
-        if members:
-            yield key, [member for member, _ in members]
-        if not cursor:
-            return
+    for page in ranked_pages(client, key):
+        yield key, [member for member, _ in page]
 
 
 def _payload_of(data: bytes) -> Payload:

@@ -1,6 +1,5 @@
 """Decide what happens to one waiting job: another queue, or the reason why it stays. Moves nothing."""
 
-import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from framework.errors import PayloadError
 from framework.route.router import Router
 from framework.types import Payload
 from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRANSFER, decode, set_fields
-from framework.wire.json import dumps, loads, loads_object
+from framework.wire.json import dumps, json_contains, loads, loads_object
 
 SkipReason: TypeAlias = Literal[
     "unknown class", "retired class", "chosen queue", "other shard", "in transit", "unreadable", "wrong type"
@@ -122,9 +121,8 @@ class MigrationPlan:
         self._rule = rule
         self._sources = frozenset(sources)
         self._classes = frozenset(classes)
-        # Payloads of other classes are not parsed. JSON may write a name with escapes.
-        names = [rb"\\u00", *(re.escape(name.encode()) for name in sorted(classes))]
-        self._may_match = re.compile(b"|".join(names)).search if classes else None
+        # Payloads of other classes are not parsed.
+        self._may_match = json_contains(classes) if classes else None
 
     def covers(self, queue: str) -> bool:
         """Return whether jobs of this queue are part of the migration."""
@@ -132,7 +130,7 @@ class MigrationPlan:
 
     def decide(self, data: bytes, place: str | None = None) -> MoveDecision:
         """Return the decision about the job with these bytes. ``place`` is its queue; without it, the payload names the queue."""
-        if self._may_match is not None and self._may_match(data) is None:
+        if self._may_match is not None and not self._may_match(data):
             return KEEP
         try:
             payload = decode(data)

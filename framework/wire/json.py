@@ -4,7 +4,8 @@ Read numbers that Redis keeps as text. Any program may have written the text, so
 """
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from functools import partial
 from gc import is_tracked
 from typing import Any, cast
@@ -22,6 +23,7 @@ _class_of: Callable[[Any], type[Any]] = type
 _TOO_DEEP = f"it is nested deeper than {MAX_NESTING} levels"
 # Python refuses to read an integer of more than 4,300 digits. Shorter JSON cannot contain one.
 _UNCHECKED_BYTES = 4_000
+_FEW_TEXTS = 8
 _ALL_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"0" * 9)
 _DIGITS_IN_A_ROW = b"0" * _UNCHECKED_BYTES
 
@@ -109,6 +111,15 @@ def loads_object(data: bytes, decoded_limit: int | None = DECODED_LIMIT) -> dict
     except PayloadError:
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def json_contains(texts: Collection[str]) -> Callable[[bytes], object]:
+    """Return a fast test whether JSON may contain one of the texts, also with escapes: all other JSON need not be parsed."""
+    words = [rb"\u00", *(text.encode(errors="surrogatepass") for text in texts)]
+    if len(words) > _FEW_TEXTS:
+        return re.compile(b"|".join(map(re.escape, words))).search
+    # The search for one text at a time is twenty times as fast as that for any of them.
+    return lambda data: any(word in data for word in words)
 
 
 def _ordered(value: Any) -> Any:

@@ -59,8 +59,8 @@ class NoteReader(ExplainReader):
     def origin(self, payload):
         return ShownFacts([("note", "by hand")], {"note": True})
 
-    def count(self, payload):
-        self.notes += 1
+    def count(self, jobs):
+        self.notes += len(jobs)
 
     def of_class(self, worker):
         return ShownFacts([("notes", f"{self.notes} of {worker}")], {"notes": self.notes})
@@ -81,7 +81,7 @@ def test_kept_facts_have_the_names_of_their_features(monkeypatch):
 
 def test_facts_of_a_class_follow_the_count_of_its_jobs(monkeypatch):
     made = explainer(monkeypatch, EntryReader, NoteReader)
-    made.count({}), made.count({})
+    made.count([{}, {}])
     assert made.facts_of_class("W") == ShownFacts([("notes", "2 of W")], {"notes": 2})
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import pytest
 
@@ -142,10 +143,10 @@ def test_too_many_groups_are_merged_and_the_error_is_told(shard, redis, monkeypa
 
 
 def test_jobs_that_leave_during_an_exact_count_hide_no_other(shard, redis, monkeypatch):
-    monkeypatch.setattr(groups, "_PAGE", 50)
+    monkeypatch.setattr(groups, "ranked_pages", partial(groups.ranked_pages, most=50))
     fill(redis, keys.DEAD, 400)
     wanted = redis.zrange(keys.DEAD, 200, -1)
-    pages = groups._ranked_pages
+    pages = groups.ranked_pages
     seen = []
 
     def trimmed(client, key):
@@ -156,7 +157,7 @@ def test_jobs_that_leave_during_an_exact_count_hide_no_other(shard, redis, monke
             redis.zrem(keys.DEAD, *(member for member, _ in page[-5:]))
             seen.extend(member for member, _ in page)
 
-    monkeypatch.setattr(groups, "_ranked_pages", trimmed)
+    monkeypatch.setattr(groups, "ranked_pages", trimmed)
     admin.top("dead", exact=True)
     assert [member for member in seen if member in set(wanted)] == wanted
 

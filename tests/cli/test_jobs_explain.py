@@ -350,7 +350,7 @@ def test_search_large_jobs_stays_within_bytes_of_a_step(redis, monkeypatch, size
     assert search.search(redis, "j030", lambda key, looked: steps.append((key, looked))) == []
     looked = [jobs for key, jobs in steps if key == "queue:q"]
     assert looked[-1] == 60, "twice"
-    assert len(looked) == (2 if size == 10 else 2 * 9), "8 at first, and then 2 or 3 to a step"
+    assert len(looked) == (2 if size == 10 else 2 * 13), "8 at first, then 2 to a step, and the end"
 
 
 def test_search_finds_a_job_that_moves_to_a_searched_key(redis, monkeypatch):

@@ -620,7 +620,7 @@ CALLS = {
     ),
     "iteration/start": (held, lambda jobs: ([WORKING, "state"], [jobs[0], "token", 60])),
     "iteration/save": (iterating, lambda jobs: ([WORKING, "state"], [jobs[0], "token", 60, "c", "7", "aw_done", 7])),
-    "search": (held, lambda jobs: ([WORKING, QUEUE], [jobs[0], 0, 1_000_000, 100])),
+    "search": (held, lambda jobs: ([WORKING, QUEUE], [jobs[0], 0, 1_000_000, 100, 1])),
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "release_waiting": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
     "concurrency/throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),

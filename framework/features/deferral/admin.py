@@ -1,13 +1,14 @@
 """Summarize the jobs of the schedule set that a policy deferred, and let them run sooner."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
 
 from framework.admin.explain_reader import deferrals_of
-from framework.admin.search import scan_members
+from framework.admin.pages import ranked_pages
+from framework.admin.search import ScanPage, scan_members
 from framework.admin.statistics import OnProgress
 from framework.store.connect import server_time
 from framework.store.steps import BoundedSteps
@@ -47,7 +48,8 @@ class Deferral:
 def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[Deferral]:
     """Return the deferred jobs by class and reason, the oldest first. Reads the schedule set in pages. Raises redis errors."""
     found: dict[tuple[str, str], Deferral] = {}
-    for payload, _, due in _scan_deferred(client, on_progress):
+    # Ranked pages cost Redis and this process less than a scan, and a job that moves meanwhile may be missed.
+    for payload, _, due in _deferred_in(ranked_pages(client, keys.SCHEDULE), on_progress):
         name = str(payload.get("class", "")), str(payload.get(DEFERRED_BY, ""))
         found.setdefault(name, Deferral(*name)).add(payload, due)
     return sorted(found.values(), key=lambda deferral: (deferral.oldest or 0.0, deferral.worker))
@@ -64,7 +66,7 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
     moved = 0
     steps = BoundedSteps(*_CHANGED_AT_ONCE)
     page: dict[bytes, float] = {}
-    for payload, data, _ in _scan_deferred(client, on_progress):
+    for payload, data, _ in _deferred_in(scan_members(client, keys.SCHEDULE, _NEEDLE), on_progress):
         if payload.get("class") == worker:
             page[data] = now + (moved + len(page)) / rate
         if len(page) >= steps.size or moved + len(page) == limit:
@@ -83,12 +85,11 @@ def _write_times(client: "redis.Redis", times: dict[bytes, float], steps: Bounde
     return int(moved)
 
 
-def _scan_deferred(client: "redis.Redis", on_progress: OnProgress) -> Iterator[tuple[Payload, bytes, float]]:
+def _deferred_in(pages: Iterable[ScanPage], on_progress: OnProgress) -> Iterator[tuple[Payload, bytes, float]]:
     scanned = 0
-    for page in scan_members(client, keys.SCHEDULE, _NEEDLE):
+    for page in pages:
         scanned += len(page)
         on_progress(keys.SCHEDULE, scanned)
         for data, due in page:
-            payload = loads_object(data)
-            if payload.get(DEFERRED):
+            if _NEEDLE in data and (payload := loads_object(data)).get(DEFERRED):
                 yield payload, data, clamp_time(due)

@@ -1,5 +1,7 @@
 """Explain that the runs of a job are profiled, and which profiles are kept."""
 
+from collections.abc import Sequence
+
 from redis.exceptions import ResponseError
 
 from framework.admin.explain_reader import ExplainReader, KeptFact, ShardSnapshot, ShownFacts
@@ -38,8 +40,8 @@ class ProfileReader(ExplainReader):
         text = f"its profile on {self.snapshot.shard}: a run of {profile.duration_s:.3g} s{error}; `{shown}` writes the page"
         return KeptFact(text, {"at": profile.at, "duration_s": profile.duration_s})
 
-    def count(self, payload: Payload) -> None:
-        self._profiled += PROFILE in payload
+    def count(self, jobs: Sequence[Payload]) -> None:
+        self._profiled += sum(PROFILE in job for job in jobs)
 
     def of_class(self, worker: str) -> ShownFacts:
         kept = sum(one.cls == worker for one in read_profiles(self.snapshot.client, self.snapshot.shard))

@@ -1,6 +1,6 @@
 """Explain that a caller waits for the answer of a job, and which answer is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,8 @@ class ResultReader(ExplainReader):
         text = f"its answer on {self.snapshot.shard}: {visible(answer.end)}{reason}, kept for {left} more"
         return KeptFact(text, answer.as_json())
 
-    def count(self, payload: Payload) -> None:
-        self._called += call_of(payload) is not None
+    def count(self, jobs: Sequence[Payload]) -> None:
+        self._called += sum(call_of(job) is not None for job in jobs)
 
     def of_class(self, worker: str) -> ShownFacts:
         del worker

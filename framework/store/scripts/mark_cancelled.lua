@@ -13,18 +13,21 @@ local ended = { completed = true, failed = true, discarded = true, expired = tru
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - tonumber(ARGV[1])), 'LIMIT', 0, 1000)) do
   if string.sub(id, 1, 3) ~= 'aw-' or redis.call('EXISTS', 'aw:batch:' .. id) == 0 then redis.call('ZREM', KEYS[1], id) end
 end
-local marked = {}
+-- One command for all: a call from Lua costs as much as the command. A key of another type reads as a missing one.
+local states = redis.pcall('MGET', unpack(KEYS, 2))
+local marked, scores = {}, {}
 for i = 2, #ARGV do
-  local state = redis.pcall('GET', KEYS[i])
-  marked[i - 1] = type(state) == 'string' and ended[state] and 0 or 1
+  local state = states[i - 1]
+  marked[i - 1] = state and ended[state] and 0 or 1
   if marked[i - 1] == 1 then
-    redis.call('ZADD', KEYS[1], string.format('%.6f', now), ARGV[i])
+    scores[#scores + 1], scores[#scores + 2] = string.format('%.6f', now), ARGV[i]
     -- An ACL may refuse it; without a cursor Sidekiq 8.1's pages answer 500.
-    local state = 'it-' .. ARGV[i]
-    redis.pcall('HSETNX', state, 'cancelled', string.format('%.0f', now))
-    redis.pcall('HSETNX', state, 'c', 'null')
-    redis.pcall('EXPIRE', state, ARGV[1])
+    local mark = 'it-' .. ARGV[i]
+    redis.pcall('HSETNX', mark, 'cancelled', string.format('%.0f', now))
+    redis.pcall('HSETNX', mark, 'c', 'null')
+    redis.pcall('EXPIRE', mark, ARGV[1])
   end
 end
+if #scores > 0 then redis.call('ZADD', KEYS[1], unpack(scores)) end
 redis.call('EXPIRE', KEYS[1], keep_s)
 return marked

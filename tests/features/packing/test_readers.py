@@ -1,7 +1,12 @@
 """Packed jobs are seen, counted, found, moved and dropped as all others."""
 
 from framework import admin
+from framework.admin.explain import Explainer, KnownClasses
+from framework.admin.explain_class import ClassExplainer
+from framework.admin.explain_reader import ShardSnapshot
 from framework.admin.groups import read_all, sized_stores
+from framework.admin.job_queue import matching_jobs
+from framework.admin.job_record import JobFilter
 from framework.admin.queue_actions import clear_queue, drop_job
 from framework.admin.queue_reader import next_jobs, read_live_queues, read_queues, scan_queue
 from framework.admin.search import JobStore, search
@@ -128,3 +133,29 @@ def test_top_counts_packed_jobs(shard, redis):
     all_packed(redis, 32)
     found = admin.top("queue:default", exact=True)
     assert [(group.name, group.jobs) for group in found.groups] == [("Job", 32)]
+
+
+def test_cancel_marks_the_jobs_of_blocks(shard, redis):
+    jobs = all_packed(redis, 32)
+    done = admin.cancel_jobs(cls="Job")
+    assert (done.matched, done.marked) == (32, 32)
+    assert {jid.decode() for jid in redis.zrange(keys.CANCELLED, 0, -1)} == {loads_object(job)["jid"] for job in jobs}
+    assert waiting(redis) == jobs[::-1]
+
+
+def test_explain_tells_the_position_of_a_packed_job(shard, redis):
+    jobs = all_packed(redis, 32)
+    (found,) = search(redis, loads_object(jobs[14])["jid"], ignore_progress)
+    snapshot = ShardSnapshot(redis, "main")
+    assert Explainer(snapshot, KnownClasses()).explain(found).where == "queue default, number 15 of 32"
+    one = ClassExplainer(snapshot, Explainer(snapshot, KnownClasses())).explain("Job", (), None, ignore_progress)
+    assert (one.queue, one.backlog.places, len(one.backlog.entered)) == ("default", {"queue default": 32}, 32)
+
+
+def test_list_has_the_matching_jobs_of_blocks(shard, redis):
+    jobs = all_packed(redis, 32)
+    jid = loads_object(jobs[14])["jid"]
+    sizes = admin.port.current().settings.size_limit
+    for wanted, expected in ((JobFilter(cls="Job"), jobs[::-1]), (JobFilter(text=jid), [jobs[14]])):
+        found = matching_jobs(shard, "default", wanted, sizes, ignore_progress)
+        assert [one.data for one in found] == expected

@@ -6,7 +6,7 @@ from framework.wire import keys
 def test_class_of_profiled_jobs_has_their_number(redis):
     reader = ProfileReader(ShardSnapshot(redis, "main"))
     assert reader.of_class("W") == ([], {"profiled": 0, "profiles": 0})
-    reader.count({"aw_profile": True}), reader.count({})
+    reader.count([{"aw_profile": True}, {}])
     redis.hset(keys.profile("j"), mapping={"class": "W", "at": 5, "duration_s": 1.5, "error": "KeyError"})
     redis.zadd(keys.PROFILES, {"j": 5})
     ((heading, text),), fields = reader.of_class("W")

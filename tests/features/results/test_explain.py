@@ -14,7 +14,7 @@ def test_wishes_of_a_called_job_name_its_caller():
 def test_class_of_called_jobs_has_their_number():
     reader = ResultReader(ShardSnapshot(None, "main"))
     assert reader.of_class("W") == ([], {"called": 0})
-    reader.count(CALLED), reader.count({})
+    reader.count([CALLED, {}])
     assert reader.of_class("W") == ([("result", "1 of these jobs has a caller that waits")], {"called": 1})
-    reader.count(CALLED)
+    reader.count([CALLED])
     assert reader.of_class("W").lines == [("result", "2 of these jobs have callers that wait")]
