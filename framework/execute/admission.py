@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_
 import redis
 
 from framework.declare.declaration import Declaration, PerClass
+from framework.execute.next_jobs import NextJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.store.connect import server_time
@@ -28,6 +29,8 @@ class AdmissionRequest:
     payload: Payload
     declaration: Declaration
     worker: Any
+    next_jobs: NextJobs | None = None
+    """The jobs that start next, if the policy may answer for those of the class too."""
 
 
 class AdmissionPolicy(Protocol):

@@ -18,7 +18,6 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import PayloadError
 from framework.execute.admission import (
     AdmissionChain,
     AdmissionPolicy,
@@ -29,6 +28,7 @@ from framework.execute.admission import (
 )
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog
+from framework.execute.next_jobs import NextJobs
 from framework.execute.stats import RunningJobs
 from framework.execute.threads import FetchingThreads
 from framework.fetch.fetcher import Fetcher
@@ -42,8 +42,7 @@ from framework.telemetry.logs import error_fields
 from framework.timings import backoff_s
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.compress import COMPRESSED
-from framework.wire.job import BUFFERED_AT, EXPIRES_IN, timestamp
+from framework.wire.job import BUFFERED_AT, timestamp
 from framework.wire.resources import (
     HELD_LOCK_S,
     JobResources,
@@ -51,8 +50,6 @@ from framework.wire.resources import (
     Slot,
     make_slot,
     milliseconds,
-    resource_fields,
-    resources_of,
     slot_id,
 )
 from framework.wire.sub_queues import start_queue
@@ -95,7 +92,7 @@ class PolicyDecision:
             if not policies.local_admit_all(request.declaration):
                 # A local policy may run code of the application.
                 self._ensure_fetching()
-                if (outcome := self._ask_each(policies.local, request)) is not None:
+                if (outcome := self._ask_local(policies.local, request)) is not None:
                     return outcome
             self._ask_together(request, policies)
         prepared = unit.prepared
@@ -108,6 +105,15 @@ class PolicyDecision:
             # Its limit was removed after the script has moved it, so no policy says so.
             return Held("concurrency_limit")
         return outcome
+
+    def _ask_local(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> NotAdmitted | None:
+        """Ask the local policies. The first may answer for the jobs that start next too: no other comes before it."""
+        request.next_jobs = None if self._together is None else self._together.next_jobs
+        for policy in policies:
+            if (outcome := self._ask_policy(policy, request)) is not None:
+                return outcome
+            request.next_jobs = None
+        return None
 
     def _ask_each(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> NotAdmitted | None:
         for policy in policies:
@@ -181,9 +187,8 @@ class GroupAdmission:
         self._channels = channels
         self._working = keys.working(identity)
         self._fetcher = fetcher
-        self._decoding = decoding
+        self.next_jobs = NextJobs(fetcher, decoding)
         self._admission = admission
-        self._resource_fields = resource_fields()
 
     def admit(self, request: AdmissionRequest, policies: ClassPolicies) -> None:
         """Ask for a job that is about to start, which every local policy admits, and for buffered jobs that start next.
@@ -214,18 +219,8 @@ class GroupAdmission:
 
         ``classes`` are those of this call by name, ``None`` for one whose jobs are each asked for alone.
         """
-        if unit.prepared is not None:
-            return None
-        try:
-            payload = self._decoding.decode_small(unit)
-        except PayloadError:
-            return None
+        payload = self.next_jobs.payload_of(unit)
         if payload is None:
-            return None
-        unit.prepared = Preparation(payload)
-        # A version may be unknown here; a suspect starts in its turn; compressed arguments may need memory: each alone.
-        # A job that may be too old takes no slot before that is known.
-        if "version" in payload or EXPIRES_IN in payload or payload.get(COMPRESSED) or is_suspect(payload):
             return None
         name = payload["class"]
         known = classes[name] if name in classes else classes.setdefault(name, self._known_class(name, first))
@@ -234,8 +229,7 @@ class GroupAdmission:
         declaration, policies = known
         if not policies.remote:
             return None
-        if not payload.keys().isdisjoint(self._resource_fields):
-            unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
+        self.next_jobs.note_resources(unit, payload, declaration)
         if policies.local and not _admitted_locally(unit, payload, declaration, policies):
             return None
         terms = policies.terms_of(declaration, unit.queue)

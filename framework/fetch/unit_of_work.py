@@ -40,6 +40,10 @@ class Preparation:
     moved: bool = False
     """Whether the job has left the working list: it is held or lost, and waits only for a thread that writes its line."""
 
+    def note_moved(self, outcome: object) -> None:
+        """Note the outcome of a job that a local policy has moved out of the working list."""
+        self.local_outcome, self.moved = outcome, True
+
 
 class ReleasedOnAck(NamedTuple):
     """What the acknowledgement of a job releases and writes: ``fetch.lua`` does it in one pass for many jobs."""

@@ -239,7 +239,13 @@ def filled(jobs):
 
 
 def held_arguments(jobs, holds):
-    return [jobs[0], "q", "C", "f", "", "strategy", 60_000, holds]
+    """The oldest job, at the tail of the list, starts now; all others are its neighbours."""
+    *others, first = jobs
+    ends = [others[-1], others[0]] if others else ["", ""]
+    entries = [
+        part for at, job in enumerate(reversed(jobs)) for part in (at, b'["q"]\n%b' % job, holds if not at else "")
+    ]
+    return ["C", "f", "", "strategy", 60_000, first, len(others), *ends, *entries]
 
 
 def acted(jobs, word, holds=b"", score=""):

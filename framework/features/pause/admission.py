@@ -6,7 +6,7 @@ An ended pause returns the jobs also of classes that no process knows any more.
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,11 +18,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, StagedPolicy
+from framework.execute.next_jobs import Neighbours, NextJobs
 from framework.features.flags.flag import pause_flag
 from framework.features.flags.process_flags import WORKER_FLAGS, WorkerFlags
 from framework.features.pause import strategies
 from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.features.pause.strategies import BUILT_IN, PauseStrategies
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
@@ -33,6 +35,7 @@ from framework.telemetry.job_events import JobHeld, JobResumed, job_events
 from framework.telemetry.logs import LogRateLimit
 from framework.text import decode_escaped, decode_name, format_count
 from framework.wire import keys
+from framework.wire.json import dumps
 from framework.wire.sub_queues import return_queue
 
 MARKER_TTL_MS = 60_000
@@ -42,6 +45,8 @@ _LOG_INTERVAL_S = 60.0
 _MAX_ATTEMPTS = 3
 
 MANUAL_PAUSE = "manual"
+
+_ALONE = Neighbours((), ())
 
 PAGE = 1_000
 """The most jobs of one step."""
@@ -125,58 +130,57 @@ class PausePolicy:
             if pause is None:
                 return None
             try:
-                return self.hold(request, pause)
+                return self.hold(request, pause, request.next_jobs)
             except _PauseChangedError:
                 self._state.refresh()
         return None
 
-    def hold(self, request: AdmissionRequest, pause: Pause) -> NotAdmitted | None:
+    def hold(self, request: AdmissionRequest, pause: Pause, next_jobs: NextJobs | None = None) -> NotAdmitted | None:
         """Hold the job for this pause; return ``None`` if the keys of the class have a wrong type, so that the job runs.
 
-        Raises _PauseChangedError if the flag of the pause has another value now.
+        The same call holds those of ``next_jobs`` that are of its class. Raises _PauseChangedError if the flag of the pause has
+        another value now.
         """
-        try:
-            held = self._hold(request, pause)
-        except (RedisConnectionError, RedisTimeoutError, OSError):
-            self._reply_lost.add(request.unit.data)
-            raise
-        except ResponseError as error:
-            if not is_wrong_type(error):
+        with nullcontext(_ALONE) if next_jobs is None else next_jobs.taken(request.declaration) as neighbours:
+            units = [request.unit, *(unit for _, unit in neighbours.of_class)]
+            try:
+                held_here, others_held = self._hold(request, pause, neighbours)
+            except (RedisConnectionError, RedisTimeoutError, OSError):
+                self._reply_lost.update(unit.data for unit in units)
                 raise
-            self._log_unusable(request.declaration, error)
-            return None
-        if held < 0:
-            raise _PauseChangedError
-        return self._held(request, pause, held_here=bool(held))
+            except ResponseError as error:
+                if not is_wrong_type(error):
+                    raise
+                self._log_unusable(request.declaration, error)
+                return None
+            if held_here < 0:
+                raise _PauseChangedError
+            for unit in units[1:] if others_held else ():
+                outcome = self._held(unit, request.declaration, pause, held_here=True)
+                if unit.prepared is not None:
+                    unit.prepared.note_moved(outcome)
+        return self._held(request.unit, request.declaration, pause, held_here=bool(held_here))
 
-    def _held(self, request: AdmissionRequest, pause: Pause, *, held_here: bool) -> Held | Lost:
+    def _held(self, unit: UnitOfWork, declaration: Declaration, pause: Pause, *, held_here: bool) -> Held | Lost:
         """Return that the job is held, or lost to another process. After a lost reply an earlier try has held the job."""
-        data = request.unit.data
-        held = held_here or data in self._reply_lost
-        self._reply_lost.discard(data)
+        held = held_here or unit.data in self._reply_lost
+        self._reply_lost.discard(unit.data)
         fields = {"pause_control.strategy": pause.strategy, **({"pause_reason": pause.reason} if pause.reason else {})}
         if not held:
             return Lost(fields)
-        job_events.emit(JobHeld(request.declaration.wire_name, by="paused"))
+        job_events.emit(JobHeld(declaration.wire_name, by="paused"))
         return Held("paused", fields)
 
-    def _hold(self, request: AdmissionRequest, pause: Pause) -> int:
-        unit, worker = request.unit, request.declaration.wire_name
-        held: Any = HOLD_PAUSED(
-            self._client,
-            [self._working, keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy(worker)],
-            [
-                unit.data,
-                return_queue(unit.queue, unit.data),
-                worker,
-                pause_flag(worker),
-                pause.expected_flag,
-                "" if pause.expected_flag else pause.marker or pause.strategy,
-                MARKER_TTL_MS,
-                unit.resources.on_hold() if unit.resources is not None else "",
-            ],
-        )
-        return int(held)
+    def _hold(self, request: AdmissionRequest, pause: Pause, neighbours: Neighbours) -> tuple[int, int]:
+        worker, others = request.declaration.wire_name, neighbours.units
+        names = [self._working, keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy(worker)]
+        marker = "" if pause.expected_flag else pause.marker or pause.strategy
+        ends = (others[0].data, others[-1].data) if others else ("", "")
+        arguments: list[Any] = [worker, pause_flag(worker), pause.expected_flag, marker, MARKER_TTL_MS]
+        arguments += (request.unit.data, len(others), *ends)
+        for position, unit in ((0, request.unit), *neighbours.of_class):
+            arguments += (position, *_entry(unit))
+        return cast("tuple[int, int]", HOLD_PAUSED(self._client, names, arguments))
 
     def _log_unusable(self, declaration: Declaration, error: ResponseError) -> None:
         self._log_limit.error(
@@ -187,6 +191,17 @@ class PausePolicy:
             error=error,
             **{"class": declaration.wire_name},
         )
+
+
+def _entry(unit: UnitOfWork) -> tuple[bytes, str]:
+    """Return the entry of a job among the held ones, and what it holds (``hold.lua``)."""
+    resources, ticket = unit.resources, list[Any]((return_queue(unit.queue, unit.data),))
+    if resources is None:
+        return b"%b\n%b" % (dumps(ticket), unit.data), ""
+    lock = resources.lock
+    if lock is not None:
+        ticket += (1, [lock.key, lock.owner, lock.ttl_ms])
+    return b"%b\n%b" % (dumps(ticket), unit.data), resources.on_hold()
 
 
 @dataclass(frozen=True, slots=True)

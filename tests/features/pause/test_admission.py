@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.execute.admission import AdmissionRequest
+from framework.execute.next_jobs import NextJobs
 from framework.features.flags.flag import Flag, LayeredFlags, drop_flag, pause_flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.features.pause.admission import PausePolicy, PauseState
@@ -19,7 +20,8 @@ from framework.features.pause.strategies import PauseStrategies
 from framework.finish.outcome import Held, Lost
 from framework.process.signals import SWEEP
 from framework.wire import keys
-from tests.harness import IDENTITY, encoded, enqueue, hold, payload, server_lines, until
+from framework.wire.job import decode
+from tests.harness import IDENTITY, encoded, enqueue, full_memory, hold, payload, server_lines, until
 
 WORKING = keys.working(IDENTITY)
 HELD = keys.paused_jobs("CalmWorker")
@@ -100,6 +102,32 @@ def test_pause_policy_unusable_keys_delay_no_job(redis, stored, entry):
         assert policy.admit(entry) is None
         assert [line["event_name"] for line in lines()] == ["pause.unusable"]
     assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
+
+
+def test_pause_policy_holds_next_jobs_of_the_class_in_one_call(redis, stored, entry):
+    def fetched(*jobs):
+        return [hold(redis, encoded(name, jid=jid)) for name, jid in jobs]
+
+    def ask(units):
+        buffered = SimpleNamespace(take_next=lambda: units, put_back=lambda *_: None)
+        small = SimpleNamespace(decode_small=lambda unit: decode(unit.data, None))
+        entry.next_jobs = NextJobs(buffered, small)
+        return make_policy(redis, stored).admit(entry)
+
+    # Two jobs have the very same bytes.
+    units = fetched(("CalmWorker", "b"), ("OtherWorker", "c"), ("CalmWorker", "d"), ("CalmWorker", "d"))
+    with full_memory(redis):
+        assert ask(units) == Held("paused", {"pause_control.strategy": "manual", "pause_reason": "why"})
+    assert redis.lrange(WORKING, 0, -1) == [units[1].data]
+    entries = [b'["default"]\n' + unit.data for unit in (entry.unit, units[0], units[2])]
+    assert redis.zrange(HELD, 0, -1) == [*entries, b'["default",2]\n' + units[3].data]
+    assert [unit.prepared is not None and unit.prepared.moved for unit in units] == [True, False, True, True]
+    # Another process owns the first one, and one of the neighbours.
+    units = fetched(("CalmWorker", "e"), ("CalmWorker", "f"), ("CalmWorker", "g"))
+    redis.lrem(WORKING, 1, units[1].data)
+    assert isinstance(ask(units), Lost)
+    assert (redis.llen(WORKING), redis.zcard(HELD)) == (3, 4)
+    assert not any(unit.prepared.moved for unit in units)
 
 
 def test_pause_policy_other_source_writes_strategy_marker(redis, granted, entry):
