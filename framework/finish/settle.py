@@ -29,7 +29,16 @@ from framework.finish.outcome import (
     Yielded,
 )
 from framework.finish.report import ProcessorEvents
-from framework.finish.retry import MAX_MESSAGE, Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
+from framework.finish.retry import (
+    MAX_DELAY_S,
+    MAX_MESSAGE,
+    Delete,
+    Kill,
+    Retry,
+    RetryDecision,
+    RetryPolicy,
+    job_for_hooks,
+)
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.process_clock import process_clock
 from framework.recover.suspects import SUSPECT_FIELD, quarantine_counter
@@ -319,7 +328,7 @@ class Settler:
         """Return the move of a job that runs again in ``delay_s``."""
         status = None if tracked is None or state is None else tracked.command(state, delay_s=delay_s)
         held = "" if unit.resources is None and status is None else _resources(unit).on_delay(delay_s, status)
-        move = MoveToSet(self, target, SCHEDULE, (), data, f"{delay_s:.6f}", held)
+        move = MoveToSet(self, target, SCHEDULE, (), data, f"{min(delay_s, MAX_DELAY_S):.6f}", held)
         move.due_soon = target == keys.RETRY and delay_s < self._retry_soon_s
         return move
 

@@ -38,8 +38,12 @@ class Script:
         text = _text(self._file, "")
         if self._counted:
             text = b"local function push(KEYS, ARGV)\n%bend\n\n%b" % (text, part_text("count_accepted"))
-        late = (_late(self.late, text),) if self.late else ()
-        return b"".join((*map(part_text, self.parts), *late, text))
+        parts = [part_text(name) for name in self.parts]
+        if self.late:
+            # A part that calls a late function comes behind it.
+            text = b"".join((*(part for part in parts if _calls_late(part)), text))
+            parts = [*(part for part in parts if not _calls_late(part)), _late(self.late, text)]
+        return b"".join((*parts, text))
 
     @cached_property
     def digest(self) -> str:
@@ -98,6 +102,10 @@ class Script:
 
 
 _LATE_NAME = re.compile(rb"\blate\(\)\.(\w+)")
+
+
+def _calls_late(part: bytes) -> bool:
+    return b"late()." in part
 
 
 @cache
@@ -209,11 +217,11 @@ _WAITERS, _RECORDED = "waiters", "recorded"
 FIGURES = "figures"
 """The part that reads the figures of all features."""
 RELEASE_PARTS = (*SLOT_PARTS, _RECORDED, _WAITERS, "release")
-_LATE_RELEASE = RELEASE_PARTS[1:]
+LATE_RELEASE_PARTS = RELEASE_PARTS[1:]
 """The same for scripts whose jobs mostly hold nothing: all but ``time``, which comes first."""
 LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 
-ADMIT = Script("admit", "time", late=(*_LATE_RELEASE, "request_slot", "positions", "start_lock"))
+ADMIT = Script("admit", "time", late=(*LATE_RELEASE_PARTS, "request_slot", "positions", "start_lock"))
 TAKE_SLOT = Script("take_slot", *RELEASE_PARTS, "request_slot")
 PUSH_UNIQUE = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS))
 PUSH_UNIQUE_COUNTED = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS), counted=True)
@@ -226,7 +234,7 @@ REGISTER_ORPHAN = Script("register_orphan", "time")
 END_PAUSES = Script("end_pauses", "time")
 NOTE_START = Script("note_start")
 HEARTBEAT = Script("heartbeat", "time")
-KILL = Script("kill", "time", "trim", late=_LATE_RELEASE)
+KILL = Script("kill", "time", "move_to_set", "trim", late=LATE_RELEASE_PARTS)
 FINISH = Script("finish", *RELEASE_PARTS, "count")
 PUSH_DELAYED = Script("push_delayed", "time")
 PUSH_DELAYED_COUNTED = Script("push_delayed", "time", counted=True)
@@ -238,7 +246,7 @@ DROP_RETIRED = Script("drop_retired", *RELEASE_PARTS)
 READ_DUE = Script("read_due", "time")
 INSPECT_DEAD = Script("inspect_dead", "time")
 RENEW_CHILDREN = Script("renew_children", "time")
-FETCH = Script("fetch", "time", "count", late=(*_LATE_RELEASE, "blocks"))
+FETCH = Script("fetch", "time", "count", late=(*LATE_RELEASE_PARTS, "blocks"))
 PUSH_UP_TO = Script("push_up_to", "time", "slots", _RECORDED)
 UNPACK = Script("unpack", "time")
 SPLIT_BLOCK = Script("split_block")
@@ -246,7 +254,7 @@ UNREGISTER = Script("unregister", "time")
 INTERRUPT = Script("interrupt", *RELEASE_PARTS, "trim")
 RECEIVE_TRANSFER = Script("receive_transfer", *LOCK_PARTS, _TURNS)
 MIGRATE = Script("migrate", _TURNS)
-SCHEDULE = Script("schedule", "time", late=_LATE_RELEASE)
+SCHEDULE = Script("schedule", "time", "move_to_set", late=LATE_RELEASE_PARTS)
 ENQUEUE_DUE = Script("enqueue_due", *LOCK_PARTS, _TURNS, "lock_ticket", "slots", _RECORDED, _WAITERS, "release", "trim")
 NOTE_PUSHED = Script("note_pushed")
 RECLAIM = Script("reclaim", *RELEASE_PARTS, "trim")

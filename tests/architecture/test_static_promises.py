@@ -42,11 +42,11 @@ MAY_TAKE = {
     "packing/pack": {"LREM", "LTRIM"},
     "pause/hold": {"LREM"},
     "interrupt": {"LREM"},
-    "kill": {"LREM"},
     "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
     "limiters/unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
     "migrate": {"RPOP"},
+    "move_to_set": {"LREM"},  # for `kill` and `schedule`
     "push_window": {"ZREM"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job
@@ -56,7 +56,6 @@ MAY_TAKE = {
     "request_slot": {"LREM", "ZREM"},
     "requeue": {"LREM"},
     "restore": {"RPOP"},
-    "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
     "turns": {"RPOP", "ZPOPMIN", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM", "ZREMRANGEBYRANK"},  # the dead set holds jobs that have ended

@@ -1,6 +1,6 @@
 -- trim(set, now, most, stay_s): remove the entries older than stay_s, and the oldest beyond `most` - 1 (Sidekiq's two limits), each
 --         at most a bounded number: the next call goes on. Returns the number removed.
--- note_business(set, now, data, most): note that `data`, just added at `now`, is a business failure; at most `most` of these stay.
+-- note_business(set, at, data, most): note that `data`, just added with the score `at`, is a business failure; at most `most` of these stay.
 --         Returns the number removed.
 -- In a full dead set business failures are removed first, the oldest before the others: none displaces another dead job.
 -- aw:dead:business    ZSET, SHA-1 of an entry of the dead set -> its score there. Sidekiq's pages remove entries without
@@ -28,8 +28,8 @@ local function remove_oldest_business(set)
   return entry and redis.call('ZREM', set, entry) or 0
 end
 
-local function note_business(set, now, data, most)
-  local noted = redis.pcall('ZADD', BUSINESS, string.format('%.6f', now), redis.sha1hex(data))
+local function note_business(set, at, data, most)
+  local noted = redis.pcall('ZADD', BUSINESS, at, redis.sha1hex(data))
   if type(noted) == 'table' or redis.call('ZCARD', BUSINESS) <= most then return 0 end
   local drawn = redis.call('ZRANDMEMBER', BUSINESS, 10, 'WITHSCORES')
   for i = 1, #drawn, 2 do
@@ -49,19 +49,19 @@ local function remove_first(set, count)
 end
 
 local function trim(set, now, most, stay_s)
-  local too_old = string.format('%.6f', now - stay_s)
+  local too_old, count = string.format('%.0f', now - stay_s), redis.call('ZCARD', set)
   local gone = remove_first(set, redis.call('ZCOUNT', set, '-inf', too_old))
   if set == 'dead' then
     if gone > 0 then
       local digests = redis.pcall('ZCOUNT', BUSINESS, '-inf', too_old)
       if type(digests) == 'number' then remove_first(BUSINESS, digests) end
     end
-    for _ = 1, MOST_AT_ONCE do
+    for _ = 1, count < most and 0 or MOST_AT_ONCE do
       local removed = redis.call('ZCARD', set) >= most and remove_oldest_business(set)
       if not removed then break end
       gone = gone + removed
     end
   end
-  return gone + remove_first(set, redis.call('ZCARD', set) - most + 1)
+  return gone + (count < most and 0 or remove_first(set, redis.call('ZCARD', set) - most + 1))
 end
 
