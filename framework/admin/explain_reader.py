@@ -53,10 +53,18 @@ class ShardSnapshot:
         self._facts: dict[Late[Any], Any] = {}
 
     def fact(self, kind: "Late[Callable[[ShardSnapshot], T]]") -> T:
-        """Return what this function of a feature reads from the shard: it is called once."""
+        """Return what this function of a feature reads from the shard, whatever is assumed: it is called once."""
         if kind not in self._facts:
             self._facts[kind] = kind.load()(self)
         return cast("T", self._facts[kind])
+
+    def assuming(self, assumed: Mapping[str, Mapping[str, Any]]) -> "ShardSnapshot":
+        """Return the same facts under an assumption: they are not read again."""
+        other = ShardSnapshot(self.client, self.shard, assumed)
+        other.now, other.processes = self.now, self.processes
+        other.paused_queues, other.queue_pauses = self.paused_queues, self.queue_pauses
+        other._facts = self._facts
+        return other
 
     @cached_property
     def now(self) -> float:

@@ -19,6 +19,7 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import epoch_s
 from framework.store.script import ENQUEUE_DUE, READ_DUE, is_wrong_type
+from framework.store.steps import SHARE, UNPACED, BoundedSteps
 from framework.telemetry.job_events import job_events
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
@@ -38,6 +39,9 @@ FLEET_SHARE = 0.8
 
 RETRY_SET_PERIOD_FACTOR = 5
 """The retry set is checked every fifth period: a retry is due 15 s after its failure unless its class chose otherwise."""
+
+BURST_PAGES = 50
+"""The full pages in a row that move at full speed. Behind them the processes share a fifth of Redis's time: much more is due."""
 
 MIN_SLEEP_S = 0.05
 """The shortest sleep between two pages: jobs due within it move together."""
@@ -156,6 +160,11 @@ class PollTiming:
         return max(0.0, min(times) - now)
 
     @property
+    def share(self) -> float:
+        """The share of Redis's time for one of the processes that may move the same due jobs."""
+        return SHARE / self._processes
+
+    @property
     def min_sleep_s(self) -> float:
         return min(1.0, MIN_SLEEP_S * self._processes)
 
@@ -184,6 +193,8 @@ class Poller:
         self._transfer = transfer
         self._timing = timing
         self._dead_set = dead_set
+        self._full_pages = 0
+        self._steps = BoundedSteps(PAGE_SIZE, PAGE_SIZE, rate=UNPACED)
 
     def step(self) -> float:
         """Move due jobs, at most a page per set; return the seconds until the next step. Raises redis errors."""
@@ -194,9 +205,19 @@ class Poller:
         except (RedisError, OSError):
             timing.reset()
             raise
+        self._note(is_full=PAGE_SIZE in found)
         if PAGE_SIZE in found:
-            return 0.0
+            # Of many processes each waits for long: here, where a stop ends the wait.
+            return self._steps.wait_s
         return timing.min_sleep_s if any(found) else timing.next_step_s()
+
+    def _note(self, *, is_full: bool) -> None:
+        """Choose the pace of the next page: full speed, or the share of this process behind a burst of full pages."""
+        self._full_pages = self._full_pages + 1 if is_full else 0
+        if self._full_pages == BURST_PAGES:
+            self._steps = BoundedSteps(PAGE_SIZE, PAGE_SIZE, share=self._timing.share)
+        elif not is_full:
+            self._steps = BoundedSteps(PAGE_SIZE, PAGE_SIZE, rate=UNPACED)
 
     def poll(self) -> int:
         """Move jobs that are due now, at most a page per set, without waiting for the next check; return how many were found."""
@@ -240,19 +261,19 @@ class Poller:
         for action in actions:
             if action.before is not None:
                 action.before()
-        done: Any
-        done, trimmed = ENQUEUE_DUE(
-            self._client,
-            [source, keys.QUEUES, keys.DEAD, *(keys.queue(one.queue) if one.queue else keys.DEAD for one in actions)],
-            [
-                *(len(actions), self._dead_set.max_jobs, self._dead_set.max_age_s, UNMOVABLE_DELAY_S),
-                *(one.member for one in actions),
-                *(one.action for one in actions),
-                *(one.data for one in actions),
-                *(one.queue for one in actions),
-                *((one.lock_argument for one in actions) if any(one.lock_argument for one in actions) else ()),
-            ],
-        )
+        names = [source, keys.QUEUES, keys.DEAD]
+        names += [keys.queue(one.queue) if one.queue else keys.DEAD for one in actions]
+        arguments = [
+            *(len(actions), self._dead_set.max_jobs, self._dead_set.max_age_s, UNMOVABLE_DELAY_S),
+            *(one.member for one in actions),
+            *(one.action for one in actions),
+            *(one.data for one in actions),
+            *(one.queue for one in actions),
+            *((one.lock_argument for one in actions) if any(one.lock_argument for one in actions) else ()),
+        ]
+        with self._steps.step(len(actions)):
+            reply: Any = ENQUEUE_DUE(self._client, names, arguments)
+        done, trimmed = reply
         self._report(actions, done, trimmed)
 
     def _report(self, actions: Sequence[DueAction], done: Sequence[int | bytes], trimmed: int) -> None:

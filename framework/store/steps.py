@@ -49,15 +49,19 @@ class BoundedSteps:
         self.size = self._smallest
         """The number of jobs, or of other things, for the next step."""
 
+    @property
+    def wait_s(self) -> float:
+        """The time until the next step begins."""
+        return max(0.0, self._next_at - time.monotonic())
+
     @contextmanager
     def step(self, jobs: int = 0) -> Generator[int]:
         """Wait for the time of the step, and yield its size; the block is one call of Redis. A failed step counts as well.
 
         ``jobs`` is the number of jobs of the step, where it is not ``size``.
         """
-        left = self._next_at - time.monotonic()
-        if left > 0:
-            time.sleep(left)
+        if (left_s := self.wait_s) > 0:
+            time.sleep(left_s)
         size, began, own_s = jobs or self.size, time.monotonic(), time.thread_time()
         try:
             yield size

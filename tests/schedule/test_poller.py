@@ -15,9 +15,11 @@ from framework.finish.status_writer import StatusWriter
 from framework.process_clock import process_clock
 from framework.push.argument_checks import SizeLimiter, SizeLimits
 from framework.route.router import Router
+from framework.schedule import poller as poller_module
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import PAGE_SIZE, Poller, PollTiming
+from framework.store.steps import SHARE, UNPACED
 from framework.wire import keys
 from framework.wire.footprint import MemoryBudget
 from framework.wire.json import dumps
@@ -504,6 +506,20 @@ def test_step_returns_the_time_of_the_next_step(redis, redis_url, events):
     assert pauses[2] < 0.7  # the poller knows the next due time
     until(lambda: one.step() >= 0 and len(queued(redis)) == PAGE_SIZE + 2, "the scheduled job")
     assert one.step() > 0
+
+
+def test_pages_behind_a_burst_take_the_share_of_the_process(redis, redis_url, events, monkeypatch):
+    monkeypatch.setattr(poller_module, "PAGE_SIZE", 2)
+    monkeypatch.setattr(poller_module, "BURST_PAGES", 2)
+    redis.zadd(keys.REGISTRY, {f"host:{n}:00000000000e": LONG_AGO for n in range(4)})
+    redis.zadd(keys.SCHEDULE, {encoded(jid=f"{n}"): LONG_AGO + n for n in range(7)})
+    one, paces = poller(redis_url, events), []
+    for _ in range(4):
+        one.step()
+        paces.append((one._steps._rate, one._steps._share))
+    assert len(queued(redis)) == 7
+    unpaced = (UNPACED, SHARE)
+    assert paces == [unpaced, (None, SHARE / 4), (None, SHARE / 4), unpaced]
 
 
 @pytest.mark.proves("R57")

@@ -469,8 +469,13 @@ class ShardEvidence(ShardSnapshot):
 
     def blockers(self, cls: str, queue: str, assumed: Mapping[str, Mapping[str, Any]]) -> list[Blocker]:
         """Return what blocks the jobs of a class under an assumption."""
-        snapshot = ShardSnapshot(self.client, self.shard, assumed)
-        return Explainer(snapshot, self.installation.classes).of_class(cls, queue, is_run=True)
+        explainer = Explainer(self.assuming(assumed), self.installation.classes) if assumed else self._explainer
+        return explainer.of_class(cls, queue, is_run=True)
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        """Explains what is in force: many classes may fail, and what it reads of the shard is the same for all."""
+        return Explainer(self, self.installation.classes)
 
     def worker_for(self, queue: str, slots: int | None = None, modules: Sequence[str] | None = None) -> str:
         """Return the command that starts a process for a queue of this shard."""

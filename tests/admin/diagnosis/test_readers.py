@@ -404,3 +404,18 @@ def test_jobs_that_a_stop_cut_off_are_found_where_they_run_again(found, redis):
     redis.lpush(keys.working(IDENTITY), encoded("Long", interrupted_count=1))
     assert found() == []
     assert codes(found(alert="ForcedShutdowns")) == ["cut_off"]
+
+
+def test_failing_classes_share_the_facts_of_their_shard(found, redis):
+    run_process(redis)
+    sent = []
+    for names in ("A", "BCDE"):
+        for name in names:
+            note_runs(redis, name, 0, 20, 0.1, failed=20)
+            failed = {"error_class": f"{name}Error", "failed_at": time.time() - 30}
+            redis.zadd(keys.RETRY, {encoded(name, queue="mail", **failed): time.time() + 500})
+        before = redis.info("stats")["total_commands_processed"]
+        causes = found()
+        sent.append(redis.info("stats")["total_commands_processed"] - before)
+    assert set(codes(causes)) == {"failing"}
+    assert sent[1] - sent[0] <= 4 * 10, "its limit and its pause, but not the processes"
