@@ -517,7 +517,7 @@ class Executor:
 def _note_resources(run: Execution, payload: Payload) -> None:
     ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
     name = payload["class"] if run.declaration is None else run.declaration.wire_name
-    run.unit.resources = resources_of(payload, run.unit.data, run.unit.queue, ttl_s, name)
+    run.unit.note_resources(resources_of(payload, run.unit.data, run.unit.queue, ttl_s, name))
 
 
 def _end_spans(spans: Sequence[RunSpan], outcome: RunOutcome) -> None:

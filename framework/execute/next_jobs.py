@@ -76,7 +76,8 @@ class NextJobs:
     def note_resources(self, unit: UnitOfWork, payload: Payload, declaration: Declaration) -> None:
         """Note what the job holds."""
         if not payload.keys().isdisjoint(self._resource_fields):
-            unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
+            name, lock_ttl_s = declaration.wire_name, declaration.lock_ttl_s
+            unit.note_resources(resources_of(payload, unit.data, unit.queue, lock_ttl_s, name))
 
     def _is_of(self, unit: UnitOfWork, declaration: Declaration) -> bool:
         payload = self.payload_of(unit)

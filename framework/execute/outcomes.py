@@ -207,7 +207,7 @@ def requested_outcome(unit: UnitOfWork, payload: Payload | None, error: BaseExce
 def malformed_outcome(unit: UnitOfWork, error: PayloadError) -> Malformed:
     """Build the member of the dead set once: a settlement that is repeated after a lost reply looks for the same bytes."""
     if unit.resources is None:
-        unit.resources = batch_resources_of(unit.data)
+        unit.note_resources(batch_resources_of(unit.data))
     return Malformed(error, dead_set_entry(unit.data, error, process_clock.now(), unit.queue))
 
 

@@ -197,7 +197,7 @@ class GroupAdmission:
         """
         unit, payload = request.unit, request.payload
         terms = policies.terms_of(request.declaration, unit.queue)
-        first = None if terms.alone else _question(unit, payload, terms)
+        first = self._open_question(unit, payload, terms)
         if first is None:
             return
         unit.prepared = Preparation(payload)
@@ -233,7 +233,23 @@ class GroupAdmission:
         if policies.local and not _admitted_locally(unit, payload, declaration, policies):
             return None
         terms = policies.terms_of(declaration, unit.queue)
-        return None if terms.alone else _question(unit, payload, terms)
+        return self._open_question(unit, payload, terms)
+
+    def _open_question(self, unit: UnitOfWork, payload: Payload, terms: ClassTerms) -> _Question | None:
+        """Return the question about a job; ``None`` if it is to be asked for alone, or needs no question.
+
+        That is so for a job that came with its slot and asks for nothing else: it is admitted. A limit that is a function of the
+        application is written with each question, so that it holds at once.
+        """
+        question = None if terms.alone else _question(unit, payload, terms)
+        if question is None or unit.granted is None:
+            return question
+        _, _, _, _, slot, lock, _ = question
+        if slot != unit.granted or lock is not None or not terms.lasting:
+            return question
+        unit.prepared = unit.prepared or Preparation(payload)
+        self._note_admitted(question)
+        return None
 
     def _known_class(self, name: str, first: Declaration) -> _KnownClass | None:
         """Return a class whose jobs may be asked for with others; ``None`` for any other."""

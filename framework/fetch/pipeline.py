@@ -28,9 +28,10 @@ from framework.store.channel import Channel
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import FETCH, Script
 from framework.text import decode_escaped
-from framework.timings import Timings
+from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.json import dumps_known
+from framework.wire.resources import Slot
 
 ACK_BATCH = MAX_UNACKNOWLEDGED // 2
 """So many ended jobs are acknowledged at once while others run; as many again may end before the confirmation."""
@@ -139,6 +140,7 @@ class FetchPipeline:
             read_timeout_s=COMMAND_TIMEOUT_S,
             lease_ms=timings.lease_ms,
             fair_queues=fair_queues,
+            slot_s=timings.slot_ttl_s,
         )
         self._client = client
         self._state = state
@@ -348,7 +350,9 @@ class FetchPipeline:
             self.prefetch.arrived([len(unit.data) for unit in reply.units])
         if reply.wanted:
             self._rotation.record_found(reply.source_queues, enough=len(reply.units) >= reply.wanted)
-            empty = not (reply.units or reply.blocks) and self._rotation.all_checked
+            # Jobs that have waited at a limit were in no queue.
+            found = reply.blocks or any(unit.granted is None for unit in reply.units)
+            empty = not found and len(reply.units) < reply.wanted and self._rotation.all_checked
             self._state.note_queues(empty=empty, wrong_type=reply.wrong_type_queues)
         # Last: the jobs of the reply are in flight, and run meanwhile.
         for queue, block in reply.blocks:
@@ -483,8 +487,10 @@ class FetchCall:
         read_timeout_s: float,
         lease_ms: int,
         fair_queues: AbstractSet[str] = frozenset(),
+        slot_s: int = STANDARD.slot_ttl_s,
     ) -> None:
         self._fair_queues = fair_queues
+        self._slot_s = str(slot_s)
         self._channel = Channel(client, read_timeout_s=read_timeout_s)
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
@@ -524,7 +530,7 @@ class FetchCall:
             *[unit.data for unit in ended],
             *([quota for _, quota in queues] if not self._fair_queues else map(self._quota, queues)),
         )
-        arguments += _released(ended, shown)
+        arguments += _released(ended, shown, self._slot_s)
         self._channel.send(*(one.script.by_digest(*one.arguments) for one in moves), FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now, ended, moves, shown)
 
@@ -575,10 +581,11 @@ def _moves_of(ended: list[UnitOfWork]) -> Iterator[_MovesCall]:
         call.add(unit, move)
 
 
-def _released(ended: list[UnitOfWork], shown: Sequence[UnitOfWork]) -> tuple[Any, ...]:
+def _released(ended: list[UnitOfWork], shown: Sequence[UnitOfWork], slot_s: str) -> tuple[Any, ...]:
     """Return the arguments for what acknowledged jobs hold, and for tracked jobs that run; none if there is nothing, as mostly.
 
-    Jobs of one limit, or with a lock, or that get one state, share a part. What else a job holds is JSON, one text for all.
+    Jobs that get the slots of a limit from this call keep each for ``slot_s`` seconds, unless it is renewed. Jobs of one limit,
+    or with a lock, or that get one state, share a part. What else a job holds is JSON, one text for all.
     """
     others: list[tuple[int, dict[str, Any]]] = []
     parts: dict[tuple[str, str, str], tuple[list[int], list[str]]] = {}
@@ -591,7 +598,7 @@ def _released(ended: list[UnitOfWork], shown: Sequence[UnitOfWork]) -> tuple[Any
             others.append((position, fields))
             continue
         for base, member in slots:
-            _add(parts, ("slot", base, ""), position, member)
+            _add(parts, ("slot", base, slot_s), position, member)
         if lock is not None:
             _add(parts, ("lock", "", ""), position, lock.key, lock.owner)
         if status is not None:
@@ -627,8 +634,20 @@ def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     blocks: list[tuple[str, bytes]] = []
     release_errors: list[str] = []
     # Behind three fixed values the reply has pairs: the position of a queue, from 1, and its jobs; the same below 0, and a block; or
-    # 0 and an error.
+    # 0 and an error. A list has the position of a queue, and of each of its jobs the limit at which it has waited and its slot.
     for position in range(3, len(reply), 2):
+        place: Any = reply[position]
+        if isinstance(place, list):
+            number, *slots = cast("list[Any]", place)
+            queue = request.queues[int(number) - 1]
+            source_queues.append(queue)
+            units += [
+                UnitOfWork.with_slot(
+                    queue, data, request.sent_at, Slot(slots[2 * at].decode(), slots[2 * at + 1].decode())
+                )
+                for at, data in enumerate(reply[position + 1])
+            ]
+            continue
         if reply[position] <= 0:
             if reply[position]:
                 blocks.append((request.queues[-int(reply[position]) - 1], reply[position + 1]))

@@ -9,14 +9,14 @@ import redis
 from framework.errors import PayloadError
 from framework.fetch.state import FetchState, ReplySnapshot
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.recover.reaper import OnRecovered, RecoveredJob, read_queue
+from framework.recover.reaper import OnRecovered, RecoveredJob, read_queue, slots_in_list
 from framework.recover.suspects import quarantine_counter
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import KILL, REQUEUE
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
-from framework.wire.job import Job
+from framework.wire.job import BUFFERED_AT, Job
 from framework.wire.json import loads_object
 from framework.wire.keys import SetLimits, split_owner
 from framework.wire.malformed import batch_resources_of, dead_set_entry
@@ -157,7 +157,10 @@ class Reconciler:
             moved, trimmed = int(killed[2:] != [1, 0]), int(killed[1])
         else:
             destination, trimmed = keys.queue(queue), 0
-            moved = requeue(self._client, self._owner, [(UnitOfWork(queue, data), data)])
+            # A job that has waited at a limit may have come with its slot.
+            slots = slots_in_list(self._owner, payload, data) if BUFFERED_AT in payload else []
+            unit = UnitOfWork(queue, data, resources=JobResources(None, slots) if slots else None)
+            moved = requeue(self._client, self._owner, [(unit, data)])
         if moved:
             identity, _ = split_owner(self._owner)
             self._on_recovered(RecoveredJob(identity, Job(payload), destination, "lost reply", trimmed))

@@ -401,7 +401,8 @@ class FetchState:
 
     def note_queues(self, *, empty: bool, wrong_type: Iterable[str]) -> None:
         """Note what a fetch has found. For the holder of the pipeline's lock."""
-        self.queues_empty = empty
+        # A job may wait for a slot that was freed meanwhile, and comes with the call that releases it, if that fetches.
+        self.queues_empty = empty and not self.slot_freed
         self.wrong_type_queues = frozenset(wrong_type)
 
     # --- the calls under way

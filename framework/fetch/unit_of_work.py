@@ -1,8 +1,8 @@
 """Hold one fetched job: its bytes, the queue they came from, and the facts of its run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 from framework.store.script import Script
 from framework.types import Payload
@@ -123,10 +123,23 @@ class UnitOfWork:
     extra_fields: Payload | None = None
     """Fields that a policy adds to the payload if the job is delayed or retried."""
 
+    granted: Slot | None = None
+    """The slot with which the job came: it has waited at a limit, and the end of another job has given it this slot."""
     prepared: Preparation | None = None
     """The decisions about the job before its start; ``None`` for a job that is decoded when it starts."""
     payload_without_args: Payload | None = None
     """The decoded fields of a large running job, so that a reader of running jobs need not decode them again."""
+
+    @classmethod
+    def with_slot(cls, queue: str, data: bytes, fetched_at: float, slot: Slot) -> Self:
+        """Return the unit of a job that came with its slot, which it releases wherever it goes."""
+        return cls(queue, data, fetched_at, granted=slot, resources=JobResources(None, [slot]))
+
+    def note_resources(self, named: JobResources | None) -> None:
+        """Note the resources that the payload names. A job that came with a slot keeps it, and no other one is reserved for it."""
+        if self.granted is not None:
+            named = replace(named or JobResources(), slots=[self.granted])
+        self.resources = named
 
     @property
     def run_id(self) -> int:

@@ -331,14 +331,20 @@ def _disposition(
 def _resources_of(owner: str, disposition: "_Disposition") -> JobResources:
     """Return every resource that the job of a dead process may have had: the script ignores the others."""
     payload = disposition.payload
-    name = str(payload.get("class"))
-    worker = registry.find(name)
+    worker = registry.find(str(payload.get("class")))
     declaration = None if worker is None else worker.declaration()
-    names = {name, name if declaration is None else declaration.wire_name, f"queue/{payload.get('queue')}"}
-    member = slot_member(owner, slot_id(payload, disposition.fetched))
-    slots = [Slot(keys.limit(name), member) for name in sorted(names)]
+    slots = slots_in_list(owner, payload, disposition.fetched)
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
     return JobResources(lock, slots, awaited=disposition.awaited, end_word="dead", counter=disposition.counter)
+
+
+def slots_in_list(owner: str, payload: Payload, data: bytes) -> list[Slot]:
+    """Return every slot that a job in the working list of ``owner`` may have, of its class or its queue."""
+    name = str(payload.get("class"))
+    worker = registry.find(name)
+    names = {name, name if worker is None else worker.declaration().wire_name, f"queue/{payload.get('queue')}"}
+    member = slot_member(owner, slot_id(payload, data))
+    return [Slot(keys.limit(name), member) for name in sorted(names)]
 
 
 def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:

@@ -36,8 +36,8 @@ MAY_TAKE = {
     "fairness/change_priority": {"LREM", "ZREM"},
     "drop_retired": {"LREM"},
     "enqueue_due": {"ZREM", "ZREMRANGEBYRANK"},  # as `act_on_entries`
-    "admit": {"LREM", "ZREM"},
-    "fetch": {"LREM", "RPOP", "ZREM"},
+    "admit": {"LREM", "LTRIM", "ZREM"},
+    "fetch": {"LREM", "RPOP", "ZREM", "ZREMRANGEBYRANK"},
     "finish": {"LREM"},
     "packing/pack": {"LREM", "LTRIM"},
     "pause/hold": {"LREM"},

@@ -135,6 +135,31 @@ def test_each_job_of_a_call_gets_its_own_answer(start, calls, redis):
     assert held_keys(redis) == ([], [], [])
 
 
+@pytest.mark.parametrize("limit", [2, lambda: 2], ids=["number", "function"])
+def test_waiting_jobs_come_with_the_slots_of_ended_ones(start, calls, redis, limit):
+    """Each job is asked for once; a limit that is a function is asked for again, since it may have changed."""
+    running, most, ran = set(), [], []
+
+    def perform(self, number: int):
+        running.add(number)
+        most.append(len(running))
+        ran.append(number)
+        # Others start meanwhile, if they may.
+        for _ in range(5):
+            redis.ping()
+        running.discard(number)
+
+    worker(perform, concurrency_limit=limit)
+    for number in range(24):
+        enqueue(redis, "Job", jid=f"{number:024x}", args=[number])
+    one = start(6, quick=False)
+    until(lambda: one.done() and not redis.keys(f"{BASE}:waiting:*"))
+    assert sorted(ran) == list(range(24))
+    assert max(most) <= 2
+    assert callable(limit) or sum(calls) <= 24
+    assert held_keys(redis) == ([], [], [])
+
+
 def test_admitted_job_that_returns_keeps_only_its_lock(start, calls, redis):
     begun, end = threading.Event(), threading.Event()
 

@@ -56,6 +56,14 @@ def test_job_unknown_twice_is_returned(redis, in_flight, reconciler, recovered):
     assert [(one.job.jid, one.destination, one.cause) for one in recovered] == [("lost", "queue:default", "lost reply")]
 
 
+def test_job_of_a_lost_reply_gives_back_its_slot(redis, reconciler):
+    """A job that has waited at a limit comes with a slot, of which this process does not know."""
+    hold(redis, encoded("Job", jid="lost", concurrency_limit_buffered_at=1.5))
+    redis.zadd(keys.limit("Job") + ":running", {f"{IDENTITY} lost": 9e9, f"{IDENTITY} other": 9e9})
+    assert reconciler.reconcile_idle() == 1
+    assert redis.zrange(keys.limit("Job") + ":running", 0, -1) == [f"{IDENTITY} other".encode()]
+
+
 @pytest.mark.proves("I7")
 def test_reply_between_two_comparisons_is_no_loss(redis, in_flight, reconciler):
     late = hold(redis, encoded())

@@ -1163,6 +1163,72 @@ def test_fetch_gives_a_freed_slot_to_the_waiting_job(redis):
     assert redis.exists("aw:limit:C:scopes", "aw:limit:C:scope_slots") == 0
 
 
+@pytest.fixture
+def full_limit(redis):
+    """Fill a limit of two: of its jobs `a` and `b` one ends, and of three others that wait the first two are of one queue."""
+    redis.set("lease", 1)
+    redis.lpush("working", "a", "b")
+    redis.hset("aw:limit:C", "limit", 2)
+    redis.sadd("aw:limits:waiting", "aw:limit:C")
+    redis.zadd("aw:limit:C:running", {"me a": 9e9, "me b": 9e9})
+    redis.zadd("aw:limit:C:turns", {"": 1})
+    redis.zadd("aw:limit:C:waiting:", {f'["{queue}","{jid}"]\n{jid}': int(jid) for queue, jid in ("q1", "q2", "r3")})
+
+    def fetch(*ended, queues=("queue:q",), wanted=5, quotas=(5, 5)):
+        members = [f"me {jid}" for jid in ended]
+        slots = ["slot", "aw:limit:C", "180", len(ended), " ".join(map(str, range(1, len(ended) + 1))), *members]
+        arguments = [1_000, wanted, len(ended), *ended, *quotas[: len(queues)], "", *slots]
+        return FETCH(redis, ["lease", "working", *queues], arguments)
+
+    return fetch
+
+
+def held_at(redis):
+    return [member.split(b"\n")[1] for member in redis.zrange("aw:limit:C:waiting:", 0, -1)]
+
+
+@pytest.mark.proves("R43", "R44", "I10")
+def test_fetch_brings_waiting_jobs_with_their_slots(redis, memory, full_limit):
+    with memory():
+        assert full_limit("a") == [1, [], [], [1, b"aw:limit:C", b"me 1"], [b"1"]]
+        assert full_limit("a") == [1, [1], []]  # again, as after a lost reply
+    assert (slots_of(redis), held_at(redis)) == ([b"me 1", b"me b"], [b"2", b"3"])
+    assert listed(redis, "working") == [b"1", b"b"]
+    assert not redis.exists("queue:q")
+    redis.hset("aw:limit:C", "override", 1)
+    assert full_limit("b") == [1, [], []]
+    redis.hdel("aw:limit:C", "override")
+    # The last one is to run from another queue, so it goes there, with a slot that is reserved for it.
+    assert full_limit("1", wanted=2) == [1, [], [], [1, b"aw:limit:C", b"me 2"], [b"2"]]
+    assert (slots_of(redis), held_at(redis), listed(redis, "queue:r")) == ([b" 3", b"me 2"], [], [b"3"])
+    assert redis.exists("aw:limit:C:turns", "aw:limits:waiting") == 0
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"queues": ("queue:first", "queue:q"), "wanted": 1},
+        {"queues": ("queue:other",)},
+        {"queues": ("queue:q",), "quotas": ("~5",)},
+    ],
+    ids=["a more important queue has jobs", "the queue is not served", "the queue may have sub-queues"],
+)
+def test_fetch_sends_waiting_jobs_by_their_queue(redis, full_limit, places):
+    redis.lpush("queue:first", "important")
+    redis.lpush("queue:q", "younger")
+    full_limit("a", **places)
+    got = listed(redis, "working")
+    assert [*listed(redis, "queue:q"), *got].count(b"1") == 1
+    assert (b"important" in got) == (len(places["queues"]) == 2)
+    # Its slot is reserved, and it is the next one of its queue.
+    assert slots_of(redis) == [b" 1", b"me b"]
+    assert b"1" in got or listed(redis, "queue:q")[-1] == b"1"
+
+
+def slots_of(redis):
+    return sorted(redis.zrange("aw:limit:C:running", 0, -1))
+
+
 def test_fetch_without_a_lease_counts_acknowledged_jobs(redis):
     redis.lpush("working", "a")
     FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"])

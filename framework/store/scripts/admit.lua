@@ -66,25 +66,41 @@ local function held_lock(class, i)
   return { lock = lock, slots = {} }
 end
 
+-- Remove held jobs from the working list: the newest, at its head, by one command. Only the first call knows the places.
+local has_moved = false
+local function remove(class, held)
+  local positions, left = positions_of(class), #held
+  if not has_moved and newest == 0 then
+    local next_position = others
+    while left > 0 and positions[held[left]] == next_position and next_position > 0 do
+      left, next_position = left - 1, next_position - 1
+    end
+    if left < #held then redis.call('LTRIM', working, #held - left, '-1') end
+  end
+  has_moved = true
+  for k = 1, left do redis.call('LREM', working, '-1', payload_at(positions[held[k]])) end
+end
+
 -- Hold jobs of a class without scopes. The jobs move last: an earlier error leaves them in the working list, and no later step can fail.
 local held_before = 0
 local function hold(class, held, now)
-  local waiting, entries, positions = class.base .. ':waiting:', {}, positions_of(class)
+  local waiting, entries, positions, waiting_entry = class.base .. ':waiting:', {}, positions_of(class), late().waiting_entry
   for k, i in ipairs(held) do
     local at = class.values + i * class.step
-    local since, payload = class.more and ARGV[at + 1] or '', payload_at(positions[i])
+    local since, new_since = class.more and ARGV[at + 1] or '', nil
     if since == '' then
       -- Jobs of one call keep their order.
       held_before = held_before + 1
-      since, payload = late().first_wait(payload, now + held_before / 1000000)
+      new_since = string.format('%.6f', now + held_before / 1000000)
     end
-    entries[2 * k - 1], entries[2 * k] = since, late().waiting_entry(class.queue, ARGV[at], held_lock(class, i), payload)
+    entries[2 * k - 1] = new_since or since
+    entries[2 * k] = waiting_entry(class.queue, ARGV[at], held_lock(class, i), payload_at(positions[i]), new_since)
   end
   late().note_waiting(class.base, '')
   redis.call('ZADD', waiting, unpack(entries))
-  for _, i in ipairs(held) do
-    redis.call('LREM', working, '-1', payload_at(positions[i]))
-    late().release_resources(held_lock(class, i))
+  remove(class, held)
+  if class.keep_ms then
+    for _, i in ipairs(held) do late().release_resources(held_lock(class, i)) end
   end
   return redis.call('ZCARD', waiting)
 end

@@ -4,20 +4,21 @@
 --         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all;
 --         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
 --         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)], or ''
---         then, of jobs that hold only slots and a lock, or only have a state, in parts: 'slot', its limit, '', or 'lock', '', '', or
---         'state', the state, seconds that it is kept; behind that how many values, the positions of the jobs as 'P1 P2 ', and per job
---         its member, its lock and its jid, or its status key; and of each tracked job that runs: 'running', the state, its seconds,
---         '2', '', its payload as fetched, its status key
+--         then, of jobs that hold only slots and a lock, or only have a state, in parts: 'slot', its limit, the seconds of a slot that
+--         a waiting job gets from this process ('': it gets none), or 'lock', '', '', or 'state', the state, seconds that it is kept;
+--         behind that how many values, the positions of the jobs as 'P1 P2 ', and per job its member, its lock and its jid, or its
+--         status key; and of each tracked job that runs: 'running', the state, its seconds, '2', '', its payload as fetched, its status key
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
 --           - queue's position, the block that is next there and stays (wire/blocks.py): the caller unpacks it, ...
+--           { queue's position, limit, member, ... }, { payloads }: jobs that have waited at the limit, each with its slot, ...
 --           0, the error of a lock, slot or status that a job did not release or write, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched; a thousand empty queues
 --         take a quarter of a millisecond
 -- CRASH   before: nothing happened, the finished jobs stay in the working list with what they hold, and run again after recovery.
 --         after, reply lost: acknowledged jobs are gone (they were done); fetched ones are in the working list, where
---         reconciliation (alive) or the reaper (dead) finds them.
+--         reconciliation (alive) or the reaper (dead) finds them, with the slot that a job has got from this step.
 -- PEXPIRE first: proves that the process still owns the list, and at maxmemory lets LPUSH pass. No lease, no fetch.
 -- Payloads are opaque bytes; nothing here parses them.
 local held = redis.call('PEXPIRE', KEYS[1], ARGV[1])
@@ -40,14 +41,48 @@ local function attempt(step, ...)
   if failed then errors[#errors + 1] = done and failed or failed.err or tostring(failed) end
 end
 
--- Free slots of a limit, and assign them to waiting jobs: mostly there is none, and no scope.
-local function free_slots(base, members)
-  if redis.pcall('EXISTS', base .. ':scopes', base .. ':turns') == 0 then
-    redis.pcall('ZREM', base .. ':running', unpack(members))
+-- By the position of a queue, the slots of a limit that its oldest waiting jobs get: they are the next ones of the queue.
+local next_of, has_next = {}, false
+
+-- Free slots of a limit. Mostly no job waits for one. If jobs without a scope do, those of a queue of this call get the slots when its
+-- turn comes; else waiting jobs get them by way of their queues.
+local function free_slots(base, members, slot_s)
+  local running, turns = base .. ':running', base .. ':turns'
+  local others = redis.pcall('EXISTS', base .. ':scopes', turns)
+  if others == 0 then
+    redis.pcall('ZREM', running, unpack(members))
     return
   end
-  local freed = late().free_slots(base, members)
-  if freed > 0 then late().hand_over(base, redis_now(), math.max(20, freed)) end
+  local limit = 0
+  if others == 1 and held == 1 and wanted > 0 and slot_s ~= '' and redis.pcall('ZCARD', turns) == 1 then
+    local terms = redis.pcall('HMGET', base, 'limit', 'override', 'current')
+    -- Mostly it is that of the application, without an override or throttling.
+    limit = tonumber(not terms.err and (terms[2] or terms[3]) and late().limit_of(base, redis_now()) or terms[1]) or 0
+  end
+  if limit <= 0 then
+    local freed = late().free_slots(base, members)
+    if freed > 0 then late().hand_over(base, redis_now(), math.max(20, freed)) end
+    return
+  end
+  redis.pcall('ZREM', running, unpack(members))
+  local free = limit - (tonumber(redis.pcall('ZCARD', running)) or limit)
+  if free <= 0 then return end
+  -- The oldest waiting jobs, if they are to run from one queue and no other program can have named it: without a lock, their tickets
+  -- (parts/slots.lua) have two texts.
+  local jobs, first = {}, nil
+  for k, entry in ipairs(redis.pcall('ZRANGE', base .. ':waiting:', '0', math.min(free, wanted) - 1)) do
+    local queue, jid, at = string.match(entry, '^%["([^"]*)","(%x+)"%]\n()')
+    if not queue or (first and queue ~= first) or string.find(queue, '\\', 1, true) then break end
+    first, jobs[k] = queue, { string.sub(entry, at), jid }
+  end
+  for i = first and 3 or #KEYS + 1, #KEYS do
+    -- The jobs of sub-queues have another order.
+    if KEYS[i] == 'queue:' .. first and tonumber(ARGV[1 + acknowledged + i]) and not next_of[i] then
+      next_of[i], has_next = { base = base, jobs = jobs, free = free, slot_s = slot_s, owner = string.match(members[1], '^%S+ ') }, true
+      return
+    end
+  end
+  late().hand_over(base, redis_now(), math.max(20, #members))
 end
 
 local function write_state(key, state, seconds)
@@ -95,7 +130,7 @@ while next_part <= #ARGV do
   else
     local values = values_of(next_part + 5, count, ARGV[next_part + 4])
     if kind == 'slot' then
-      if values[1] then attempt(free_slots, name, values) end
+      if values[1] then attempt(free_slots, name, values, seconds) end
     else
       for _, key in ipairs(values) do write_state(key, name, seconds) end
     end
@@ -113,6 +148,39 @@ if held == 0 or wanted <= 0 then return reply end
 
 -- Mostly no queue has blocks. With a key of another type every queue may have some.
 local packed = redis.call('EXISTS', 'aw:packed') == 1
+
+-- Move jobs that wait at a limit, the next ones of a queue, to the working list, each with its slot. A refused step leaves them where
+-- they are: the end of another job, or the sweep, tries again.
+local function take_waiting(i, most)
+  local found, payloads, slots, reached = next_of[i], {}, {}, { i - 2 }
+  local waiting, running = found.base .. ':waiting:', found.base .. ':running'
+  local expiry, count = string.format('%.0f', redis_now() + found.slot_s), math.min(most, #found.jobs)
+  local members = {}
+  for k = 1, count do
+    members[k], payloads[k] = found.owner .. found.jobs[k][2], found.jobs[k][1]
+    slots[2 * k - 1], slots[2 * k] = expiry, members[k]
+    reached[2 * k], reached[2 * k + 1] = found.base, members[k]
+  end
+  if type(redis.pcall('ZADD', running, unpack(slots))) == 'table' then return 0 end
+  if type(redis.pcall('LPUSH', working, unpack(payloads))) == 'table' then
+    redis.pcall('ZREM', running, unpack(members))
+    return 0
+  end
+  if type(redis.pcall('ZREMRANGEBYRANK', waiting, '0', count - 1)) == 'table' then
+    for _, payload in ipairs(payloads) do redis.call('LREM', working, '1', payload) end
+    redis.pcall('ZREM', running, unpack(members))
+    return 0
+  end
+  found.free, wanted = found.free - count, wanted - count
+  if redis.pcall('EXISTS', waiting) == 0 then
+    found.free = 0
+    redis.pcall('ZREM', found.base .. ':turns', '')
+    if redis.pcall('EXISTS', found.base .. ':full') == 0 then redis.pcall('SREM', 'aw:limits:waiting', found.base) end
+  end
+  reply[#reply + 1] = reached
+  reply[#reply + 1] = payloads
+  return count
+end
 
 local function take(i, most, fair)
   -- A key of another type must not hide the queues behind it.
@@ -150,28 +218,42 @@ local function take(i, most, fair)
 end
 
 local richer, fair = {}, {}
-local count = #KEYS
 local group = 100
-for first = 3, count, group do
-  local last = math.min(first + group - 1, count)
-  -- Of many queues most are empty, which EXISTS says of a hundred in the time of ten RPOPs.
-  if count <= group or redis.call('EXISTS', unpack(KEYS, first, last)) > 0 then
-    for i = first, last do
-      if wanted <= 0 then return reply end
-      local quota = tonumber(ARGV[1 + acknowledged + i])
-      if not quota then
-        fair[i], quota = true, tonumber(string.sub(ARGV[1 + acknowledged + i], 2))
+
+-- Take jobs of queues in their order. Returns the error of a refused LPUSH, after which nothing more can be taken.
+local function take_from_queues()
+  for first = 3, #KEYS, group do
+    local last = math.min(first + group - 1, #KEYS)
+    -- Of many queues most are empty, which EXISTS says of a hundred in the time of ten RPOPs.
+    if has_next or #KEYS <= group or redis.call('EXISTS', unpack(KEYS, first, last)) > 0 then
+      for i = first, last do
+        if wanted <= 0 then return end
+        local quota = tonumber(ARGV[1 + acknowledged + i])
+        if not quota then
+          fair[i], quota = true, tonumber(string.sub(ARGV[1 + acknowledged + i], 2))
+        end
+        local most = math.min(math.abs(quota), wanted)
+        local taken = next_of[i] and take_waiting(i, most) or 0
+        if taken < most then
+          local more = take(i, most - taken, fair[i])
+          if type(more) == 'table' then return more end
+          taken = taken + more
+        end
+        if taken == quota then richer[#richer + 1] = i end
       end
-      local most = math.min(math.abs(quota), wanted)
-      local taken = take(i, most, fair[i])
-      if type(taken) == 'table' then return taken end
-      if taken == quota then richer[#richer + 1] = i end
     end
   end
+  for _, i in ipairs(richer) do
+    if wanted <= 0 then return end
+    local taken = take(i, wanted, fair[i])
+    if type(taken) == 'table' then return taken end
+  end
 end
-for _, i in ipairs(richer) do
-  if wanted <= 0 then break end
-  local taken = take(i, wanted, fair[i])
-  if type(taken) == 'table' then return taken end
+
+if not has_next then return take_from_queues() or reply end
+local done, failed = pcall(take_from_queues)
+-- No slot stays free while a job waits.
+for _, found in pairs(next_of) do
+  if found.free > 0 then late().hand_over(found.base, redis_now(), 20) end
 end
-return reply
+return done and (failed or reply) or error(failed, 0)

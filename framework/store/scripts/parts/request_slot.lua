@@ -4,8 +4,8 @@
 --         limits, which it releases when it waits
 -- CRASH   as the step that it belongs to.
 -- note_limit(base, limit, share, now): note the limit as the process knows it; returns the effective limit.
--- first_wait(payload, now): since when a job waits that waits from now on, and its payload with that; waiting_entry(queue, jid, holds,
---         payload): what stands for a held job among the waiting ones; note_waiting(base, scope): note that jobs of a scope wait.
+-- waiting_entry(queue, jid, holds, payload, since): what stands for a held job among the waiting ones; with `since`, as text, its payload
+--         says since when it waits; note_waiting(base, scope): note that jobs of a scope wait.
 -- Waiting jobs come first, and no slot stays free while a job waits. ZREM first, which is allowed at maxmemory.
 local prepared, handed = {}, {}
 
@@ -20,14 +20,18 @@ local function note_limit(base, limit, share, now)
   return effective_limit(fields, now)
 end
 
-local function first_wait(payload, now)
-  local since = string.format('%.6f', now)
+-- Make few strings: Redis's Lua hashes every byte of each.
+local function waiting_entry(queue, jid, holds, payload, since)
+  local lock, entry = lock_for_ticket(holds), nil
+  if lock or not string.find(jid, '^%x+$') or string.find(queue, '[%c"\\]') then
+    entry = cjson.encode({ queue, jid, lock }) .. '\n'
+  else
+    entry = '["' .. queue .. '","' .. jid .. '"]\n'
+  end
+  if not since then return entry .. payload end
+  local body = string.byte(payload, -1) == 125 and string.sub(payload, 1, -2) or string.match(payload, '^(.*)}%s*$')
   -- GitLab's field, for readers of the job, and for its old position if it comes back without a slot.
-  return since, string.match(payload, '^(.*)}%s*$') .. ',"concurrency_limit_buffered_at":' .. since .. '}'
-end
-
-local function waiting_entry(queue, jid, holds, payload)
-  return cjson.encode({ queue, jid, lock_for_ticket(holds) }) .. '\n' .. payload
+  return entry .. body .. ',"concurrency_limit_buffered_at":' .. since .. '}'
 end
 
 local function note_waiting(base, scope)
@@ -59,11 +63,12 @@ local function request_slot(request)
     return take_slot(base, member, now + tonumber(request.ttl_s), scope) or { 1, taken + 1, limit, 0 }
   end
   if not request.may_wait then return { 2, taken, limit, 0 } end
-  local waiting, since, payload = base .. ':waiting:' .. scope, request.since, request.payload
-  if since == '' then since, payload = first_wait(payload, now) end
+  local waiting, since = base .. ':waiting:' .. scope, request.since
+  local new_since = since == '' and string.format('%.6f', now) or nil
   -- The job moves last: an earlier error leaves it in the working list, and no later step can fail.
   note_waiting(base, scope)
-  redis.call('ZADD', waiting, since, waiting_entry(request.queue, request.jid, request.holds, payload))
+  local entry = waiting_entry(request.queue, request.jid, request.holds, request.payload, new_since)
+  redis.call('ZADD', waiting, new_since or since, entry)
   redis.call('LREM', request.working, '-1', request.payload)
   release_resources(request.holds)
   -- Its scope is full, and not the limit: the next look notes that.
