@@ -146,6 +146,8 @@ class Feature:
     """``type[CauseReader]``: the causes of trouble that it finds, in ``diagnose``."""
     commands: tuple[LateCommand, ...] = ()
     """Commands of their own: ``application-worker NAME``."""
+    pages: "tuple[Late[Any], ...]" = ()
+    """``type[Page]``: its pages of the dashboard (``pages/page.py``)."""
     job_commands: tuple[LateCommand, ...] = ()
     """Commands below ``application-worker jobs``."""
 

@@ -45,6 +45,7 @@ _COMMANDS = (
     ),
     LateCommand("jobs", "Show jobs that do not run, explain why, and release them.", Late("framework.cli.main:jobs")),
     LateCommand("top", "Show queues, processes and jobs, live, in a terminal.", Late("framework.cli.top.command:top")),
+    LateCommand("dashboard", "Serve the pages about all jobs to a browser.", Late("framework.cli.dashboard:dashboard")),
     LateCommand(
         "diagnose",
         "Find out why jobs wait, fail or do not come.",

@@ -1,0 +1,75 @@
+"""``dashboard``: serve the pages about jobs, queues and processes to a browser."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from framework.command_line import EXIT_USAGE
+from framework.declare.registry import add_working_directory
+from framework.feature import Late
+from framework.pages.caller import ROLES
+from framework.terminal.options import AddressOption, ChoiceOption
+from framework.terminal.output import echo, reports_errors
+from framework.version import install_extra
+
+# The extra `dashboard` may be missing.
+_SERVER: "Late[Any]" = Late("framework.dashboard.server:serve")
+_DEFAULT_ADDRESS = "127.0.0.1:7433"
+
+
+@click.command("dashboard")
+@click.option(
+    "--listen",
+    type=AddressOption(),
+    default=_DEFAULT_ADDRESS,
+    show_default=True,
+    help="Listen at this address. Beyond this machine it needs --authorize.",
+)
+@click.option(
+    "--authorize",
+    "authorizer",
+    metavar="MODULE:NAME",
+    help="Ask this function about the caller of each request (framework.dashboard).",
+)
+@click.option(
+    "--role",
+    type=ChoiceOption(ROLES[1:]),
+    default="admin",
+    show_default=True,
+    metavar="ROLE",
+    help="Without --authorize: what the callers on this machine may do: read, operate or admin.",
+)
+@reports_errors
+def dashboard(*, listen: tuple[str, int], authorizer: str | None, role: str) -> None:
+    """Serve the dashboard, until TERM or INT.
+
+    Every program and user of this machine that reaches the address has the role, unless --authorize decides. Requests for other
+    hosts than localhost are refused then.
+
+    Status 2: the address is beyond this machine, and there is no --authorize.
+    """
+    host, port = listen
+    try:
+        serve = _SERVER.load()
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("framework"):
+            raise
+        echo(f"The dashboard needs {error.name}: {install_extra('dashboard')}", err=True)
+        sys.exit(EXIT_USAGE)
+    authorize = None if authorizer is None else _loaded(authorizer)
+    try:
+        echo(f"The dashboard is at http://{host}:{port}/ (Ctrl-C ends it)")
+        serve(host, port, authorize, role)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _loaded(path: str) -> Any:
+    add_working_directory()
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"--authorize {path}: {error}") from None

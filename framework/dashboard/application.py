@@ -1,0 +1,278 @@
+"""The ASGI application of the dashboard: a route for each page, as HTML, as JSON, and as a stream that says when it has changed."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from framework.admin.port import current
+from framework.dashboard.installation import read_installation
+from framework.dashboard.openapi import describe
+from framework.dashboard.pages import own_pages
+from framework.dashboard.rendering import Renderer
+from framework.dashboard.security import (
+    Authorize,
+    LoopbackHosts,
+    SecureHeaders,
+    caller_of,
+    check_change,
+    cookie_name,
+    token_of,
+)
+from framework.errors import FrameworkError, UnknownNameError
+from framework.feature import all_features
+from framework.pages.caller import Caller
+from framework.pages.page import Action, Page
+from framework.pages.view import Facts, ShardReads, View
+
+MAX_STREAMS = 500
+"""The open streams of a process. A page without one asks again every few seconds."""
+
+_STREAM_S = 600.0
+"""A stream ends after this time, and the browser opens a new one: so a caller who may see no more sees no more."""
+
+_MOST_BYTES = 1_000_000
+"""The longest form."""
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def app(authorize: Authorize | None = None, *, loopback_only: bool = False) -> ASGIApp:
+    """Return the dashboard. ``authorize`` is asked for each request but static files; without it all are refused.
+
+    ``loopback_only`` refuses requests whose Host is not this machine.
+    """
+    site = Dashboard(authorize)
+    static = Mount("/static", StaticFiles(directory=_STATIC), name="static")
+    handlers = {HTTPException: site.on_error, Exception: site.on_error}
+    served = Starlette(routes=[static, *site.routes()], exception_handlers=handlers)
+    # Outside of Starlette, so that the answer to an unexpected error has the headers too.
+    return SecureHeaders(LoopbackHosts(served) if loopback_only else served)
+
+
+def all_pages() -> list[Page]:
+    """Return the pages of the dashboard, of the features, and of the application, in the order of the menu."""
+    return [*own_pages(), *(one.load()() for feature in all_features() for one in feature.pages)]
+
+
+class Dashboard:
+    """Answer the requests for all pages."""
+
+    def __init__(self, authorize: Authorize | None) -> None:
+        self._authorize = authorize
+        self.pages = all_pages()
+        self._renderer = Renderer(self.pages)
+        self._reads = ShardReads()
+        self._shared = SharedReads()
+        self._streams = 0
+
+    def routes(self) -> list[Route]:
+        """Return a route for each page, and for each in ``/api`` and in ``/live``."""
+        found = [Route("/api/openapi.json", self._describe)]
+        for page in self.pages:
+            served = _ServedPage(self, page)
+            methods = ["GET", "POST"] if page.actions else ["GET"]
+            path = page.path if page.path != "/" else "/overview"
+            found.append(Route(page.path, served.html, methods=methods, name=page.name))
+            found.append(Route(f"/api{path}", served.api, name=f"api-{page.name}"))
+            found.append(Route(f"/live{path}", served.live, name=f"live-{page.name}"))
+        return found
+
+    async def view(self, request: Request, page: Page) -> View:
+        """Return what the request may read.
+
+        Raises:
+            HTTPException: 403, the caller may not see the page on any of the chosen shards; 404, there is no such shard.
+        """
+        caller = await caller_of(request, self._authorize)
+        shards = current().shards
+        may = Caller.may_for_some_jobs if page.of_jobs else Caller.may
+        wanted = request.query_params.get("shard")
+        visible = {name: shards[name] for name in shards if may(caller, page.role, name)}
+        if not visible:
+            raise HTTPException(403, f"The page {page.title} needs the role {page.role} on a shard.")
+        if wanted and wanted not in visible:
+            raise HTTPException(404, "There is no such shard, or you may not see it.")
+        return View(
+            caller,
+            await asyncio.to_thread(read_installation),
+            {wanted: visible[wanted]} if wanted else visible,
+            self._reads,
+            parameters=dict(request.path_params),
+            query={name: value for name, value in request.query_params.items() if value},
+            within_s=page.within_s,
+        )
+
+    async def read(self, page: Page, view: View) -> Facts:
+        """Return what the page reads; callers with the same sight share it for a moment.
+
+        Raises:
+            HTTPException: 404, the path names something that is not there; 400, a word of the query is not allowed.
+        """
+        key = (page.name, tuple(view.parameters.items()), tuple(sorted(view.query.items())), view.caller.sight)
+        try:
+            return await self._shared.read(key, page, view)
+        except UnknownNameError as error:
+            raise HTTPException(404, str(error)) from None
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+
+    def html(self, request: Request, page: Page, view: View, facts: Facts, **values: Any) -> Response:
+        """Return the page as HTML, with the cookie of its token."""
+        token = token_of(request)
+        all_shards = [name for name in current().shards if view.caller.may_for_some_jobs("read", name)]
+        shown = {"data": facts, "view": view, "token": token, "all_shards": sorted(all_shards), **values}
+        response = HTMLResponse(self._renderer.page(request, page, shown))
+        response.set_cookie(
+            cookie_name(request),
+            token,
+            path="/" if request.url.scheme == "https" else request.scope.get("root_path") or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    def rendered(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        """Return a page that is none of the table: a preview, a result, an error."""
+        return HTMLResponse(self._renderer.render(request, template, values), status)
+
+    def on_error(self, request: Request, error: Exception) -> Response:
+        """Return an error as JSON below ``/api`` and ``/live``, else as a page."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        detail = error.detail if isinstance(error, HTTPException) else ""
+        if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith(("/api/", "/live/")):
+            return JSONResponse({"detail": detail}, status)
+        return self.rendered(request, "error.html", {"detail": detail, "code": status}, status)
+
+    def open_stream(self) -> bool:
+        """Count one more stream; return whether it may be opened."""
+        if self._streams >= MAX_STREAMS:
+            return False
+        self._streams += 1
+        return True
+
+    def close_stream(self) -> None:
+        """Count one stream less."""
+        self._streams -= 1
+
+    def forget(self) -> None:
+        """Let each page be read again: something was changed."""
+        self._shared.forget()
+
+    async def _describe(self, request: Request) -> Response:
+        await caller_of(request, self._authorize)
+        return JSONResponse(describe(self.pages, request.scope.get("root_path") or "/"))
+
+
+class SharedReads:
+    """Share what was read among the viewers of a page: a hundred of them cost Redis as much as one."""
+
+    _MOST = 200
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], tuple[float, asyncio.Task[Facts]]] = {}
+
+    async def read(self, key: tuple[object, ...], page: Page, view: View) -> Facts:
+        """Return what the page reads, or has read for the same key within ``fresh_s``. Raises what the page raises."""
+        now = asyncio.get_running_loop().time()
+        until, task = self._found.get(key, (0.0, None))
+        if task is None or task.get_loop() is not asyncio.get_running_loop() or (task.done() and until <= now):
+            task = asyncio.create_task(_read(page, view))
+            while len(self._found) >= self._MOST:
+                self._found.pop(next(iter(self._found)))
+            self._found[key] = now + page.fresh_s, task
+        # A viewer who leaves does not end the read of the others.
+        return await asyncio.shield(task)
+
+    def forget(self) -> None:
+        """Let each page be read again: something was changed."""
+        self._found.clear()
+
+
+async def _read(page: Page, view: View) -> Facts:
+    facts = await page.read(view)
+    return {**facts, "unanswered": dict(view.unanswered)}
+
+
+class _ServedPage:
+    def __init__(self, site: Dashboard, page: Page) -> None:
+        self._site, self._page = site, page
+
+    async def html(self, request: Request) -> Response:
+        view = await self._site.view(request, self._page)
+        if request.method == "POST":
+            return await self._change(request, view)
+        return self._site.html(request, self._page, view, await self._site.read(self._page, view))
+
+    async def api(self, request: Request) -> Response:
+        view = await self._site.view(request, self._page)
+        return JSONResponse(await self._site.read(self._page, view))
+
+    async def live(self, request: Request) -> Response:
+        view = await self._site.view(request, self._page)
+        if not self._site.open_stream():
+            raise HTTPException(429, "Too many open streams: ask for the page from time to time.")
+        headers = {"X-Accel-Buffering": "no"}
+        return StreamingResponse(self._changes(request, view), media_type="text/event-stream", headers=headers)
+
+    async def _changes(self, request: Request, view: View) -> AsyncIterator[str]:
+        """Yield an event whenever the page would show something else."""
+        loop = asyncio.get_running_loop()
+        ends, shown = loop.time() + _STREAM_S, ""
+        try:
+            while loop.time() < ends and not await request.is_disconnected():
+                with suppress(HTTPException):
+                    text = json.dumps(await self._site.read(self._page, view), default=str)
+                    yield "event: changed\ndata: 1\n\n" if shown not in ("", text) else ": same\n\n"
+                    shown = text
+                await asyncio.sleep(self._page.fresh_s)
+                view = await self._site.view(request, self._page)
+        finally:
+            self._site.close_stream()
+
+    async def _change(self, request: Request, view: View) -> Response:
+        form = await _form(request)
+        check_change(request, form)
+        action = self._action((form.get("action") or [""])[0])
+        if not any(view.caller.may_for_some_jobs(action.role, name) for name in view.shards):
+            raise HTTPException(403, f"The action {action.label} needs the role {action.role}.")
+        values: dict[str, Any] = {"page": self._page, "action": action, "form": form, "view": view}
+        try:
+            if not form.get("confirmed"):
+                preview = await action.preview(view, form)
+                return self._site.rendered(request, "preview.html", {**values, "preview": preview})
+            done = await action.apply(view, form)
+        except (FrameworkError, ValueError) as error:
+            raise HTTPException(409, str(error)) from None
+        self._site.forget()
+        return self._site.rendered(request, "done.html", {**values, "done": done})
+
+    def _action(self, name: str) -> Action:
+        found = next((one for one in self._page.actions if one.name == name), None)
+        if found is None:
+            raise HTTPException(400, "The form names no action of this page: nothing was changed.")
+        return found
+
+
+async def _form(request: Request) -> Mapping[str, Sequence[str]]:
+    """Return the fields of a form. Only the plain encoding is read."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "Send the form as application/x-www-form-urlencoded.")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413, "The form is too long: select fewer jobs, or all that match.")
+    return parse_qs(body.decode(errors="replace"), keep_blank_values=True)

@@ -1,0 +1,25 @@
+"""The page of the likely causes of trouble: what ``application-worker diagnose`` finds."""
+
+import asyncio
+
+from framework.admin.diagnosis.diagnose import diagnose
+from framework.admin.diagnosis.facts import DiagnosisScope
+from framework.pages.page import Page
+from framework.pages.view import Facts, View
+
+
+class CausesPage(Page):
+    """Show what is wrong now, the likeliest cause first, each with its remedy."""
+
+    name = "causes"
+    path = "/causes"
+    title = "What is wrong"
+    menu = "now"
+    fresh_s = 10.0
+
+    async def read(self, view: View) -> Facts:
+        """Diagnose the shards. ``class`` and ``queue`` of the query narrow the question."""
+        scope = DiagnosisScope(view.query.get("class"), view.query.get("queue"))
+        shards = [view.shards[name] for name in sorted(view.shards)]
+        found = await asyncio.to_thread(diagnose, shards, view.installation, scope)
+        return {"causes": [dict(one.as_json()) for one in found.causes], "notes": found.notes}

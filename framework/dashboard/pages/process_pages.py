@@ -1,0 +1,64 @@
+"""The processes, and the jobs that they run."""
+
+from framework import admin
+from framework.admin import RunningJob, WorkerProcess
+from framework.pages.page import Page
+from framework.pages.view import Facts, View
+
+
+class ProcessesPage(Page):
+    """Show each running process, Ruby's too."""
+
+    name = "processes"
+    path = "/processes"
+    title = "Processes"
+    menu = "work"
+
+    async def read(self, view: View) -> Facts:
+        """Read the processes, by host."""
+        found = await view.each(admin.processes)
+        processes = [one for listed in found.values() for one in listed]
+        return {
+            "processes": [_process_facts(one) for one in sorted(processes, key=lambda one: (one.shard, one.identity))]
+        }
+
+
+class RunningPage(Page):
+    """Show each running job, the longest-running first."""
+
+    name = "running"
+    path = "/running"
+    title = "Running"
+    menu = "work"
+    of_jobs = True
+
+    async def read(self, view: View) -> Facts:
+        """Read the running jobs."""
+        found = await view.each(admin.work)
+        jobs = [one for listed in found.values() for one in listed if view.may("read", one.shard, one.job.worker)]
+        return {"jobs": [_running_facts(view, one) for one in sorted(jobs, key=lambda one: one.since or 0.0)]}
+
+
+def _process_facts(one: WorkerProcess) -> Facts:
+    return {
+        "shard": one.shard,
+        "identity": one.identity,
+        "hostname": one.hostname,
+        "pid": one.pid,
+        "tag": one.tag,
+        "labels": list(one.labels),
+        "queues": list(one.queues),
+        "slots": one.slots,
+        "busy": one.busy,
+        "is_quiet": one.is_quiet,
+        "is_embedded": one.embedded,
+        "started_at": one.started_at,
+        "beat": one.beat,
+        "rss_bytes": one.rss_kb * 1024,
+        "round_trip_us": one.rtt_us,
+        "version": one.version,
+    }
+
+
+def _running_facts(view: View, one: RunningJob) -> Facts:
+    return {**view.job_facts(one.job, one.since), "queue": one.queue, "process": one.process, "thread": one.thread}

@@ -1,0 +1,117 @@
+"""Turn what a page has read into HTML. Every value is escaped: no template marks one as safe."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from starlette.requests import Request
+
+from framework.dashboard.texts import catalogue, chosen_language
+from framework.pages.page import Page
+from framework.text import format_bytes, format_duration
+from framework.version import VERSION
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+class Renderer:
+    """Render the templates of pages. A page's own template is beside its module, the shared ones are in the dashboard's folder."""
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self.pages = pages
+        self._by_name = {page.name: page for page in pages}
+        self._environment = Environment(
+            loader=_Loader({f"page/{page.name}": page.template_path for page in pages}),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.do"],
+        )
+        self._environment.filters.update(
+            duration=format_duration, bytes=format_bytes, count=_count, iso=_iso, json=_compact
+        )
+
+    def page(self, request: Request, page: Page, values: Mapping[str, Any]) -> str:
+        """Return a page, or the part of it that changes if htmx asks for it."""
+        live = f"{_root(request)}{live_path(page, request)}"
+        return self.render(request, f"page/{page.name}", {"page": page, "live": live, **values})
+
+    def render(self, request: Request, template: str, values: Mapping[str, Any]) -> str:
+        """Return a template with these values."""
+        texts = catalogue(chosen_language(request.headers.get("accept-language", "")))
+        is_part = "hx-request" in request.headers
+        shared: dict[str, Any] = {
+            "_": texts.text,
+            "language": texts.language,
+            "layout": "part.html" if is_part else "base.html",
+            "link": self._linker(request),
+            "static": f"{_root(request)}/static/{{}}?v={VERSION}".format,
+            "menu": [one for one in self.pages if one.menu],
+            "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+        }
+        return self._environment.get_template(template).render({**shared, **values})
+
+    def _linker(self, request: Request) -> Callable[..., str]:
+        root = _root(request)
+        # The chosen shard goes along from page to page.
+        shard = request.query_params.get("shard", "")
+
+        def link(name: str, **words: object) -> str:
+            """Return the address of a page: words of its path, and others as its query."""
+            path, query = self._by_name[name].path, {"shard": shard} if shard else {}
+            for word, value in words.items():
+                text = str(value)
+                for place in (f"{{{word}}}", f"{{{word}:path}}"):
+                    if place in path:
+                        path = path.replace(place, quote(text, safe=""))
+                        break
+                else:
+                    query[word] = text
+            query = {word: text for word, text in query.items() if text}
+            return f"{root}{path}{'?' if query else ''}{urlencode(query)}"
+
+        return link
+
+
+class _Loader(BaseLoader):
+    def __init__(self, pages: Mapping[str, Path]) -> None:
+        self._pages = pages
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:  # noqa: ARG002
+        file = self._pages.get(template, _FOLDER / template)
+        if not file.is_file():
+            raise TemplateNotFound(template)
+        return file.read_text(encoding="utf-8"), str(file), lambda: True
+
+
+def live_path(page: Page, request: Request) -> str:
+    """Return the address of the stream that says when the page has changed."""
+    path = request.scope["path"].removeprefix(_root(request))
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"/live{quote(path) if page.path != '/' else '/overview'}{query}"
+
+
+def _root(request: Request) -> str:
+    return str(request.scope.get("root_path") or "").rstrip("/")
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _iso(epoch_s: float | None) -> str:
+    if epoch_s is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,85 @@
+"""A page of the dashboard: its path, what it reads, its template, and its actions."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
+
+from framework.pages.caller import Role
+from framework.pages.view import Facts, View
+
+Menu: TypeAlias = Literal["", "now", "jobs", "work", "control", "records"]
+"""The part of the menu that names a page; empty for a page that others lead to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would do, before it is applied."""
+
+    text: str
+    count: int
+    """The number of things that it would change."""
+    sample: Sequence[str] = ()
+    """The names of some of them."""
+    effect: str = ""
+    """What follows, in one or two sentences."""
+
+
+class Action:
+    """A change that a page offers. The form of the page has its fields; the caller sees a preview before it is applied."""
+
+    name: ClassVar[str]
+    """Its value of the field ``action``."""
+    label: ClassVar[str]
+    role: ClassVar[Role] = "operate"
+    is_harmful: ClassVar[bool] = False
+    """Whether it cannot be undone: the button has another colour."""
+
+    async def preview(self, view: View, form: Mapping[str, Sequence[str]]) -> Preview:
+        """Return what it would do.
+
+        Raises:
+            ValueError, FrameworkError: the form is not complete, or names something that is not there.
+        """
+        raise NotImplementedError
+
+    async def apply(self, view: View, form: Mapping[str, Sequence[str]]) -> str:
+        """Do it, and return what was done, in one sentence. Raises as ``preview``."""
+        raise NotImplementedError
+
+
+class Page:
+    """One page, served as HTML at ``path``, and as JSON at ``/api`` and its path.
+
+    The template is ``templates/NAME.html`` beside the module of the class, unless ``template`` names another one there.
+    """
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    title: ClassVar[str]
+    menu: ClassVar[Menu] = ""
+    role: ClassVar[Role] = "read"
+    """What a caller needs on a shard to see the page."""
+    of_jobs: ClassVar[bool] = False
+    """Whether a caller with the role for some feature categories only sees it: it then shows the jobs of these alone."""
+    within_s: ClassVar[float] = 1.0
+    """How long it waits for a shard."""
+    fresh_s: ClassVar[float] = 2.0
+    """For how long all callers share what was read."""
+    template: ClassVar[str] = ""
+    actions: ClassVar[Sequence[Action]] = ()
+
+    async def read(self, view: View) -> Facts:
+        """Return what the page shows, as JSON.
+
+        Raises:
+            UnknownNameError: the path names something that is not there.
+            ValueError: a word of the query is not allowed.
+        """
+        raise NotImplementedError
+
+    @property
+    def template_path(self) -> Path:
+        """The file of its template."""
+        return Path(inspect.getfile(type(self))).parent / "templates" / (self.template or f"{self.name}.html")

@@ -1,0 +1,146 @@
+"""What a page reads: the chosen shards at the same time, for one caller, with a time limit."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from redis.exceptions import RedisError
+
+from framework.admin.diagnosis.facts import Installation
+from framework.admin.job_record import JobRecord
+from framework.call_threads import CallThreads
+from framework.errors import ShardUnavailableError
+from framework.execute.job_log import FILTERED
+from framework.pages.caller import Caller, Role
+from framework.shard.redis_errors import unavailable_error
+from framework.shard.shard import Shard
+from framework.telemetry.context import CORRELATION_ID
+from framework.wire.job import version_of
+
+T = TypeVar("T")
+
+Facts: TypeAlias = dict[str, Any]
+"""What a page read, as JSON: the template shows it, and the API returns it."""
+
+ANSWER_WITHIN_S = 1.0
+"""How long a page waits for a shard."""
+
+_AWAY_S = 5.0
+"""For how long pages do not ask a shard again that has not answered in time."""
+
+_THREADS_OF_SHARD = 4
+
+
+class ShardReads:
+    """Read the shards, each in threads of its own: one that hangs takes no thread of another."""
+
+    def __init__(self) -> None:
+        self._threads: dict[str, CallThreads] = {}
+        self._away: dict[str, tuple[float, str]] = {}
+        """When a shard did not answer (monotonic time), and how."""
+
+    async def read(self, shard: Shard, step: Callable[[str], T], within_s: float) -> T:
+        """Return what the step reads on the shard.
+
+        Raises:
+            ShardUnavailableError: the shard does not answer in time, or has not a moment ago.
+        """
+        since, reason = self._away.get(shard.name, (0.0, ""))
+        if reason and time.monotonic() - since < _AWAY_S:
+            raise ShardUnavailableError(shard.name, reason)
+        threads = self._threads.setdefault(shard.name, CallThreads(_THREADS_OF_SHARD))
+        try:
+            async with asyncio.timeout(within_s):
+                found = await threads.run(lambda: step(shard.name))
+        except TimeoutError:
+            reason = f"no answer within {within_s:g} s"
+            self._away[shard.name] = time.monotonic(), reason
+            raise ShardUnavailableError(shard.name, reason) from None
+        except (RedisError, OSError) as error:
+            raise unavailable_error(shard.name, shard.endpoint, error) from error
+        self._away.pop(shard.name, None)
+        return found
+
+
+@dataclass(slots=True)
+class View:
+    """One request: its caller, its words, and the shards that it may read."""
+
+    caller: Caller
+    installation: Installation
+    shards: Mapping[str, Shard]
+    """The chosen shards that the caller may see."""
+    reads: ShardReads
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The words of the path, as ``queue``."""
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    within_s: float = ANSWER_WITHIN_S
+    unanswered: dict[str, str] = field(default_factory=dict[str, str])
+    """Why a shard did not answer, by its name."""
+    now: float = field(default_factory=time.time)
+
+    async def each(self, step: Callable[[str], T], shards: Collection[str] | None = None) -> dict[str, T]:
+        """Return what the step reads on each shard, by the shard's name. They are read at the same time.
+
+        A shard that does not answer is in ``unanswered``.
+        """
+        names = sorted(self.shards if shards is None else set(shards) & set(self.shards))
+        found = await asyncio.gather(*(self._read(name, step) for name in names))
+        return {name: answer[0] for name, answer in zip(names, found, strict=True) if answer}
+
+    async def _read(self, name: str, step: Callable[[str], T]) -> tuple[T, ...]:
+        try:
+            return (await self.reads.read(self.shards[name], step, self.within_s),)
+        except ShardUnavailableError as error:
+            self.unanswered[name] = str(error)
+            return ()
+
+    def may(self, role: Role, shard: str, worker: str | None = None) -> bool:
+        """Return whether the caller has the role on a shard, or there for the jobs of a class."""
+        return self.caller.may(role, shard, None if worker is None else self.category(worker))
+
+    def category(self, worker: str) -> str | None:
+        """Return the feature category of a class, ``None`` if the class is not loaded."""
+        declaration = self.installation.declaration(worker)
+        return None if declaration is None else declaration.feature_category
+
+    def job_facts(self, job: JobRecord, at: float | None = None) -> Facts:
+        """Return what lists show of a job. ``at`` is its time there, such as when it is due."""
+        return {
+            "jid": job.jid,
+            "class": job.display_class,
+            "queue": job.queue,
+            "shard": job.shard,
+            "arguments": self.shown_arguments(job),
+            "tags": job.tags,
+            "at": at,
+            "created_at": job.created_at,
+            "enqueued_at": job.enqueued_at,
+            "failed_at": job.retried_at or job.failed_at,
+            "retry_count": job.retry_count,
+            "error_class": job.error_class,
+            "error_message": job.error_message,
+            "problem": job.problem,
+        }
+
+    def shown_arguments(self, job: JobRecord) -> list[Any]:
+        """Return the arguments that the caller may see: all for ``operate``, else those that log lines show."""
+        arguments = job.display_args
+        if self.may("operate", job.shard, job.worker):
+            return arguments
+        declaration = self.installation.declaration(job.worker)
+        allowed = (
+            frozenset[int]() if declaration is None else declaration.loggable_positions_for(version_of(job.payload))
+        )
+        return [one if at in allowed or _is_number(one) else FILTERED for at, one in enumerate(arguments)]
+
+    def context_facts(self, job: JobRecord) -> Facts:
+        """Return the context of a job: who pushed it, from where."""
+        correlation = job.fact(CORRELATION_ID)
+        return {**job.context, **({CORRELATION_ID: correlation} if correlation else {})}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
