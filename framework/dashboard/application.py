@@ -42,6 +42,9 @@ MAX_STREAMS = 500
 _STREAM_S = 600.0
 """A stream ends after this time, and the browser opens a new one: so a caller who may see no more sees no more."""
 
+_ACTION_WITHIN_S = 30.0
+"""How long an action on all matching jobs may take on a shard. Each action has a time limit below it."""
+
 _MOST_BYTES = 1_000_000
 """The longest form."""
 
@@ -53,7 +56,7 @@ def app(authorize: Authorize | None = None, *, loopback_only: bool = False) -> A
 
     ``loopback_only`` refuses requests whose Host is not this machine.
     """
-    site = Dashboard(authorize)
+    site = DashboardSite(authorize)
     static = Mount("/static", StaticFiles(directory=_STATIC), name="static")
     handlers = {HTTPException: site.on_error, Exception: site.on_error}
     served = Starlette(routes=[static, *site.routes()], exception_handlers=handlers)
@@ -66,7 +69,7 @@ def all_pages() -> list[Page]:
     return [*own_pages(), *(one.load()() for feature in all_features() for one in feature.pages)]
 
 
-class Dashboard:
+class DashboardSite:
     """Answer the requests for all pages."""
 
     def __init__(self, authorize: Authorize | None) -> None:
@@ -128,11 +131,12 @@ class Dashboard:
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 
-    def html(self, request: Request, page: Page, view: View, facts: Facts, **values: Any) -> Response:
+    def html(self, request: Request, page: Page, view: View, facts: Facts) -> Response:
         """Return the page as HTML, with the cookie of its token."""
         token = token_of(request)
         all_shards = [name for name in current().shards if view.caller.may_for_some_jobs("read", name)]
-        shown = {"data": facts, "view": view, "token": token, "all_shards": sorted(all_shards), **values}
+        actions = [one for one in page.actions if may_anywhere(view, one)]
+        shown = {"data": facts, "view": view, "token": token, "all_shards": sorted(all_shards), "actions": actions}
         response = HTMLResponse(self._renderer.page(request, page, shown))
         response.set_cookie(
             cookie_name(request),
@@ -176,6 +180,11 @@ class Dashboard:
         return JSONResponse(describe(self.pages, request.scope.get("root_path") or "/"))
 
 
+def may_anywhere(view: View, action: Action) -> bool:
+    """Return whether the caller may use the action on a shard at least, for some jobs."""
+    return any(view.caller.may_for_some_jobs(action.role, name) for name in view.shards)
+
+
 class SharedReads:
     """Share what was read among the viewers of a page: a hundred of them cost Redis as much as one."""
 
@@ -207,7 +216,7 @@ async def _read(page: Page, view: View) -> Facts:
 
 
 class _ServedPage:
-    def __init__(self, site: Dashboard, page: Page) -> None:
+    def __init__(self, site: DashboardSite, page: Page) -> None:
         self._site, self._page = site, page
 
     async def html(self, request: Request) -> Response:
@@ -246,10 +255,11 @@ class _ServedPage:
         form = await _form(request)
         check_change(request, form)
         action = self._action((form.get("action") or [""])[0])
-        if not any(view.caller.may_for_some_jobs(action.role, name) for name in view.shards):
+        if not may_anywhere(view, action):
             raise HTTPException(403, f"The action {action.label} needs the role {action.role}.")
         values: dict[str, Any] = {"page": self._page, "action": action, "form": form, "view": view}
         try:
+            view.within_s = _ACTION_WITHIN_S
             if not form.get("confirmed"):
                 preview = await action.preview(view, form)
                 return self._site.rendered(request, "preview.html", {**values, "preview": preview})
@@ -257,6 +267,7 @@ class _ServedPage:
         except (FrameworkError, ValueError) as error:
             raise HTTPException(409, str(error)) from None
         self._site.forget()
+        values["data"] = {"unanswered": view.unanswered}
         return self._site.rendered(request, "done.html", {**values, "done": done})
 
     def _action(self, name: str) -> Action:

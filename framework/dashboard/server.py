@@ -1,5 +1,6 @@
 """Serve the dashboard on its own: ``application-worker dashboard``."""
 
+import signal
 from ipaddress import ip_address
 
 import uvicorn
@@ -32,6 +33,9 @@ def serve(host: str, port: int, authorize: Authorize | None, role: Role) -> None
     def authorize_local(_request: Request) -> Caller:
         return local
 
+    # uvicorn sends the signal again when it has ended, to the handler that was there before.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ended)
     made = app(authorize or authorize_local, loopback_only=authorize is None)
     uvicorn.run(
         made,
@@ -42,3 +46,7 @@ def serve(host: str, port: int, authorize: Authorize | None, role: Role) -> None
         server_header=False,
         timeout_graceful_shutdown=2,
     )
+
+
+def _ended(*_: object) -> None:
+    """Let the process end with status 0."""

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from framework.admin.diagnosis.facts import Installation
 from framework.admin.job_record import JobRecord
+from framework.admin.statistics import server_times
 from framework.call_threads import CallThreads
 from framework.errors import ShardUnavailableError
 from framework.execute.job_log import FILTERED
@@ -50,13 +51,20 @@ class ShardReads:
         since, reason = self._away.get(shard.name, (0.0, ""))
         if reason and time.monotonic() - since < _AWAY_S:
             raise ShardUnavailableError(shard.name, reason)
+        if within_s > ANSWER_WITHIN_S:
+            # A long read begins on a shard that answers only.
+            await self._run(shard, server_times, ANSWER_WITHIN_S)
+        return await self._run(shard, step, within_s)
+
+    async def _run(self, shard: Shard, step: Callable[[str], T], within_s: float) -> T:
         threads = self._threads.setdefault(shard.name, CallThreads(_THREADS_OF_SHARD))
         try:
             async with asyncio.timeout(within_s):
                 found = await threads.run(lambda: step(shard.name))
         except TimeoutError:
             reason = f"no answer within {within_s:g} s"
-            self._away[shard.name] = time.monotonic(), reason
+            if within_s <= ANSWER_WITHIN_S:
+                self._away[shard.name] = time.monotonic(), reason
             raise ShardUnavailableError(shard.name, reason) from None
         except (RedisError, OSError) as error:
             raise unavailable_error(shard.name, shard.endpoint, error) from error

@@ -51,7 +51,7 @@ def test_displayed_fields_are_escaped(browser, shards, redis):
         redis.zadd(("schedule", "retry", "dead", "interrupted")[number % 4], {data: 1.0})
     client = browser(ADMIN)
     assert {one["queue"] for one in client.get("/api/queues").json()["queues"]} == set(ATTACKS)
-    own = [path.format(quote(one, safe="")) for one in ATTACKS for path in ("/queues/{}", "/job/{}")]
+    own = [path.format(quote(one, safe="")) for one in ATTACKS for path in ("/queues/{}", "/job/{}", "/classes/{}")]
     words = [
         path + quote(ATTACKS[number]) for number, path in enumerate(("/search?q=", "/dead?class=", "/queues?shard="))
     ]

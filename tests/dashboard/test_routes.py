@@ -3,6 +3,7 @@
 from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
+from framework import ApplicationWorker
 from framework.dashboard import Caller, app
 from framework.dashboard.application import _STATIC, all_pages
 from framework.dashboard.openapi import describe, path_of
@@ -10,7 +11,14 @@ from framework.dashboard.security import HEADERS
 from framework.pages.caller import ROLES
 from tests.harness import encoded
 
-WORDS = {"{queue:path}": "default", "{queue}": "default", "{jid:path}": "J1", "{jid}": "J1"}
+WORDS = {
+    "{class:path}": "Job",
+    "{class}": "Job",
+    "{queue:path}": "default",
+    "{queue}": "default",
+    "{jid:path}": "J1",
+    "{jid}": "J1",
+}
 
 
 def address(path):
@@ -25,7 +33,13 @@ def check_headers(answer):
     assert "unsafe" not in answer.headers["content-security-policy"]
 
 
-def test_each_page_asks_for_its_role(browser, shards, redis):
+def test_each_page_asks_for_its_role(browser, shards, redis, own_classes, declarations):
+    class Job(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self) -> None: ...
+
+    declarations["Job"] = Job.declaration()
     redis.sadd("queues", "default")
     redis.lpush("queue:default", encoded("Job", jid="J1"))
     # What admin may, another test does for each page; operate reads as read does.

@@ -1,6 +1,7 @@
 """The pages of the core. Those of features are in their folders."""
 
 from framework.dashboard.pages.causes import CausesPage
+from framework.dashboard.pages.class_pages import ClassesPage, ClassPage
 from framework.dashboard.pages.held_page import HeldPage
 from framework.dashboard.pages.job_page import JobPage
 from framework.dashboard.pages.job_sets import DeadPage, InterruptedPage, RetriesPage, ScheduledPage
@@ -21,8 +22,10 @@ _PAGES: tuple[type[Page], ...] = (
     InterruptedPage,
     RunningPage,
     ProcessesPage,
+    ClassesPage,
     QueuePage,
     JobPage,
+    ClassPage,
     SearchPage,
 )
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from framework import admin
 from framework.admin import JobEntry, JobGroups, JobSet
+from framework.dashboard.pages.actions import SetAction
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -36,7 +37,7 @@ class JobSetPage(Page):
         newest_first = self.name in ("dead", "interrupted")
         groups = {shard: groups for shard, (_, _, groups) in found.items() if view.may("read", shard)}
         return {
-            "total": sum(size for size, _, _ in found.values()),
+            "total": sum(size for shard, (size, _, _) in found.items() if view.may("read", shard)),
             "filters": wanted,
             "jobs": sorted(jobs, key=lambda one: one["at"] or 0.0, reverse=newest_first),
             "grouped_by": self.grouped_by,
@@ -59,6 +60,11 @@ class ScheduledPage(JobSetPage):
     name = "scheduled"
     path = "/scheduled"
     title = "Scheduled"
+    actions = (
+        SetAction("scheduled", "enqueue_now", "Run now"),
+        SetAction("scheduled", "kill", "Kill"),
+        SetAction("scheduled", "delete", "Delete"),
+    )
     heading = "Due"
 
     def job_set(self, shard: str) -> JobSet:
@@ -72,6 +78,11 @@ class RetriesPage(JobSetPage):
     name = "retries"
     path = "/retries"
     title = "Retries"
+    actions = (
+        SetAction("retry", "retry", "Retry now"),
+        SetAction("retry", "kill", "Kill"),
+        SetAction("retry", "delete", "Delete"),
+    )
     heading = "Next run"
     grouped_by = "error"
 
@@ -86,6 +97,7 @@ class DeadPage(JobSetPage):
     name = "dead"
     path = "/dead"
     title = "Dead"
+    actions = (SetAction("dead", "retry", "Retry"), SetAction("dead", "delete", "Delete"))
     heading = "Died"
     grouped_by = "error"
 
@@ -100,6 +112,11 @@ class InterruptedPage(JobSetPage):
     name = "interrupted"
     path = "/interrupted"
     title = "Interrupted"
+    actions = (
+        SetAction("interrupted", "requeue", "Run again"),
+        SetAction("interrupted", "kill", "Kill"),
+        SetAction("interrupted", "delete", "Delete"),
+    )
     heading = "Interrupted"
 
     def job_set(self, shard: str) -> JobSet:

@@ -2,6 +2,7 @@
 
 from framework import admin
 from framework.admin import RunningJob, WorkerProcess
+from framework.dashboard.pages.actions import ProcessAction
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -13,6 +14,14 @@ class ProcessesPage(Page):
     path = "/processes"
     title = "Processes"
     menu = "work"
+    actions = (
+        ProcessAction("quiet", "Quiet", "They fetch no more jobs, and end the jobs that they run."),
+        ProcessAction(
+            "stop",
+            "Stop",
+            "They fetch no more jobs, give running jobs their timeout, and end. What has not ended runs again.",
+        ),
+    )
 
     async def read(self, view: View) -> Facts:
         """Read the processes, by host."""

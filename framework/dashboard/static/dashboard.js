@@ -6,7 +6,9 @@
   const POLL_MS = 5000;
   let stream = null, timer = null;
 
-  const refresh = () => htmx.trigger(page, "aw:changed");
+  // What is selected or being written stays.
+  const busy = () => page.querySelector("td input:checked") || (typing() && page.contains(document.activeElement));
+  const refresh = () => { if (!busy()) htmx.trigger(page, "aw:changed"); };
   const stop = () => { stream?.close(); stream = null; clearInterval(timer); timer = null; };
   const poll = () => { stop(); timer = setInterval(refresh, POLL_MS); };
   const start = () => {

@@ -19,6 +19,7 @@ CONCURRENCY = Feature(
     assumptions=Late("framework.features.concurrency.explain:LimitAssumption"),
     figures=Figures(reader=Late("framework.features.concurrency.figures:LimitFigures"), part="concurrency/figures"),
     causes=Late("framework.features.concurrency.causes:LimitCauses"),
+    pages=(Late("framework.features.concurrency.page:LimitsPage"),),
     job_commands=(
         LateCommand(
             "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")

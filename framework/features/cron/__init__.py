@@ -18,6 +18,7 @@ CRON = Feature(
     explain=Late("framework.features.cron.explain:CronReader"),
     figures=Figures(reader=Late("framework.features.cron.figures:CronFigures"), part="cron/figures"),
     causes=Late("framework.features.cron.causes:CronCauses"),
+    pages=(Late("framework.features.cron.page:CronPage"),),
     commands=(
         LateCommand(
             "cron", "Show the schedule, and change its entries.", Late("framework.features.cron.commands:cron")

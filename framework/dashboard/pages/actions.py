@@ -1,0 +1,279 @@
+"""The changes that pages of the core offer: of queues, of jobs in sets, of processes."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Literal, TypeAlias
+
+from framework import admin
+from framework.admin import BulkResult, JobEntry, JobSet, MatchingJobs, Queue, WorkerProcess
+from framework.admin.entries import EntryAction, JobSetKind
+from framework.admin.job_record import JobFilter
+from framework.pages.page import Action, Preview
+from framework.pages.view import View
+from framework.text import format_count
+
+Form: TypeAlias = Mapping[str, Sequence[str]]
+
+_SAMPLE = 8
+_TIME_LIMIT_S = 20.0
+
+
+class QueueAction(Action):
+    """An action on the queue of the path, on the shards that the form names."""
+
+    async def preview(self, view: View, form: Form) -> Preview:
+        """Return the shards with their jobs."""
+        name, shards = view.parameters["queue"], self._shards(view, form)
+        found = await view.each(lambda shard: Queue(name, shard).size, shards)
+        jobs = sum(found.values())
+        sample = [f"{name} on {shard}: {format_count(size, 'job')}" for shard, size in found.items()]
+        return Preview(self.question(name), len(found), sample, self.effect(jobs))
+
+    async def apply(self, view: View, form: Form) -> str:
+        """Act on each shard."""
+        name, shards = view.parameters["queue"], self._shards(view, form)
+        reason = _word(form, "reason")
+        found = await view.each(lambda shard: self.act(Queue(name, shard), reason), shards)
+        return "; ".join(f"{shard}: {done}" for shard, done in found.items()) or "no shard has answered"
+
+    def question(self, name: str) -> str:
+        """Return what is asked."""
+        return f"{self.label} {name}?"
+
+    def effect(self, jobs: int) -> str:
+        """Return what follows for its jobs."""
+        raise NotImplementedError
+
+    def act(self, queue: Queue, reason: str) -> str:
+        """Act on the queue of one shard, and return what was done."""
+        raise NotImplementedError
+
+    def _shards(self, view: View, form: Form) -> list[str]:
+        wanted = form.get("shard") or list(view.shards)
+        return [name for name in wanted if view.may(self.role, name)]
+
+
+class PauseQueue(QueueAction):
+    """Let no process fetch from a queue."""
+
+    name = "pause"
+    label = "Pause queue"
+
+    def effect(self, jobs: int) -> str:
+        """Return what follows for its jobs."""
+        return f"No process fetches from it until it is resumed. {format_count(jobs, 'job')} and all later ones wait; pushes go on."
+
+    def act(self, queue: Queue, reason: str) -> str:
+        """Act on the queue of one shard, and return what was done."""
+        queue.pause(reason=reason)
+        return f"{queue.name} is paused"
+
+
+class UnpauseQueue(QueueAction):
+    """Let processes fetch from a queue again."""
+
+    name = "unpause"
+    label = "Resume queue"
+
+    def effect(self, jobs: int) -> str:
+        """Return what follows for its jobs."""
+        return f"Processes that serve it fetch {format_count(jobs, 'job')} from now on."
+
+    def act(self, queue: Queue, reason: str) -> str:
+        """Act on the queue of one shard, and return what was done."""
+        queue.unpause(reason)
+        return f"{queue.name} is no longer paused"
+
+
+class ClearQueue(QueueAction):
+    """Drop the jobs of a queue."""
+
+    name = "clear"
+    label = "Drop all jobs"
+    role = "admin"
+    is_harmful = True
+
+    def question(self, name: str) -> str:
+        """Return what is asked."""
+        return f"Drop all jobs that are in {name} now?"
+
+    def effect(self, jobs: int) -> str:
+        """Return what follows for its jobs."""
+        return f"{format_count(jobs, 'job')} never run. Their locks and slots become free. This cannot be undone."
+
+    def act(self, queue: Queue, reason: str) -> str:  # noqa: ARG002 - the log has no reason for it
+        """Act on the queue of one shard, and return what was done."""
+        return f"{format_count(queue.clear(), 'job')} dropped from {queue.name}"
+
+
+_EFFECTS: Mapping[EntryAction, str] = {
+    "retry": "They go to their queues now, and run once a process fetches them. Limits and pauses hold as always.",
+    "enqueue_now": "They go to their queues before they are due. Limits and pauses hold as always.",
+    "requeue": "They go to their queues for one more run.",
+    "kill": "They go to the dead set, and run no more unless they are retried there. No death handler is called.",
+    "delete": "They never run. Their locks become free. This cannot be undone.",
+}
+
+_PAST: Mapping[EntryAction, str] = {
+    "retry": "moved to their queues",
+    "enqueue_now": "moved to their queues",
+    "requeue": "moved to their queues",
+    "kill": "moved to the dead set",
+    "delete": "deleted",
+}
+
+
+class SetAction(Action):
+    """An action on jobs of one set: those that were selected (``job``), or all that match the filters of the form (``all``)."""
+
+    def __init__(self, kind: JobSetKind, verb: EntryAction, label: str) -> None:
+        self._kind: JobSetKind = kind
+        self._verb: EntryAction = verb
+        self.name = verb
+        self.label = label
+        self.is_harmful = verb == "delete"
+
+    async def preview(self, view: View, form: Form) -> Preview:
+        """Count the jobs, and name some."""
+        if _word(form, "all"):
+            found = await view.each(lambda shard: self._count(self._matching(view, shard, form)))
+            count, sample = sum(one[0] for one in found.values()), [job for one in found.values() for job in one[1]]
+            which = "all jobs that match" if _filters(form) else "all jobs of the set"
+        else:
+            entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
+            count, sample, which = len(entries), list(map(_shown, entries)), "the selected jobs"
+        question = f"{self.label}: {which}, {format_count(count, 'job')}?"
+        return Preview(question, count, sample[:_SAMPLE], _EFFECTS[self._verb])
+
+    async def apply(self, view: View, form: Form) -> str:
+        """Act on the jobs, in bounded steps."""
+        if not _word(form, "all"):
+            entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
+            acted = await view.each(lambda shard: [self._act(one) for one in entries if one.shard == shard])
+            done = sum(sum(one) for one in acted.values())
+            gone = len(entries) - done
+            return f"{format_count(done, 'job')} {_PAST[self._verb]}" + (f"; {gone:,} had gone before" if gone else "")
+        results = await view.each(lambda shard: self._act_on_all(self._matching(view, shard, form)))
+        return (
+            "; ".join(f"{shard}: {_told(one, self._verb)}" for shard, one in results.items()) or "no shard has answered"
+        )
+
+    async def _selected(self, view: View, form: Form) -> dict[str, list[JobEntry]]:
+        """Return the selected jobs that the caller may act on. The set of a shard is scanned once for all of them."""
+        wanted: dict[str, set[str]] = {}
+        for one in form.get("job", ()):
+            shard, _, jid = one.partition(" ")
+            wanted.setdefault(shard, set()).add(jid)
+        if not wanted:
+            raise ValueError("No job is selected: select some, or choose all that match.")
+
+        def find(shard: str) -> list[JobEntry]:
+            found = MatchingJobs(self._kind, shard, JobFilter(jids=frozenset(wanted[shard])))
+            return [one for one in found if view.may(self.role, shard, one.worker)]
+
+        return await view.each(find, wanted)
+
+    def _matching(self, view: View, shard: str, form: Form) -> MatchingJobs | None:
+        """Return the jobs that match; ``None`` if the caller may not act on these.
+
+        Raises:
+            ValueError: the caller may act on the jobs of some feature categories only, and no class is chosen.
+        """
+        filters = _filters(form)
+        cls = filters.get("class")
+        if not view.may(self.role, shard, cls):
+            if cls is None:
+                raise ValueError("You may act on the jobs of some classes only: choose a class first.")
+            return None
+        return JobSet(self._kind, shard).where(
+            cls=cls, queue=filters.get("queue"), error=filters.get("error"), tag=filters.get("tag")
+        )
+
+    @staticmethod
+    def _count(jobs: MatchingJobs | None) -> tuple[int, list[str]]:
+        return (0, []) if jobs is None else (jobs.count(), [_shown(one) for one in islice(jobs, _SAMPLE)])
+
+    def _act_on_all(self, jobs: MatchingJobs | None) -> BulkResult:
+        if jobs is None:
+            return BulkResult()
+        match self._verb:
+            case "retry":
+                return jobs.retry(time_limit=_TIME_LIMIT_S)
+            case "enqueue_now":
+                return jobs.enqueue_now(time_limit=_TIME_LIMIT_S)
+            case "requeue":
+                return jobs.requeue(time_limit=_TIME_LIMIT_S)
+            case "kill":
+                return jobs.kill(time_limit=_TIME_LIMIT_S)
+            case _:
+                return jobs.delete(time_limit=_TIME_LIMIT_S)
+
+    def _act(self, entry: JobEntry) -> bool:
+        match self._verb:
+            case "retry":
+                return entry.retry()
+            case "enqueue_now":
+                return entry.enqueue_now()
+            case "requeue":
+                return entry.requeue()
+            case "kill":
+                return entry.kill()
+            case _:
+                return entry.delete()
+
+
+class ProcessAction(Action):
+    """A signal to processes: those of the form."""
+
+    def __init__(self, verb: Literal["quiet", "stop"], label: str, effect: str) -> None:
+        self._verb, self._effect = verb, effect
+        self.name = verb
+        self.label = label
+
+    async def preview(self, view: View, form: Form) -> Preview:
+        """Return the processes that are chosen."""
+        found = await self._chosen(view, form)
+        names = [f"{one.identity} on {one.shard}" for one in found]
+        return Preview(
+            f"{self.label}: {format_count(len(found), 'process')}?", len(found), names[:_SAMPLE], self._effect
+        )
+
+    async def apply(self, view: View, form: Form) -> str:
+        """Leave a signal for each process."""
+        chosen = await self._chosen(view, form)
+
+        def ask(shard: str) -> int:
+            mine = [one for one in chosen if one.shard == shard and not one.embedded]
+            for one in mine:
+                one.quiet() if self._verb == "quiet" else one.stop()
+            return len(mine)
+
+        done = await view.each(ask)
+        return f"{format_count(sum(done.values()), 'process')} asked; each reads it within ten seconds"
+
+    async def _chosen(self, view: View, form: Form) -> list[WorkerProcess]:
+        wanted = set(form.get("process", ()))
+        if not wanted:
+            raise ValueError("No process is selected.")
+        found = await view.each(admin.processes)
+        listed = [one for processes in found.values() for one in processes]
+        return [one for one in listed if f"{one.shard} {one.identity}" in wanted and view.may(self.role, one.shard)]
+
+
+def _word(form: Form, name: str) -> str:
+    return (form.get(name) or [""])[0]
+
+
+def _filters(form: Form) -> dict[str, str]:
+    return {name: word for name in ("class", "queue", "error", "tag") if (word := _word(form, name))}
+
+
+def _shown(job: JobEntry) -> str:
+    return f"{job.display_class or 'malformed'} {job.jid} on {job.shard}"
+
+
+def _told(result: BulkResult, verb: EntryAction) -> str:
+    parts = [f"{format_count(result.done, 'job')} {_PAST[verb]}"]
+    parts += [f"{count:,} stay as they were ({reason})" for reason, count in result.refused.items()]
+    parts += [] if result.completed else ["the time has ended before the last job: do it again"]
+    return ", ".join(parts)
