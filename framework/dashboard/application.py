@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from framework.admin.audit import acting_as
 from framework.admin.port import current
 from framework.dashboard.installation import read_installation
 from framework.dashboard.openapi import describe
@@ -263,7 +264,9 @@ class _ServedPage:
             if not form.get("confirmed"):
                 preview = await action.preview(view, form)
                 return self._site.rendered(request, "preview.html", {**values, "preview": preview})
-            done = await action.apply(view, form)
+            # The context goes along into the threads of the shards.
+            with acting_as(view.caller.name, "dashboard", request.client.host if request.client else ""):
+                done = await action.apply(view, form)
         except (FrameworkError, ValueError) as error:
             raise HTTPException(409, str(error)) from None
         self._site.forget()

@@ -3,6 +3,7 @@
 import pytest
 
 from framework import ApplicationWorker
+from framework.admin import audit_log
 from framework.dashboard import Caller
 from framework.dashboard.application import all_pages
 from tests.harness import encoded, register_process
@@ -33,6 +34,8 @@ def test_preview_changes_nothing_and_confirmation_does(browser, shards, redis):
     assert redis.zcard("dead") == 3
     assert "2 jobs moved" in send(client, "/dead", action="retry", job=["main J0", "main J2"], confirmed="yes")
     assert (redis.zcard("dead"), redis.llen("queue:default")) == (1, 2)
+    assert {(one.actor, one.source, one.end) for one in audit_log()} == {("ann", "dashboard", "done")}
+    assert [one["actor"] for one in client.get("/api/audit").json()["records"]] == ["ann", "ann"]
 
 
 def test_all_matching_jobs_are_those_of_the_filter(browser, shards, redis):

@@ -1,5 +1,6 @@
 """The pages of the core. Those of features are in their folders."""
 
+from framework.dashboard.pages.audit_page import AuditPage
 from framework.dashboard.pages.causes import CausesPage
 from framework.dashboard.pages.class_pages import ClassesPage, ClassPage
 from framework.dashboard.pages.held_page import HeldPage
@@ -23,6 +24,7 @@ _PAGES: tuple[type[Page], ...] = (
     RunningPage,
     ProcessesPage,
     ClassesPage,
+    AuditPage,
     QueuePage,
     JobPage,
     ClassPage,

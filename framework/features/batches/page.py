@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from framework import admin
+from framework.features.batches.admin import batches
 from framework.features.batches.batch import BatchStatus
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
@@ -20,9 +20,9 @@ class BatchesPage(Page):
 
     async def read(self, view: View) -> Facts:
         """Read some batches of each shard."""
-        found = await view.each(lambda shard: list(islice(admin.batches(shard), _SHOWN)))
-        batches = [one for listed in found.values() for one in listed]
-        return {"batches": [_facts(one) for one in sorted(batches, key=lambda one: -one.created_at)]}
+        found = await view.each(lambda shard: list(islice(batches(shard), _SHOWN)))
+        statuses = [one for listed in found.values() for one in listed]
+        return {"batches": [_facts(one) for one in sorted(statuses, key=lambda one: -one.created_at)]}
 
 
 def _facts(one: BatchStatus) -> Facts:

@@ -1,7 +1,6 @@
 """The concurrency limits: their slots, and the jobs that wait at them."""
 
-from framework import admin
-from framework.features.concurrency.admin import LimitReport
+from framework.features.concurrency.admin import LimitReport, limits
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -17,11 +16,11 @@ class LimitsPage(Page):
 
     async def read(self, view: View) -> Facts:
         """Read the limits of each shard."""
-        found = await view.each(lambda shard: admin.limits(shard).by_shard[shard])
-        limits = [
+        found = await view.each(lambda shard: limits(shard).by_shard[shard])
+        reports = [
             (shard, one) for shard, listed in found.items() for one in listed if view.may("read", shard, one.name)
         ]
-        return {"limits": [_facts(shard, one) for shard, one in sorted(limits, key=_waits_longest)]}
+        return {"limits": [_facts(shard, one) for shard, one in sorted(reports, key=_waits_longest)]}
 
 
 def _waits_longest(named: tuple[str, LimitReport]) -> tuple[float, str]:

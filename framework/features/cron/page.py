@@ -1,7 +1,6 @@
 """The schedule: each entry with its last and next run."""
 
-from framework import admin
-from framework.admin import ScheduledEntry
+from framework.features.cron.admin import ScheduledEntry, cron_entries
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -17,7 +16,7 @@ class CronPage(Page):
 
     async def read(self, view: View) -> Facts:
         """Read the entries of each shard."""
-        found = await view.each(lambda shard: list(admin.cron_entries(shard)))
+        found = await view.each(lambda shard: list(cron_entries(shard)))
         entries = [one for listed in found.values() for one in listed if view.may("read", one.shard, one.cls)]
         return {"entries": [_facts(one) for one in sorted(entries, key=_next)]}
 
