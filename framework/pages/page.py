@@ -29,11 +29,11 @@ class Preview:
 class Action:
     """A change that a page offers. The form of the page has its fields; the caller sees a preview before it is applied."""
 
-    name: ClassVar[str]
+    name: str
     """Its value of the field ``action``."""
-    label: ClassVar[str]
+    label: str
     role: ClassVar[Role] = "operate"
-    is_harmful: ClassVar[bool] = False
+    is_harmful: bool = False
     """Whether it cannot be undone: the button has another colour."""
 
     async def preview(self, view: View, form: Mapping[str, Sequence[str]]) -> Preview:
