@@ -160,7 +160,8 @@ def test_command_holds_redis_briefly(case, short_path, make_server, record_prope
         done = site.run("-m", "framework", *case.command.split(), timeout_s=900)
         took_s = time.monotonic() - began
         redis_s = used_s(client) - before_s
-        slow = client.slowlog_get(20_000)
+        # The log has its own commands, too.
+        slow = [entry for entry in client.slowlog_get(20_000) if not entry["command"].startswith(b"SLOWLOG")]
     longest = max(slow, key=lambda entry: entry["duration"], default={"duration": 0, "command": b""})
     over = sum(entry["duration"] > LONGEST_US for entry in slow)
     words = [word.decode(errors="replace")[:12] for word in longest["command"].split(b" ")[:3]]
