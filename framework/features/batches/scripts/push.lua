@@ -48,9 +48,11 @@ for i, group in ipairs(head.groups) do
   end
 end
 
-local now = redis_now()
+local now, counted = redis_now(), 0
 if is_new then
-  local fields = { 'total', 0, 'pending', 0, 'ttl_s', head.ttl_s, 'created_at', string.format('%.6f', now) }
+  -- A new batch is counted as it is made: mostly all of its jobs are written.
+  for _, group in ipairs(head.groups) do counted = counted + group.n end
+  local fields = { 'total', counted, 'pending', counted, 'ttl_s', head.ttl_s, 'created_at', string.format('%.6f', now) }
   for name, value in pairs(create) do
     fields[#fields + 1] = name
     fields[#fields + 1] = value
@@ -134,10 +136,12 @@ for i, group in ipairs(head.groups) do
   end
   at = at + group.n
 end
-redis.call('HINCRBY', key, 'total', added)
-redis.call('HINCRBY', key, 'pending', added)
+if added ~= counted then
+  redis.call('HINCRBY', key, 'total', added - counted)
+  redis.call('HINCRBY', key, 'pending', added - counted)
+end
 if broken then return broken end
-if is_new then batch_functions().count('batch_events_total', 'event', 'created', 1) end
+if is_new then redis.pcall('HINCRBY', 'aw:counters', 'batch_events_total{event="created"}', 1) end
 if head.opens then redis.call('HINCRBY', key, 'open', 1) end
 if head.closes then redis.call('HINCRBY', key, 'open', -1) end
 if part then
@@ -150,10 +154,9 @@ if last_due > 0 and needed_s > ttl_s then
   ttl_s = needed_s
   redis.call('HSET', key, 'ttl_s', string.format('%d', needed_s))
 end
-local batches = batch_functions()
-if is_new then redis.call('EXPIRE', key, string.format('%d', ttl_s)) else batches.keep(key, string.format('%d', ttl_s)) end
+if is_new then redis.call('EXPIRE', key, string.format('%d', ttl_s)) else batch_functions().keep(key, string.format('%d', ttl_s)) end
 local reply = { 1, owners }
 redis.call('SET', KEYS[3], cjson.encode(reply), 'PX', head.token_ms)
 -- A new batch whose jobs wait has no event.
-if not is_new or added == 0 then batches.settle(bid) end
+if not is_new or added == 0 then batch_functions().settle(bid) end
 return reply

@@ -105,14 +105,14 @@ local function batch_functions()
         bid = string.sub(key, 10), event = event, at = at, total = seen[1], pending = seen[2], removed = seen[3], created_at = seen[4],
         description = seen[5], failures = failed + dead, dead = dead,
       })
-      count('batch_events_total', 'event', event, 1)
+      count('batch_events_total', 'event', event, '1')
       if #callbacks > 0 then count('batch_callbacks_total', 'event', event, #callbacks) end
       if parent and event ~= 'death' then redis.call('HINCRBY', parent, event .. '_children', 1) end
       all = all + #callbacks
     end
     redis.call('HSET', key, unpack(times))
-    redis.pcall('RPUSH', 'aw:batch_events', unpack(lines))
-    redis.pcall('LTRIM', 'aw:batch_events', -1000, -1)
+    local kept = redis.pcall('RPUSH', 'aw:batch_events', unpack(lines))
+    if type(kept) == 'number' and kept > 1000 then redis.pcall('LTRIM', 'aw:batch_events', '-1000', '-1') end
     if parent and all > 0 then
       redis.call('HINCRBY', parent, 'total', all)
       redis.call('HINCRBY', parent, 'pending', all)
@@ -126,16 +126,20 @@ local function batch_functions()
     if parent and redis.call('HEXISTS', parent, 'pending') == 1 then return parent, bid end
   end
 
-  -- Enqueue the callbacks of the events that have happened in the batch and in those around it.
-  local function settle(bid)
+  -- Enqueue the callbacks of the events that have happened in the batch and in those around it. `none_failed`: it is known that no job
+  -- of the batch itself has failed.
+  local function settle(bid, none_failed)
     while bid do
       local key = 'aw:batch:' .. bid
       local fields = redis.call('HMGET', key, 'pending', 'removed', 'open', 'children', 'complete_children', 'success_children',
-        'finished_children', 'complete_at', 'success_at', 'finished_at', 'cancelled_at')
+        'finished_children', 'complete_at', 'success_at', 'finished_at', 'cancelled_at', 'parent', 'keeps_results')
       for i = 1, 7 do fields[i] = tonumber(fields[i]) or 0 end
       local pending, open, children = fields[1], fields[3], fields[4]
       if open > 0 then return end
-      local failed, dead = redis.call('SCARD', key .. ':failed'), redis.call('SCARD', key .. ':dead')
+      local failed, dead = 0, 0
+      if not none_failed and redis.call('EXISTS', key .. ':failed', key .. ':dead') > 0 then
+        failed, dead = redis.call('SCARD', key .. ':failed'), redis.call('SCARD', key .. ':dead')
+      end
       local unfinished = pending - fields[2] - dead
       local events, has = {}, {}
       local function reach(event, reached, happened)
@@ -150,15 +154,16 @@ local function batch_functions()
       reach('finished', unfinished <= 0 and fields[7] >= children, fields[10])
       local parent, parent_bid
       if #events > 0 then
-        parent, parent_bid = parent_of(key)
+        if fields[12] then parent, parent_bid = parent_of(key) end
         fire(key, events, parent, failed, dead)
         if has.success then
-          keep(key, LINGER_S)
-          if not workflow_of(bid) then redis.call('EXPIRE', key .. ':results', LINGER_S) end
+          -- Mostly it has no other key.
+          if failed + dead + children > 0 then keep(key, LINGER_S) else redis.call('EXPIRE', key, LINGER_S) end
+          if fields[13] and not workflow_of(bid) then redis.call('EXPIRE', key .. ':results', LINGER_S) end
         end
         if has.finished and fields[11] then redis.call('ZREM', 'aw:cancelled', bid) end
       end
-      bid = parent_bid
+      bid, none_failed = parent_bid, false
     end
   end
 
@@ -195,6 +200,7 @@ local function release_batch(bid, jid, how, answer, kept)
   local known = redis.call('HMGET', key, 'pending', 'ttl_s')
   if not known[1] then return end
   local batches, failed, dead = batch_functions(), key .. ':failed', key .. ':dead'
+  local none_failed = false
   if how == 'failed' or how == 'revived' then
     if redis.call('SMOVE', dead, failed, jid) == 0 and how == 'failed' then redis.call('SADD', failed, jid) end
   elseif how == 'dead' then
@@ -207,10 +213,15 @@ local function release_batch(bid, jid, how, answer, kept)
     redis.call('SREM', failed, jid)
     redis.call('HINCRBY', key, 'removed', 1)
   else
-    redis.call('SREM', failed, jid)
-    redis.call('SREM', dead, jid)
+    -- Mostly no job of the batch has failed.
+    none_failed = redis.call('EXISTS', failed, dead) == 0
+    if not none_failed then
+      redis.call('SREM', failed, jid)
+      redis.call('SREM', dead, jid)
+    end
     if kept and how == 'done' and answer ~= '' then batches.keep_result(key, jid, kept, answer, known[2]) end
-    redis.call('HINCRBY', key, 'pending', -1)
+    -- As text: Redis formats a number with 17 digits.
+    redis.call('HINCRBY', key, 'pending', '-1')
     if how == 'skipped' then redis.call('HINCRBY', key, 'total', -1) end
   end
   local ttl_s = known[2]
@@ -218,6 +229,6 @@ local function release_batch(bid, jid, how, answer, kept)
   -- A set that this step has made needs its expiry.
   if how == 'failed' or how == 'revived' or how == 'dead' then batches.keep(key, ttl_s) else batches.keep_alive(key, ttl_s) end
   batches.keep_workflow_of(bid, ttl_s)
-  batches.settle(bid)
+  batches.settle(bid, none_failed)
 end
 
