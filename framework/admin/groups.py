@@ -25,19 +25,20 @@ from framework.admin.job_record import JobCriteria, JobFilter, JobRecord, job_fi
 from framework.admin.pages import ranked_pages
 from framework.admin.process_list import read_work
 from framework.admin.queue_reader import scan_queue, sub_queues
-from framework.admin.search import JobStore
+from framework.admin.search import HELD_KINDS, JobStore
 from framework.admin.shard_job_set import SetRecord
 from framework.admin.statistics import OnProgress, ignore_progress, named_queues, reply_number
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.fetch.blocks import packed_jobs, true_size
+from framework.fetch.held_blocks import packed_held
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.typeguards import short_repr
 from framework.wire import keys
-from framework.wire.blocks import expand
+from framework.wire.blocks import expand, expand_member
 
 QUEUE_PLACE = "queue:"
 """The prefix of a place that is one queue; its name follows."""
@@ -291,8 +292,9 @@ def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tupl
         (pipeline.llen if store.is_list else pipeline.zcard)(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     packed: Mapping[str, int] = packed_jobs(client) if any(store.kind == "queue" for store in stores) else {}
+    beyond: Mapping[bytes, int] = packed_held(client) if any(store.kind in HELD_KINDS for store in stores) else {}
     return [
-        (store, true_size(jobs, store.name, packed) if store.kind == "queue" else jobs)
+        (store, true_size(jobs, store.name, packed) if store.kind == "queue" else jobs + beyond.get(store.key, 0))
         for store, jobs in zip(stores, map(reply_number, replies), strict=True)
         if jobs
     ]
@@ -338,7 +340,9 @@ def draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, in
         pipeline.zrandmember(store.key, -count, withscores=True)
     for (store, _, _), reply in zip(wanted, pipeline.execute(), strict=True):
         for member, score in _pairs(reply):
-            yield store, member, score
+            # All jobs of a block: each is as likely as one that is in none.
+            for one in expand_member(member, score):
+                yield store, *one
 
 
 def _pairs(reply: Sequence[Any]) -> Iterator[tuple[bytes, float]]:

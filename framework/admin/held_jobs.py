@@ -5,12 +5,13 @@ One process of each shard checks and warns.
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from framework.fetch.held_blocks import packed_held
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
@@ -106,22 +107,25 @@ def held_keys(client: "redis.Redis") -> list[HeldJobsKey]:
 
 
 def measure_held(client: "redis.Redis", held_keys: Iterable[HeldJobsKey]) -> list[HeldJobs]:
-    """Return the held jobs of these keys by limit or class, the oldest first, in one round trip. Raises redis errors."""
+    """Return the held jobs of these keys by limit or class, the oldest first, in two round trips. Raises redis errors."""
     keys_read = list(held_keys)
     pipeline: Any = client.pipeline(transaction=False)
     for held_key in keys_read:
         pipeline.zcard(held_key.key)
         pipeline.zrange(held_key.key, 0, 0, withscores=True)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
+    packed: Mapping[bytes, int] = packed_held(client) if keys_read else {}
     found: dict[tuple[HeldKind, str], HeldJobs] = {}
-    for index, (kind, name, _) in enumerate(keys_read):
+    for index, (kind, name, key) in enumerate(keys_read):
         jobs, first = replies[2 * index], replies[2 * index + 1]
         # A key of another type, or a set that has been emptied meanwhile.
         if isinstance(jobs, ResponseError) or not first:
             continue
         before = found.get((kind, name), HeldJobs(kind, name, 0, 0, math.inf))
         since = min(before.since, clamp_time(first[0][1]))
-        found[kind, name] = before._replace(jobs=before.jobs + jobs, scopes=before.scopes + 1, since=since)
+        found[kind, name] = before._replace(
+            jobs=before.jobs + jobs + packed.get(key, 0), scopes=before.scopes + 1, since=since
+        )
     return sorted(found.values(), key=lambda held: held.since)
 
 

@@ -23,11 +23,12 @@ from framework.admin.access import (
 from framework.admin.audit import audited
 from framework.admin.held_jobs import HeldKind, held_keys, measure_held
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
-from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
+from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_held
 from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import ShardUnavailableError
 from framework.execute.admission import assign_free_slots
+from framework.fetch.held_blocks import unpack_held
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -69,12 +70,22 @@ DROPPED = HeldEnd("discarded", SKIPPED_JOBS, {"action": "dropped", "reason": "op
 class HeldRecord(JobRecord):
     """A job that a limit or a pause holds: ``held_by`` is the limit or the class, ``since`` the start in epoch seconds."""
 
-    def __init__(self, shard: str, store: JobStore, member: bytes, score: float, sizes: SizeLimitSettings) -> None:
+    def __init__(
+        self,
+        shard: str,
+        store: JobStore,
+        member: bytes,
+        score: float,
+        sizes: SizeLimitSettings,
+        block: bytes | None = None,
+    ) -> None:
         super().__init__(shard, payload_of_member(member), sizes)
         self.kind: HeldKind = "paused" if store.kind == "paused" else "waiting"
         self.held_by = store.name
         self.since = clamp_time(score)
         self.member = member
+        self.block = block
+        """The block (``wire/blocks.py``) that the job was read from, ``None`` for none."""
 
 
 def held_records(
@@ -84,8 +95,8 @@ def held_records(
     now = server_time(shard.client)
     scanned = 0
     for store in list_held_stores(shard.client):
-        for page in scan_members(shard.client, store.key, wanted.needle):
-            records = [HeldRecord(shard.name, store, member, score, sizes) for member, score in page]
+        for block, page in scan_held(shard.client, store.key, wanted.needle):
+            records = [HeldRecord(shard.name, store, member, score, sizes, block) for member, score in page]
             scanned += len(page)
             on_progress(decode_escaped(store.key), scanned)
             yield store, len(page), [one for one in records if wanted.matches(one, one.since, now)]
@@ -120,6 +131,9 @@ def purge(
         result.scanned += scanned
         result.matched += len(found)
         if found and not dry_run:
+            # The jobs of a page are all in one block, or in none.
+            if found[0].block is not None:
+                unpack_held(shard.client, store.key, found[0].block)
             start = 0
             while start < len(found):
                 part = found[start : start + steps.size]

@@ -6,7 +6,9 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework.fetch.held_blocks import packed_held
 from framework.store.script import is_wrong_type
+from framework.wire.blocks import expand_member
 
 MOST = 2_000
 """The most elements of a page. Redis walks for up to 2 ms to the middle of a list of a million jobs; 2,000 of them take 0.2 ms."""
@@ -16,6 +18,9 @@ PAGE_BYTES = 1_000_000
 
 _FIRST = 100
 """The elements of the first page, whose size is not known."""
+
+_BLOCKS = 20
+"""The most members of a page of a set with blocks, which are large."""
 
 _ANCHORS = 20
 """The members of a page by whose ranks the next one is found."""
@@ -43,17 +48,19 @@ def list_pages(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Ite
 
 # ZSCAN reads the same in four times the time: it jumps through Redis's memory.
 def ranked_pages(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield the members of a sorted set by rank, with their scores. Each page begins behind a member of the page before it.
+    """Yield the jobs of a sorted set by rank, with their scores. Each page begins behind a member of the page before it.
 
     Raises redis errors.
     """
+    if (key if isinstance(key, bytes) else key.encode()) in packed_held(client):
+        most = _BLOCKS
     start, size = 0, min(_FIRST, most)
     while True:
         reply: Any = client.zrange(cast("str", key), start, start + size - 1, withscores=True)
         page: list[tuple[bytes, float]] = reply
         if not page:
             return
-        yield page
+        yield [one for member, score in page for one in expand_member(member, score)]
         pipeline: Any = client.pipeline(transaction=False)
         for member, _ in page[: -_ANCHORS - 1 : -1]:
             pipeline.zrank(key, member)

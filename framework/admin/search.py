@@ -12,13 +12,14 @@ from redis.exceptions import ResponseError
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.statistics import OnProgress, named_queues
 from framework.feature import features
+from framework.fetch.held_blocks import first_block, packed_held
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
 from framework.store.steps import UNPACED, BoundedSteps
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.blocks import expand
+from framework.wire.blocks import expand, expand_member, is_block
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object
 
@@ -43,6 +44,7 @@ _RECORDS_PER_STEP = 100
 """The most records of processes in one step: each may have as many jobs as the process has threads."""
 
 _LISTS = ("queue", "in flight", "migrating")
+HELD_KINDS = ("waiting", "paused")
 _GLOB = re.compile(rb"([*?\[\]\\^-])")
 _QUEUE, _LIMIT, _PAUSED = keys.queue("").encode(), keys.limit("").encode(), keys.paused_jobs("").encode()
 _WORKING = keys.working("").encode()
@@ -215,7 +217,26 @@ def scan_members(client: "redis.Redis", key: bytes | str, needle: bytes | None =
 
     Redis filters, so other members are not sent. A key of another type has no members. Raises redis errors.
     """
-    return (page for _, page in scan_from(client, key, needle, 0))
+    return (page for _, page in scan_held(client, key, needle))
+
+
+def scan_held(
+    client: "redis.Redis", key: bytes | str, needle: bytes | None = None
+) -> Iterator[tuple[bytes | None, ScanPage]]:
+    """Yield the pages of ``scan_members``, each with the block (``wire/blocks.py``) that its jobs are in, ``None`` for none."""
+    if (key if isinstance(key, bytes) else key.encode()) not in packed_held(client):
+        yield from ((None, page) for _, page in scan_from(client, key, needle, 0))
+        return
+    # Redis cannot look into a block.
+    for _, page in scan_from(client, key, None, 0):
+        plain: ScanPage = []
+        for member, score in page:
+            inside = [one for one in expand_member(member, score) if needle is None or needle in one.data]
+            if is_block(member):
+                yield member, cast("ScanPage", inside)
+            else:
+                plain += inside
+        yield None, plain
 
 
 def scan_from(
@@ -286,6 +307,12 @@ def _search_sets(
 ) -> Iterator[JobLocation]:
     """Search the first page of every set in one round trip: most sets of held jobs, one per scope, have only one."""
     first = SET_STEP[0]
+    packed: Mapping[bytes, int] = packed_held(client) if batch[0].kind in HELD_KINDS else {}
+    for store in batch:
+        if store.key in packed:
+            yield from _search_packed(client, store, wanted, packed[store.key])
+            on_progress(decode_escaped(store.key), packed[store.key])
+    batch = [store for store in batch if store.key not in packed]
     pipeline: Any = client.pipeline(transaction=False)
     for store in batch:
         pipeline.zscan(store.key, 0, match=_glob_containing(wanted), count=first)
@@ -304,15 +331,35 @@ def _search_sets(
         on_progress(decode_escaped(store.key), size if isinstance(size, int) else 0)
 
 
-def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage) -> Iterator[JobLocation]:
+def _search_packed(client: "redis.Redis", store: JobStore, wanted: bytes, beyond: int) -> Iterator[JobLocation]:
+    """Search a set with blocks. Behind the first block the position of a job is an estimate: blocks have about as many jobs."""
+    for block, page in scan_held(client, store.key, wanted):
+        if block is None:
+            yield from _with_ranks(client, store, page, beyond)
+            continue
+        jobs, rank = expand_member(block, 0.0), client.zrank(store.key, block)
+        for member, score in page if rank is not None else ():
+            first, total = (
+                first_block(client, store.key, cast("int", rank)),
+                cast("int", client.zcard(store.key)) + beyond,
+            )
+            inside = [one.data for one in jobs].index(member)
+            before = first + (cast("int", rank) - first) * len(jobs) + inside
+            yield JobLocation(store, payload_of_member(member), min(total, before + 1), total, clamp_time(score))
+
+
+def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage, beyond: int = 0) -> Iterator[JobLocation]:
     for member, score in page:
         pipeline: Any = client.pipeline()
         pipeline.zrank(store.key, member)
         pipeline.zcard(store.key)
         rank, size = pipeline.execute()
         if rank is not None:
-            data = payload_of_member(member) if store.kind in ("waiting", "paused") else member
-            yield JobLocation(store, data, rank + 1, size, clamp_time(score))
+            data = payload_of_member(member) if store.kind in HELD_KINDS else member
+            if beyond and first_block(client, store.key, rank) < rank:
+                # It is behind the blocks.
+                rank += beyond
+            yield JobLocation(store, data, rank + 1, size + beyond, clamp_time(score))
 
 
 def _search_lists(
@@ -386,4 +433,4 @@ def _in_sets(client: "redis.Redis", stores: Sequence[JobStore], text: bytes) -> 
             continue
         for page in scan_members(client, store.key, text):
             for member, _ in page:
-                yield payload_of_member(member) if store.kind in ("waiting", "paused") else member
+                yield payload_of_member(member) if store.kind in HELD_KINDS else member

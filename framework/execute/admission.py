@@ -8,6 +8,7 @@ import redis
 
 from framework.declare.declaration import Declaration, PerClass
 from framework.execute.next_jobs import NextJobs
+from framework.fetch.held_blocks import packed_held, unpack_next
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.store.connect import server_time
@@ -348,5 +349,11 @@ def assign_free_slots(client: "redis.Redis", name: str, rate: float | None = Non
         left: Any = client.zcount(running, "-inf", now)
         released += int(reply[0])
         freed += max(0, stale - left)
-        if int(reply[0]) < jobs and stale - left < _FREED_AT_ONCE:
+        if int(reply[0]) < jobs and stale - left < _FREED_AT_ONCE and not unpack_waiting(client, name):
             return released, freed
+
+
+def unpack_waiting(client: "redis.Redis", name: str) -> bool:
+    """Unpack the blocks that are next of those that wait at a limit; return whether one was. Raises redis errors."""
+    prefix = f"{keys.limit(name)}:waiting:".encode()
+    return any(unpack_next(client, key) for key in packed_held(client) if key.startswith(prefix))

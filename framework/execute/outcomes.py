@@ -53,6 +53,7 @@ from framework.telemetry.job_events import CountedEnd, job_events
 from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
+from framework.wire.blocks import PACKED
 from framework.wire.job import (
     OVER_LIMIT_BY,
     OVER_LIMIT_COUNT,
@@ -248,9 +249,11 @@ class UnknownClassDelays:
         return self.outcome_of_version(payload, declaration, version) if version > declaration.version else None
 
     def outcome(self, payload: Payload) -> UnknownClass | ForeignClass:
-        name = payload["class"]
+        name, count = payload["class"], count_of(payload, UNKNOWN_COUNT)
+        if name == PACKED and not count:
+            # A Ruby process had taken a block. One that cannot be read comes again, and then its class is unknown.
+            return ForeignClass(0.0, 1)
         if self._is_foreign is not None and self._is_foreign(name):
-            count = count_of(payload, UNKNOWN_COUNT)
             return ForeignClass(self._foreign_delay_s(count), count + 1)
         return self._delayed(payload, UnknownWorkerError(name, self._nearest_to(name)))
 

@@ -8,9 +8,10 @@ import redis
 
 from framework.errors import PayloadError
 from framework.recover.suspects import quarantine_counter
-from framework.store.script import NO_KEY, SPLIT_BLOCK, UNPACK
+from framework.store.script import NO_KEY, RETURN_BLOCK, SPLIT_BLOCK, UNPACK
 from framework.text import decode_escaped
 from framework.wire import blocks, keys
+from framework.wire.json import loads_object
 from framework.wire.malformed import dead_set_entry
 
 
@@ -29,6 +30,22 @@ def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", be
     places = [key or keys.queue(queue), keys.PACKED, keys.PACKED_BLOCKS, keys.DEAD, keys.COUNTERS, NO_KEY]
     arguments = [queue, block, len(jobs) or blocks.count(block), behind, entry, series, *jobs]
     return bool(UNPACK(client, places, arguments))
+
+
+def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) -> bool | None:
+    """Return the jobs of a block that this process has fetched as a job to the head of their queue.
+
+    A Ruby process had taken the block, which has not the form of blocks since. Return ``None`` for other data, and for a block that
+    cannot be read; false if this process no longer owns it. Raises redis errors.
+    """
+    if loads_object(data).get("class") != blocks.PACKED:
+        return None
+    try:
+        jobs = blocks.unpack(data)
+    except PayloadError:
+        return None
+    places = [working, keys.queue(queue), keys.QUEUES, keys.PACKED, keys.PACKED_BLOCKS]
+    return bool(RETURN_BLOCK(client, places, [data, queue, *jobs]))
 
 
 def split_block(client: "redis.Redis", queue: str, block: bytes, job: bytes) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import redis
 from redis import exceptions
 
+from framework.fetch.blocks import return_jobs
 from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.finish.answers import note_end, sign_answer
 from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
@@ -423,7 +424,9 @@ class Settler:
         return SettleResult("queued" if moved else "lost")
 
     def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
-        """Return a job of another application to the head of its queue, with its count, in one step."""
+        """Return a job of another application to the head of its queue, with its count, in one step. Of a block, its jobs."""
+        if (returned := return_jobs(self._client, self.working, unit.queue, unit.data)) is not None:
+            return SettleResult("queued" if returned else "lost")
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)

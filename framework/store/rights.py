@@ -222,6 +222,8 @@ WORKER = Role(
             script.MARK_DEAD,
             script.SET_STATUS,
             script.UNPACK,
+            script.UNPACK_HELD,
+            script.RETURN_BLOCK,
             # The leader compares the events of recorded jobs with their places.
             script.SEARCH,
         ),
@@ -296,6 +298,7 @@ OPERATOR = Role(
         script.UNREGISTER,
         script.MIGRATE,
         script.UNPACK,
+        script.UNPACK_HELD,
         script.SPLIT_BLOCK,
         script.REPLACE,
         script.RELEASE_WAITING,

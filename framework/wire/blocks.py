@@ -1,7 +1,9 @@
-"""Read and write a block: many waiting jobs of a queue in one element of its list.
+"""Read and write a block: many waiting jobs of a queue in one element of its list, or many held jobs in one member of their set.
 
 A block is a JSON object that Ruby's pages can show as one job. Its field ``enqueued_at`` is that of its oldest job, so that the wait
 of a queue is right whether its next element is a job or a block.
+
+In a set of held jobs a block has the score of its oldest job. It is a line with such an object, and the compressed bytes.
 """
 
 import base64
@@ -9,6 +11,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from framework.errors import PayloadError
 from framework.types import Payload
@@ -36,8 +39,15 @@ _MAX_UNPACKED_BYTES = 256_000_000
 """A block that claims more is not unpacked: its bytes are not ours."""
 
 
+class HeldMember(NamedTuple):
+    """A job in a set of held jobs, with its ticket before it, and its score."""
+
+    data: bytes
+    score: float
+
+
 def is_block(data: bytes) -> bool:
-    """Return whether the element of a queue is a block."""
+    """Return whether the element of a queue, or the member of a set, is a block."""
     return data.startswith(PREFIX)
 
 
@@ -48,7 +58,8 @@ def pack(queue: str, jobs: Sequence[bytes]) -> bytes:
     fields: Payload = {
         "class": PACKED,
         "queue": queue,
-        "args": [],
+        # Ruby's pages show it in the row of the block.
+        "args": [f"{len(jobs):,} waiting jobs"],
         "jid": generate_jid(),
         # A Ruby process that takes the block by mistake keeps it: the class is unknown there.
         "retry": True,
@@ -58,6 +69,14 @@ def pack(queue: str, jobs: Sequence[bytes]) -> bytes:
         JOBS: base64.b64encode(zlib.compress(_by_column(jobs))).decode(),
     }
     return b"{ " + dumps(fields)[1:]
+
+
+def pack_members(members: Sequence[HeldMember]) -> bytes:
+    """Return the block of these held jobs, the oldest first: a line of JSON, and their bytes, compressed. No two blocks are equal."""
+    rows = [b"%b\n%b" % (repr(one.score).encode(), one.data) for one in members]
+    line = dumps({"class": PACKED, "jid": generate_jid(), COUNT: len(members)})
+    # No other program reads these sets, so the bytes need not be text, which takes a third more.
+    return b"{ %b\n%b" % (line[1:], zlib.compress(_by_column(rows)))
 
 
 # Jobs of one class have as many quotation marks. What stands between the first and the second of each job comes first, and so on:
@@ -88,25 +107,55 @@ def _by_row(data: bytes, count: int) -> list[bytes]:
 
 def count(block: bytes) -> int:
     """Return the number of jobs that a block says it has; 0 for one that cannot be read."""
-    found = loads_object(block).get(COUNT)
+    found = loads_object(block.partition(b"\n")[0]).get(COUNT)
     return found if isinstance(found, int) and 0 < found <= MAX_JOBS else 0
 
 
 def unpack(block: bytes) -> list[bytes]:
-    """Return the jobs of a block, the newest first.
+    """Return the jobs of a block of a queue, the newest first.
 
     Raises:
         PayloadError: it cannot be read.
     """
+    try:
+        return _unpack(block, base64.b64decode(loads_object(block)[JOBS], validate=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise PayloadError(f"it is a block of jobs that cannot be unpacked: {error}") from error
+
+
+def _unpack(block: bytes, compressed: bytes) -> list[bytes]:
     jobs = count(block)
     try:
         stream = zlib.decompressobj()
-        data = stream.decompress(base64.b64decode(loads_object(block)[JOBS], validate=True), _MAX_UNPACKED_BYTES)
+        data = stream.decompress(compressed, _MAX_UNPACKED_BYTES)
         if not jobs or not stream.eof:
             raise PayloadError("it is a block of jobs, and its end is missing")
         return _by_row(data, jobs)
-    except (KeyError, TypeError, ValueError, zlib.error, struct.error) as error:
+    except (ValueError, zlib.error, struct.error) as error:
         raise PayloadError(f"it is a block of jobs that cannot be unpacked: {error}") from error
+
+
+def unpack_members(block: bytes) -> list[HeldMember]:
+    """Return the jobs of a block of held jobs, the oldest first.
+
+    Raises:
+        PayloadError: it cannot be read.
+    """
+    try:
+        parts = [row.partition(b"\n") for row in _unpack(block, block.partition(b"\n")[2])]
+        return [HeldMember(data, float(score)) for score, _, data in parts]
+    except ValueError as error:
+        raise PayloadError(f"it is a block of held jobs that cannot be unpacked: {error}") from error
+
+
+def expand_member(data: bytes, score: float) -> list[HeldMember]:
+    """Return the jobs of a member of a set, the oldest first: itself, unless it is a block that can be read."""
+    if is_block(data):
+        try:
+            return unpack_members(data)
+        except PayloadError:
+            pass
+    return [HeldMember(data, score)]
 
 
 def expand(data: bytes) -> list[bytes]:

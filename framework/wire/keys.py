@@ -133,6 +133,10 @@ PACKED_BLOCKS = "aw:packed:blocks"
 """HASH from a queue with blocks to their number."""
 
 
+PACKED_HELD = "aw:packed:held"
+"""HASH from the key of a set of held jobs with blocks to the number of its jobs beyond its members."""
+
+
 def turns(queue: str) -> str:
     """ZSET of the keys of a queue's sub-queues with jobs; the score is the number of the turn."""
     return f"aw:turns:{queue}"

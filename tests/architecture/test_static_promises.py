@@ -40,6 +40,7 @@ MAY_TAKE = {
     "fetch": {"LREM", "RPOP", "ZREM", "ZREMRANGEBYRANK"},
     "finish": {"LREM"},
     "packing/pack": {"LREM", "LTRIM"},
+    "packing/pack_held": {"ZREM"},
     "pause/hold": {"LREM"},
     "interrupt": {"LREM"},
     "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
@@ -55,6 +56,7 @@ MAY_TAKE = {
     "replace": {"ZREM", "ZREMRANGEBYRANK"},  # as `act_on_entries`
     "request_slot": {"LREM", "ZREM"},
     "requeue": {"LREM"},
+    "return_block": {"LREM"},
     "restore": {"RPOP"},
     "slots": {"ZPOPMIN", "ZREM"},
     "turns": {"RPOP", "ZPOPMIN", "ZREM"},
@@ -62,6 +64,7 @@ MAY_TAKE = {
     "workflows/change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
     "unpack": {"RPOP"},
+    "unpack_held": {"ZREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
 }
 

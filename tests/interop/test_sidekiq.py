@@ -15,7 +15,9 @@ import pytest
 
 import framework
 from framework import active_job
+from framework.features.packing.packer import QueuePacker
 from framework.process.record import read_processes
+from framework.wire import keys
 from tests.harness import is_metric
 
 ARGUMENTS = [
@@ -112,6 +114,23 @@ def test_shared_queue_leaves_ruby_its_jobs_unchanged(
     logged = [line for line in process.lines() if line.get("event_name") == "class.foreign"]
     assert sum(line["classes"]["Ruby::OnlyWorker"] for line in logged) >= 21
     assert not [line for line in process.lines() if line.get("class") == "Ruby::OnlyWorker"]
+
+
+def test_block_that_ruby_takes_returns_and_its_jobs_run(
+    jobs, ruby, ruby_server, python_server, redis, noted, eventually
+):
+    jobs.EchoWorker.perform_bulk([(number,) for number in range(5)])
+    assert QueuePacker(redis, "default", 1, 4).pack()
+    with ruby_server():
+        assert noted("ruby", 1) == [["EchoWorker", 0]]
+        eventually(lambda: redis.zcard("retry"), "Ruby has no class of this name")
+    (entry,) = ruby("entries", set="retry")
+    assert (entry["item"]["args"], entry["item"]["error_class"]) == (["4 waiting jobs"], "NameError")
+    redis.zadd("retry", {redis.zrange("retry", 0, 0)[0]: 1}, xx=True)
+    ruby("enqueue_due")
+    with python_server():
+        assert noted("python", 4) == [["EchoWorker", number] for number in range(1, 5)]
+    assert not redis.exists("retry", "schedule", "dead", "queue:default", keys.PACKED, keys.PACKED_BLOCKS)
 
 
 @pytest.mark.campaign

@@ -6,7 +6,7 @@ import base64
 import json
 from functools import lru_cache
 
-from framework.wire.blocks import expand
+from framework.wire.blocks import expand, expand_member, is_block
 
 WAITING, DUE, WORKING, HELD, END = "waiting", "due", "working", "held", "end"
 """The kinds of places: a queue; ``schedule`` or ``retry``; a working list; the jobs that a policy holds, for a slot or
@@ -35,12 +35,16 @@ def place_of(key: bytes) -> str | None:
 
 def payload_in(key: bytes, member: bytes) -> bytes:
     """Return the job's own bytes: a held job has its ticket before them, in a line of its own."""
-    return member.partition(b"\n")[2] if place_of(key) == HELD else member
+    return member.partition(b"\n")[2] if place_of(key) == HELD and not is_block(member) else member
 
 
 def jobs_in(payload: bytes) -> list[bytes]:
     """Return the jobs of an element of a place: many for a block, none for the text that stands for packed ones within a step."""
-    return [] if payload.startswith(_PACKED) else expand(payload)
+    if payload.startswith(_PACKED):
+        return []
+    held = expand_member(payload, 0.0)
+    # A block of held jobs has their tickets too.
+    return expand(payload) if held[0].data == payload else [one.data.partition(b"\n")[2] for one in held]
 
 
 def jid_of(payload: bytes) -> bytes:

@@ -151,6 +151,24 @@ def unpacking(jobs, entry):
     return places, ["q", BLOCK, len(jobs), 1, entry, "series", *([] if entry else jobs)]
 
 
+MEMBERS = ["1.5", b'["q"]\na', "2.5", b'["q"]\nb']
+
+
+def held_members(redis, _jobs):
+    redis.zadd(SET, {b'["q"]\na': 1.5, b'["q"]\nb': 2.5, b'["q"]\nc': 3.5})
+
+
+def held_block(redis, _jobs):
+    redis.zadd(SET, {BLOCK: 1.5, b'["q"]\na': 3.5})
+    redis.hset("beyond", SET, 5)
+
+
+def fetched_block(redis, _jobs):
+    redis.rpush(WORKING, BLOCK)
+    redis.hset("packed", "q", 4)
+    redis.hset("blocks", "q", 2)
+
+
 def now_plus(seconds):
     return time.time() + seconds
 
@@ -571,6 +589,16 @@ CALLS = {
     "packing/pack, far from the end": (in_queue, lambda jobs: packing(jobs, -1)),
     "unpack": (in_block, lambda jobs: unpacking(jobs, "")),
     "unpack, damaged": (in_block, lambda jobs: unpacking(jobs, "entry")),
+    "packing/pack_held": (held_members, lambda jobs: ([SET, "beyond", "none"], [BLOCK, *MEMBERS])),
+    "unpack_held": (held_block, lambda jobs: ([SET, "beyond", DEAD, "counters", "none"], [BLOCK, 2, "", "", *MEMBERS])),
+    "unpack_held, damaged": (
+        held_block,
+        lambda jobs: ([SET, "beyond", DEAD, "counters", "none"], [BLOCK, 2, "entry", "series"]),
+    ),
+    "return_block": (
+        fetched_block,
+        lambda jobs: ([WORKING, QUEUE, QUEUES, "packed", "blocks"], [BLOCK, "q", *jobs]),
+    ),
     "split_block": (
         in_block,
         lambda jobs: ([QUEUE, "packed", "blocks", "none"], ["q", BLOCK, BLOCK + b" ", jobs[0], BLOCK + b"  "]),

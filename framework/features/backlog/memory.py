@@ -20,6 +20,7 @@ from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, payload_of_member
 from framework.admin.statistics import named_queues
 from framework.feature import features
+from framework.fetch.held_blocks import packed_held
 from framework.settings.model import SizeLimitSettings
 from framework.shard.memory_report import NO_CLASS, OTHER, MemoryPart, ShardMemory
 from framework.text import decode_escaped
@@ -92,6 +93,8 @@ class _JobPlaces:
         self._client = client
         self._sizes = sizes
         self._exact = exact
+        self._packed: Mapping[bytes, int] = {}
+        """The jobs of sets of held jobs beyond their members."""
         self.drew = False
         """Whether the jobs of a place were estimated from some of them."""
 
@@ -106,6 +109,7 @@ class _JobPlaces:
         stores += [JobStore(one.kind, one.key) for one in held_keys(client)]
         stores += [JobStore("in flight", key.encode()) for key in self._working_lists()]
         found: dict[str, list[tuple[JobStore, int]]] = defaultdict(list)
+        self._packed = packed_held(client)
         for store, jobs in sized_stores(client, stores):
             found[store.kind].append((store, jobs))
         return found
@@ -138,7 +142,8 @@ class _JobPlaces:
             found = read[store]
             scale: float = jobs / max(1, found.jobs)
             # A list was measured; of a set the drawn entries say more than those that Redis measures, which are its first.
-            cost_scale: float = used[store] / max(1.0, sum(found.costs.values())) if store.is_list else scale
+            is_measured = store.is_list or store.key in self._packed
+            cost_scale: float = used[store] / max(1.0, sum(found.costs.values())) if is_measured else scale
             if not found.jobs:
                 # The time was over before one of its jobs was drawn, or they have left.
                 counts["(not read)", store.kind] += jobs
@@ -152,14 +157,16 @@ class _JobPlaces:
     def _usages(self, stores: Sequence[tuple[JobStore, int]]) -> dict[JobStore, int]:
         pipeline: Any = self._client.pipeline(transaction=False)
         for store, _ in stores:
-            pipeline.memory_usage(store.key, samples=_NODES if store.is_list else _SAMPLE)
+            # A set with blocks has few members, and their sizes differ much: all are measured.
+            of_set = 0 if store.key in self._packed else _SAMPLE
+            pipeline.memory_usage(store.key, samples=_NODES if store.is_list else of_set)
         replies: list[Any] = pipeline.execute()
         return {store: used or 0 for (store, _), used in zip(stores, replies, strict=True)}
 
     def _beside(self, store: JobStore, jobs: int) -> float:
         """Return what an entry of a set takes beside its own bytes, measured at the largest set of the place."""
-        if store.is_list:
-            return 0.0
+        if store.is_list or store.key in self._packed:
+            return 0.0 if store.is_list else _BESIDE
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.memory_usage(store.key, samples=_SAMPLE)
         pipeline.zrange(store.key, 0, _SAMPLE - 1)

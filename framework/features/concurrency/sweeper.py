@@ -8,7 +8,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
-from framework.execute.admission import RELEASED_AT_ONCE
+from framework.execute.admission import RELEASED_AT_ONCE, unpack_waiting
 from framework.features.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
@@ -153,7 +153,11 @@ class LimitSweeper:
                 reply: Any = RELEASE_WAITING(self._client, [base], [limit, share, jobs, FORGET_AFTER_S])
             released, taken, current_limit, waiting = reply
             resumed += released
-            if released < jobs or not waiting or time.monotonic() > deadline:
+            if (
+                not waiting
+                or time.monotonic() > deadline
+                or (released < jobs and not unpack_waiting(self._client, name))
+            ):
                 break
         if resumed:
             logger(**{"class": name}).info(

@@ -4,6 +4,10 @@ from framework.feature import Feature, Late, Rights
 
 PACKING = Feature(
     name="packing",
-    rights={"worker": Rights(scripts=(Late("framework.features.packing.store:PACK"),))},
+    rights={
+        "worker": Rights(
+            scripts=(Late("framework.features.packing.store:PACK"), Late("framework.features.packing.store:PACK_HELD"))
+        )
+    },
     worker=Late("framework.features.packing.worker:worker_part"),
 )

@@ -24,6 +24,9 @@ _PROBES = 200
 _MAX_MOVED = 2_000
 """The most elements that leave the queue and return in one step."""
 
+_AHEAD = 1_000
+"""The jobs that are unpacked ahead of those that are fetched next, so that no process waits for it."""
+
 _FAR_JOBS, _MAX_BLOCKS_PASSED = 500, 4_000
 """The jobs of a block behind others, and the most elements before it: Redis walks past these to each job, 3 ns for one."""
 
@@ -39,6 +42,15 @@ class QueuePacker:
         self._depth = depth
         self._newest: bytes | None = None
         """The block that this packer has made last at the left end of the row."""
+
+    def step(self) -> bool:
+        """Unpack a block that a process takes soon, else pack a run; return whether it did. Raises redis errors."""
+        return self._unpack_ahead() or self.pack()
+
+    def _unpack_ahead(self) -> bool:
+        # Packing leaves twice as many jobs before the blocks: it does not undo this.
+        ahead = min(_AHEAD, self._depth // 2)
+        return bool(ahead) and any(map(is_block, self._elements([-ahead]))) and self.unpack()
 
     def pack(self) -> bool:
         """Replace one run of jobs by a block, if the queue is long enough; return whether it did. Raises redis errors."""

@@ -1,4 +1,4 @@
-"""Pack the long queues of a shard in a worker process that leads, in a thread of its own."""
+"""Pack the long queues and the many held jobs of a shard in a worker process that leads, in a thread of its own."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,10 +6,13 @@ from typing import Any
 
 from redis.client import Pipeline
 
+from framework.admin.held_jobs import held_keys
 from framework.admin.statistics import named_queues
 from framework.declare import registry
+from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
-from framework.features.packing.settings import PackingSettings
+from framework.features.packing.settings import HELD_DEPTH, PackingSettings
+from framework.fetch.held_blocks import packed_held, unpack_next
 from framework.process.record import read_processes
 from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
 from framework.text import decode_escaped
@@ -24,43 +27,92 @@ _REDIS_SHARE = 0.2
 _LONGEST_PAUSE_S = 0.1
 """A pause between two runs: packing takes a fifth of Redis's time at most, and goes on in a busy process."""
 
+_SOON = 1_000
+"""The held jobs that are unpacked ahead of those that leave next, where no leader does it."""
+
 _FORGET_AFTER_S = 120.0
 """For how long a queue with blocks has no list before it counts as deleted: longer than a dead process keeps a block."""
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    """Return the part of packing in a worker process; none while ``packing_depth`` is 0. A fetch unpacks blocks in any case."""
+    """Return the part of packing in a worker process.
+
+    Every process unpacks what is next, whatever its setting: a fetch the blocks of queues, the periodic work those of held jobs.
+    """
+    process.absent.watch(keys.PACKED_HELD)
+    unpacking = WorkerPart(periodic=(HeldUnpacker(process).step,))
     depth = PackingSettings.of(process.settings).packing_depth
-    if not depth:
-        return WorkerPart()
+    if depth == 0:
+        return unpacking
     packer = ShardPacker(process, depth)
-    return WorkerPart(tasks=(OwnTask("packing", packer.step),))
+    return unpacking._replace(tasks=(OwnTask("packing", packer.step),))
+
+
+class HeldUnpacker:
+    """Unpack the blocks of held jobs that are next, where no process leads or packs. For one thread of each process."""
+
+    def __init__(self, process: ProcessContext) -> None:
+        self._client = process.upkeep
+        self._absent = process.absent
+
+    def step(self) -> None:
+        """Unpack one block of each set that is soon without jobs. Raises redis errors. Sends nothing while no job is packed."""
+        if not self._absent.may_exist(keys.PACKED_HELD):
+            return
+        packed = packed_held(self._client)
+        self._absent.note(keys.PACKED_HELD, found=bool(packed))
+        for key in sorted(packed):
+            if not unpack_next(self._client, key, _SOON) and not self._client.exists(key):
+                # Another program has deleted the set.
+                self._client.hdel(keys.PACKED_HELD, key)
 
 
 class ShardPacker:
-    """Pack the queues of the shard of one process while it leads. For one thread."""
+    """Pack the queues and the held jobs of the shard of one process while it leads. For one thread.
 
-    def __init__(self, process: ProcessContext, depth: int, clock: Callable[[], float] = time.monotonic) -> None:
+    ``depth`` is the setting: without it no queue is packed.
+    """
+
+    def __init__(self, process: ProcessContext, depth: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._process = process
         self._client = process.upkeep
-        self._depth = depth
+        self._queue_depth = depth
+        self._held_depth = HELD_DEPTH if depth is None else depth
         self._clock = clock
         self._packers: dict[str, QueuePacker] = {}
+        self._held_packers: dict[bytes, HeldPacker] = {}
         self._absent_since: dict[str, float] = {}
 
     def step(self) -> float:
-        """Pack or unpack one run of each queue that needs it; return the seconds until the next step. Raises redis errors."""
+        """Pack or unpack one run of each place that needs it; return the seconds until the next step. Raises redis errors."""
         if not self._process.leads():
             return _PERIOD_S
         began, worked = time.perf_counter() - time.thread_time(), False
-        for name, is_ours in self._long_queues():
-            packer = self._packers.setdefault(name, QueuePacker(self._client, name, self._depth))
-            worked |= packer.pack() if is_ours else packer.unpack()
+        for queue_packer, is_ours in self._packers_of_queues(self._queue_depth):
+            worked |= queue_packer.step() if is_ours else queue_packer.unpack()
+        for held_packer in self._packers_of_held():
+            worked |= held_packer.step()
         # What this thread did not compute, it waited for Redis.
         waited_s = time.perf_counter() - time.thread_time() - began
         return min(_LONGEST_PAUSE_S, waited_s * (1 / _REDIS_SHARE - 1)) if worked else _PERIOD_S
 
-    def _long_queues(self) -> Iterator[tuple[str, bool]]:
+    def _packers_of_queues(self, depth: int | None) -> Iterator[tuple[QueuePacker, bool]]:
+        if depth is None:
+            return
+        for name, is_ours in self._long_queues(depth):
+            yield self._packers.setdefault(name, QueuePacker(self._client, name, depth)), is_ours
+
+    def _packers_of_held(self) -> list[HeldPacker]:
+        absent = self._process.absent
+        if not any(map(absent.may_exist, (keys.LIMITS_WAITING, keys.PAUSED_CLASSES))):
+            return []
+        found = [one.key for one in held_keys(self._client)]
+        packers = {key: self._held_packers.get(key) or HeldPacker(self._client, key, self._held_depth) for key in found}
+        # Those of sets that are empty are forgotten.
+        self._held_packers = packers
+        return list(packers.values())
+
+    def _long_queues(self, depth: int) -> Iterator[tuple[str, bool]]:
         """Yield the queues with many jobs or with blocks, and whether only processes of this framework serve them."""
         counts: Any = self._client.hgetall(keys.PACKED_BLOCKS)
         packed = set(map(decode_escaped, counts))
@@ -77,7 +129,7 @@ class ShardPacker:
                 continue
             if not length:
                 self._forget_deleted(name)
-            elif name in packed or length >= self._depth + MAX_JOBS:
+            elif name in packed or length >= depth + MAX_JOBS:
                 self._absent_since.pop(name, None)
                 yield name, name in ours
 

@@ -25,6 +25,7 @@ from framework.features.pause import strategies
 from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.features.pause.strategies import BUILT_IN, PauseStrategies
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.held_blocks import unpack_next
 from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
@@ -242,8 +243,10 @@ def resume(
             reply: Any = RELEASE_PAUSED(client, script_keys, [*arguments, jobs, PAGE_BYTES, blocked])
         state, moved_now, blocked_now = cast("tuple[int, int, int]", reply)
         moved, blocked = moved + moved_now, blocked + blocked_now
-        if state < 0 or not moved_now + blocked_now or time.monotonic() > deadline:
+        if time.monotonic() > deadline or state < 0:
             return ResumeResult(moved, blocked, state < 0)
+        if not moved_now + blocked_now and not unpack_next(client, keys.paused_jobs(worker), skip=blocked):
+            return ResumeResult(moved, blocked, paused=False)
 
 
 # Processes do not resume unknown classes while a pause marker exists: another application may have paused them.

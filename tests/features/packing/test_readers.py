@@ -6,6 +6,7 @@ from framework.admin.explain_class import ClassExplainer
 from framework.admin.explain_reader import ShardSnapshot
 from framework.admin.groups import read_all, sized_stores
 from framework.admin.job_queue import matching_jobs
+from framework.admin.held_set import MatchingHeldJobs
 from framework.admin.job_record import JobFilter
 from framework.admin.queue_actions import clear_queue, drop_job
 from framework.admin.queue_reader import next_jobs, read_live_queues, read_queues, scan_queue
@@ -19,6 +20,8 @@ from framework.migrate.queues import QueueMigrator
 from framework.wire import blocks, keys
 from framework.wire.json import loads_object
 from tests.admin.conftest import shard
+from tests.features.packing.test_held_packer import packed as packed_held_jobs
+from tests.features.packing.test_held_packer import waiting as waiting_of
 from tests.features.packing.test_packer import QUEUE, drained, packed, waiting
 from tests.harness import encoded
 
@@ -159,3 +162,41 @@ def test_list_has_the_matching_jobs_of_blocks(shard, redis):
     for wanted, expected in ((JobFilter(cls="Job"), jobs[::-1]), (JobFilter(text=jid), [jobs[14]])):
         found = matching_jobs(shard, "default", wanted, sizes, ignore_progress)
         assert [one.data for one in found] == expected
+
+
+# --- of held jobs
+
+HELD_KEY = keys.paused_jobs("Job")
+
+
+def held_and_packed(redis, numbers):
+    redis.sadd(keys.PAUSED_CLASSES, "Job")
+    return [data for data, _ in packed_held_jobs(redis, HELD_KEY, numbers)]
+
+
+def test_readers_show_true_sizes_of_held_jobs(shard, redis):
+    jobs = held_and_packed(redis, 32)
+    assert redis.zcard(HELD_KEY) < 24
+    (place,) = admin.held().places()
+    assert (place.jobs, admin.held().size, read_stats(shard).held, len(list(admin.held().where(cls="Job")))) == (
+        32,
+    ) * 4
+    store = JobStore("paused", HELD_KEY.encode())
+    assert sized_stores(redis, [store]) == [(store, 32)]
+    assert [data for _, data, _ in read_all(redis, [(store, 32)])] == jobs
+    found = FleetReader(admin.port.current().settings).read("main", redis).figures
+    assert [one.value for one in found if one.name == "application_worker_held_size"] == [32]
+    memory = measure_memory(redis, admin.port.current().settings.size_limit, exact=True)
+    assert [(one.jobs, one.bytes > 0) for one in memory.parts if one.place == "paused"] == [(32, True)]
+
+
+def test_held_job_in_a_block_is_found_and_dropped(shard, redis):
+    jobs = held_and_packed(redis, 32)
+    for number in (2, 10, 13, 31):
+        jid = f"{number:024}"
+        (found,) = search(redis, jid, ignore_progress)
+        assert (found.data, found.position, found.total) == (jobs[number].partition(b"\n")[2], number + 1, 32)
+    assert MatchingHeldJobs(None, JobFilter(text=f"{13:024}")).delete().done == 1
+    assert admin.held().find(f"{13:024}") is None
+    del jobs[13]
+    assert [data for data, _ in waiting_of(redis, HELD_KEY)] == jobs

@@ -6,11 +6,16 @@ import pytest
 
 from framework.declare import registry
 from framework.features.packing import worker as worker_module
+from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
 from framework.features.packing.worker import ShardPacker
 from framework.fetch.queues import QueueOrder
 from framework.recover.reaper import Reaper
+from framework.store.absent_keys import AbsentKeys
 from framework.wire import blocks, keys
+from tests.features.packing.test_held_packer import held
+from tests.features.packing.test_held_packer import packed as packed_held_jobs
+from tests.features.packing.test_held_packer import waiting as waiting_held
 from tests.features.packing.test_packer import QUEUE, packed, waiting
 from tests.fetch.conftest import FetcherBench
 from tests.harness import encoded, register_process, until
@@ -71,7 +76,12 @@ def shard_packer(redis, monkeypatch):
     monkeypatch.setattr(worker_module, "MAX_JOBS", 4)
     plan = SimpleNamespace(order=QueueOrder.of([("default", 0)]))
     process = SimpleNamespace(
-        upkeep=redis, plans=[plan], leads=lambda: True, router=None, shard=SimpleNamespace(name="main")
+        upkeep=redis,
+        plans=[plan],
+        leads=lambda: True,
+        router=None,
+        shard=SimpleNamespace(name="main"),
+        absent=AbsentKeys(),
     )
     clock = [0.0]
     with registry.isolated():
@@ -89,6 +99,33 @@ def test_leader_packs_its_queues_and_leaves_a_pause(redis, shard_packer):
         pass
     assert waiting(redis) == jobs[::-1]
     assert (redis.llen(QUEUE), redis.llen(keys.queue("foreign"))) == (15, 30)
+
+
+def test_leader_packs_held_jobs_and_no_queue_by_default(redis, shard_packer, monkeypatch):
+    monkeypatch.setattr(worker_module, "HELD_DEPTH", 10)
+    monkeypatch.setattr(worker_module, "HeldPacker", lambda client, key, depth: HeldPacker(client, key, depth, 4))
+    redis.sadd(keys.QUEUES, "default")
+    redis.lpush(QUEUE, *[encoded(jid=f"{number:024}") for number in range(30)])
+    redis.sadd(keys.PAUSED_CLASSES, "Job")
+    key = keys.paused_jobs("Job")
+    jobs = held(redis, key, range(30))
+    by_default = ShardPacker(shard_packer.leader, None)
+    while by_default.step() < 2.0:
+        pass
+    assert (redis.llen(QUEUE), redis.zcard(key)) == (30, 18)
+    assert waiting_held(redis, key) == jobs
+
+
+def test_every_process_unpacks_held_jobs_that_are_next(redis, shard_packer):
+    key = keys.paused_jobs("Job")
+    jobs = packed_held_jobs(redis, key, 30)
+    unpacker = worker_module.HeldUnpacker(shard_packer.leader)
+    while redis.exists(keys.PACKED_HELD):
+        unpacker.step()
+    assert redis.zrange(key, 0, -1, withscores=True) == jobs
+    redis.hset(keys.PACKED_HELD, "gone", 3)
+    unpacker.step()
+    assert not redis.exists(keys.PACKED_HELD)
 
 
 def test_process_that_does_not_lead_packs_nothing(redis, shard_packer):

@@ -15,6 +15,7 @@ from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.features.batches import keys as batch_keys
+from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.types import JobState
@@ -295,6 +296,24 @@ def _park(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> N
     worker.heartbeat()
     worker.learn()
     worker.work()
+    environment.resume()
+    worker.release_paused()
+    worker.work()
+
+
+def _park_packed(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Hold the jobs of a paused class, and pack them; after the pause they leave their block, return to their queue and run."""
+    worker.heartbeat()
+    worker.learn()
+    worker.work()
+    shard, packed = environment.shard("main"), False
+    packer = HeldPacker(shard.client, keys.paused_jobs(jobs.OnceWorker.declaration().wire_name).encode(), 0, 2)
+    while not packed:
+        try:
+            packed = not packer.step()
+        except (RedisError, OSError):
+            continue
+    shard.close()
     environment.resume()
     worker.release_paused()
     worker.work()
@@ -674,6 +693,13 @@ SCENARIOS: dict[str, Scenario] = {
             repeated=True,
         ),
         Scenario("paused", "be held, return to the queue, run", _park, prepare=_paused, batches=(1,)),
+        Scenario(
+            "paused packed",
+            "be held, packed, unpacked, return to the queue, run",
+            _park_packed,
+            prepare=_paused,
+            batches=(4,),
+        ),
         Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_end),
         Scenario(
             "absent",

@@ -6,7 +6,7 @@
 --         keeps the jobs of every caller but the one that names it
 --         5 most jobs  6 most bytes (one job always goes)  7 how many of the oldest to leave out: they could not go
 -- RETURN  { 1 done, -1 the class is paused as far as the caller cannot know, and nothing was written;
---           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go
+--           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go, or a block is next
 -- COST    O(log N + n)
 -- CRASH   before: held. after: in its queue. Any number of callers may run at once: the step that removes a page moves it.
 -- To the left end: at the right end each page would overtake the earlier ones. The removal is first, which is allowed at maxmemory.
@@ -34,6 +34,8 @@ end
 
 for i = 1, #page, 2 do
   local member = page[i]
+  -- A block of jobs (wire/blocks.py): the caller unpacks it. A ticket has no space there.
+  if string.byte(member, 2) == 32 then break end
   if i > 1 and size + #member > tonumber(ARGV[6]) then break end
   size, taken = size + #member, taken + 1
   local line = string.find(member, '\n', 1, true) or 0
@@ -48,6 +50,7 @@ for i = 1, #page, 2 do
     stayed[#stayed + 1] = i
   end
 end
+if taken == 0 then return { 1, 0, 0 } end
 redis.call('ZREMRANGEBYRANK', KEYS[1], first, first + taken - 1)
 for _, queue in ipairs(names) do
   local place = places[queue]

@@ -5,6 +5,7 @@
 --                       " JID" for a job that was released and has not started: a reservation
 -- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid, lock
 --                       if it has one (parts/lock_ticket.lua)], and its payload's bytes
+--                       or a block of them (wire/blocks.py), which a process unpacks
 -- base:turns      ZSET  scope with waiting jobs that may get a slot -> its turn; base:full SET of scopes that have their share
 -- base:scopes     HASH  member -> its scope, and base:scope_slots HASH scope -> its slots; the scope '' is not counted
 -- No function fails half way: a key of another type is left alone.
@@ -123,10 +124,17 @@ end
 
 -- Take out the oldest waiting jobs of a scope, at most `most`, with reserved slots where they need them: { queue, payload, lock }, for
 -- `go_back`. No step in between may fail. A job that cannot go to its queue (the key is of another type) goes behind the others.
+-- A block stays, and all behind it; the second value says so.
 local function next_waiting(base, scope, now, reserve, most)
   local waiting, found, members, is_list = base .. ':waiting:' .. scope, {}, {}, {}
-  local popped = redis.pcall('ZPOPMIN', waiting, most)
+  local popped, blocked = redis.pcall('ZPOPMIN', waiting, most), false
   for i = 1, #popped, 2 do
+    -- A ticket begins with a bracket and a quotation mark, a block with a space behind its brace.
+    if string.byte(popped[i], 2) == 32 then
+      for j = i, #popped, 2 do redis.call('ZADD', waiting, popped[j + 1], popped[j]) end
+      blocked = true
+      break
+    end
     local line = string.find(popped[i], '\n', 1, true) or 0
     local read, ticket = pcall(cjson.decode, string.sub(popped[i], 1, line - 1))
     local queue = read and type(ticket) == 'table' and type(ticket[1]) == 'string' and ticket[1]
@@ -144,7 +152,7 @@ local function next_waiting(base, scope, now, reserve, most)
   elseif most == 1 then
     redis.pcall('ZADD', base .. ':turns', next_turn(base), scope)
   end
-  return found
+  return found, blocked
 end
 
 -- Push jobs, oldest first, back to their queues: those with a slot to the right end, to run next; the others to the left end.
@@ -192,7 +200,10 @@ local function hand_over(base, now, most)
     else
       -- The jobs of a limit without scopes need no turns.
       local count = waiting_scopes == 1 and scope == '' and free - #handed or 1
-      for _, job in ipairs(next_waiting(base, scope, now, limit > 0, count)) do handed[#handed + 1] = job end
+      local found, blocked = next_waiting(base, scope, now, limit > 0, count)
+      for _, job in ipairs(found) do handed[#handed + 1] = job end
+      -- Blocks are large: few are moved.
+      if blocked then tries = waiting_scopes == 1 and 0 or tries - 10 end
     end
     tries = tries - 1
   end

@@ -33,7 +33,8 @@ local function figures_concurrency(now, unrenewed_s)
       local key = base .. ':waiting:' .. scope
       local jobs = redis.pcall('ZCARD', key)
       if type(jobs) == 'number' and jobs > 0 then
-        waiting = waiting + jobs
+        -- Those in blocks (wire/blocks.py).
+        waiting = waiting + jobs + (tonumber(redis.pcall('HGET', 'aw:packed:held', key)) or 0)
         local since = tonumber(redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
         if since and (not oldest or since < oldest) then oldest = since end
       end

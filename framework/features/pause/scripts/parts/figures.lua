@@ -6,7 +6,8 @@ local function figures_pause()
     local jobs = redis.pcall('ZCARD', 'aw:paused_jobs:' .. name)
     if type(jobs) == 'number' and jobs > 0 then
       found[#found + 1] = name
-      found[#found + 1] = jobs
+      -- And those in blocks (wire/blocks.py).
+      found[#found + 1] = jobs + (tonumber(redis.pcall('HGET', 'aw:packed:held', 'aw:paused_jobs:' .. name)) or 0)
       found[#found + 1] = redis.pcall('ZRANGE', 'aw:paused_jobs:' .. name, 0, 0, 'WITHSCORES')[2] or ''
     end
   end
