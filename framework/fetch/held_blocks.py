@@ -46,6 +46,8 @@ def unpack_next(client: "redis.Redis", key: bytes | str, ahead: int = 1, skip: i
 
 def _next_block(client: "redis.Redis", key: bytes | str, first: int, last: int) -> bytes | None:
     found = _members(client, key, last, last)
+    if first == last:
+        return next(filter(is_block, found), None)
     if not found or not is_block(found[0]):
         # Where the newest jobs begin in this range, blocks may still be before them. In a long set that is not so.
         whole = found and client.zcard(key) > 2 * (last + 1)

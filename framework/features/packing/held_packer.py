@@ -4,6 +4,7 @@ The oldest jobs stay as they are, and the blocks stand behind them. Jobs that ar
 the blocks.
 """
 
+import math
 from typing import Any, cast
 
 import redis
@@ -73,8 +74,8 @@ class HeldPacker:
                 else:
                     last = middle - 1
             at = first + 1
-        before = self._ranks(at - 1, at - 1)
-        return blocks.expand_member(*before[0])[-1].score if before else 0.0
+        before = self._ranks(at - 1, at - 1) if at else []
+        return blocks.expand_member(*before[0])[-1].score if before else -math.inf
 
     def _pack(self) -> bool:
         """Pack the next run of jobs. The newest one stays: the next hold reads its score."""

@@ -44,6 +44,7 @@ MARKER_TTL_MS = 60_000
 
 _LOG_INTERVAL_S = 60.0
 _MAX_ATTEMPTS = 3
+_UP_TO_A_BLOCK = 2
 
 MANUAL_PAUSE = "manual"
 
@@ -245,7 +246,9 @@ def resume(
         moved, blocked = moved + moved_now, blocked + blocked_now
         if time.monotonic() > deadline or state < 0:
             return ResumeResult(moved, blocked, state < 0)
-        if not moved_now + blocked_now and not unpack_next(client, keys.paused_jobs(worker), skip=blocked):
+        if state == _UP_TO_A_BLOCK:
+            unpack_next(client, keys.paused_jobs(worker), skip=blocked)
+        elif not moved_now + blocked_now:
             return ResumeResult(moved, blocked, paused=False)
 
 

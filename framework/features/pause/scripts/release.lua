@@ -5,8 +5,8 @@
 --         4 '' or 'heed': the caller does not know the class, and leaves it alone while the marker exists. A marker that begins with =
 --         keeps the jobs of every caller but the one that names it
 --         5 most jobs  6 most bytes (one job always goes)  7 how many of the oldest to leave out: they could not go
--- RETURN  { 1 done, -1 the class is paused as far as the caller cannot know, and nothing was written;
---           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go, or a block is next
+-- RETURN  { 1 done, 2 done up to a block, which the caller unpacks, -1 the class is paused as far as the caller cannot know, and nothing was written;
+--           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go
 -- COST    O(log N + n)
 -- CRASH   before: held. after: in its queue. Any number of callers may run at once: the step that removes a page moves it.
 -- To the left end: at the right end each page would overtake the earlier ones. The removal is first, which is allowed at maxmemory.
@@ -16,8 +16,22 @@ local marker = redis.pcall('GET', KEYS[5])
 local keeps = type(marker) == 'string' and (ARGV[4] == 'heed' or string.sub(marker, 1, 1) == '=')
 if keeps and marker ~= ARGV[4] then return { -1, 0, 0 } end
 local first = tonumber(ARGV[7])
-local page = redis.pcall('ZRANGE', KEYS[1], first, first + tonumber(ARGV[5]) - 1, 'WITHSCORES')
-if page.err or not page[1] then return { 1, 0, 0 } end
+-- In slices, since blocks of jobs (wire/blocks.py) are large: reading ends at the first one. A ticket has no space there.
+local SLICE = 50
+local page, done = {}, 1
+for from = first, first + tonumber(ARGV[5]) - 1, SLICE do
+  local slice = redis.pcall('ZRANGE', KEYS[1], from, math.min(from + SLICE, first + tonumber(ARGV[5])) - 1, 'WITHSCORES')
+  for i = 1, slice.err and 0 or #slice, 2 do
+    if string.byte(slice[i], 2) == 32 then
+      done = 2
+      break
+    end
+    page[#page + 1] = slice[i]
+    page[#page + 1] = slice[i + 1]
+  end
+  if done == 2 or slice.err or #slice < 2 * SLICE then break end
+end
+if not page[1] then return { done, 0, 0 } end
 
 -- Most tickets are the same line: it is read once. The jobs of each queue go in one command.
 local queue_of, lock_of, places, names, stayed, size, taken = {}, {}, {}, {}, {}, 0, 0
@@ -34,9 +48,10 @@ end
 
 for i = 1, #page, 2 do
   local member = page[i]
-  -- A block of jobs (wire/blocks.py): the caller unpacks it. A ticket has no space there.
-  if string.byte(member, 2) == 32 then break end
-  if i > 1 and size + #member > tonumber(ARGV[6]) then break end
+  if i > 1 and size + #member > tonumber(ARGV[6]) then
+    done = 1
+    break
+  end
   size, taken = size + #member, taken + 1
   local line = string.find(member, '\n', 1, true) or 0
   local text = string.sub(member, 1, line - 1)
@@ -50,7 +65,6 @@ for i = 1, #page, 2 do
     stayed[#stayed + 1] = i
   end
 end
-if taken == 0 then return { 1, 0, 0 } end
 redis.call('ZREMRANGEBYRANK', KEYS[1], first, first + taken - 1)
 for _, queue in ipairs(names) do
   local place = places[queue]
@@ -64,4 +78,4 @@ for _, queue in ipairs(names) do
 end
 for _, i in ipairs(stayed) do redis.call('ZADD', KEYS[1], page[i + 1], page[i]) end
 if redis.call('EXISTS', KEYS[1]) == 0 then redis.pcall('SREM', KEYS[2], ARGV[1]) end
-return { 1, taken - #stayed, #stayed }
+return { done, taken - #stayed, #stayed }

@@ -10,6 +10,8 @@
 -- base:scopes     HASH  member -> its scope, and base:scope_slots HASH scope -> its slots; the scope '' is not counted
 -- No function fails half way: a key of another type is left alone.
 local RESERVED_S = 30
+-- Waiting jobs that are taken out at once: each may be a block, which is large.
+local AT_ONCE = 20
 
 -- Return a limit as a number; nil for an invalid one.
 local function read_limit(text)
@@ -127,7 +129,7 @@ end
 -- A block stays, and all behind it; the second value says so.
 local function next_waiting(base, scope, now, reserve, most)
   local waiting, found, members, is_list = base .. ':waiting:' .. scope, {}, {}, {}
-  local popped, blocked = redis.pcall('ZPOPMIN', waiting, most), false
+  local popped, blocked = redis.pcall('ZPOPMIN', waiting, math.min(most, AT_ONCE)), false
   for i = 1, #popped, 2 do
     -- A ticket begins with a bracket and a quotation mark, a block with a space behind its brace.
     if string.byte(popped[i], 2) == 32 then
