@@ -342,7 +342,7 @@ def draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, in
         for member, score in _pairs(reply):
             # All jobs of a block: each is as likely as one that is in none.
             for one in expand_member(member, score):
-                yield store, *one
+                yield store, one.data, one.score
 
 
 def _pairs(reply: Sequence[Any]) -> Iterator[tuple[bytes, float]]:

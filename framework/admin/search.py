@@ -334,18 +334,15 @@ def _search_sets(
 def _search_packed(client: "redis.Redis", store: JobStore, wanted: bytes, beyond: int) -> Iterator[JobLocation]:
     """Search a set with blocks. Behind the first block the position of a job is an estimate: blocks have about as many jobs."""
     for block, page in scan_held(client, store.key, wanted):
+        rank: Any = None if block is None else client.zrank(store.key, block)
         if block is None:
             yield from _with_ranks(client, store, page, beyond)
-            continue
-        jobs, rank = expand_member(block, 0.0), client.zrank(store.key, block)
-        for member, score in page if rank is not None else ():
-            first, total = (
-                first_block(client, store.key, cast("int", rank)),
-                cast("int", client.zcard(store.key)) + beyond,
-            )
-            inside = [one.data for one in jobs].index(member)
-            before = first + (cast("int", rank) - first) * len(jobs) + inside
-            yield JobLocation(store, payload_of_member(member), min(total, before + 1), total, clamp_time(score))
+        elif rank is not None:
+            inside = [one.data for one in expand_member(block, 0.0)]
+            first, total = first_block(client, store.key, rank), client.zcard(store.key) + beyond
+            for member, score in page:
+                before = first + (rank - first) * len(inside) + inside.index(member)
+                yield JobLocation(store, payload_of_member(member), min(total, before + 1), total, clamp_time(score))
 
 
 def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage, beyond: int = 0) -> Iterator[JobLocation]:

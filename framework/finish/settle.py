@@ -425,8 +425,8 @@ class Settler:
 
     def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
         """Return a job of another application to the head of its queue, with its count, in one step. Of a block, its jobs."""
-        if (returned := return_jobs(self._client, self.working, unit.queue, unit.data)) is not None:
-            return SettleResult("queued" if returned else "lost")
+        if (jobs_returned := return_jobs(self._client, self.working, unit.queue, unit.data)) is not None:
+            return SettleResult("queued" if jobs_returned else "lost")
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)

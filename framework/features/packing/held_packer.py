@@ -80,7 +80,7 @@ class HeldPacker:
     def _pack(self) -> bool:
         """Pack the next run of jobs. The newest one stays: the next hold reads its score."""
         start = f"({self._packed_until!r}"
-        if cast("int", self._client.zcount(self._key, start, "+inf")) <= self._run:
+        if self._client.zcount(self._key, start, "+inf") <= self._run:
             return False
         reply: Any = self._client.zrangebyscore(self._key, start, "+inf", 0, self._run, withscores=True)
         run, size = list[HeldMember](), 0
