@@ -5,8 +5,8 @@ from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_class import ClassExplainer
 from framework.admin.explain_reader import ShardSnapshot
 from framework.admin.groups import read_all, sized_stores
-from framework.admin.job_queue import matching_jobs
 from framework.admin.held_set import MatchingHeldJobs
+from framework.admin.job_queue import matching_jobs
 from framework.admin.job_record import JobFilter
 from framework.admin.queue_actions import clear_queue, drop_job
 from framework.admin.queue_reader import next_jobs, read_live_queues, read_queues, scan_queue
