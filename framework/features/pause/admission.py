@@ -24,8 +24,8 @@ from framework.features.flags.process_flags import WORKER_FLAGS, WorkerFlags
 from framework.features.pause import strategies
 from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.features.pause.strategies import BUILT_IN, PauseStrategies
-from framework.fetch.unit_of_work import UnitOfWork
 from framework.fetch.held_blocks import unpack_next
+from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.store.absent_keys import AbsentKeys
