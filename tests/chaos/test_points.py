@@ -82,7 +82,7 @@ COMMANDS = {
     "cron": f"{HEARTBEAT},cron/lead,cron/lead,TIME,HGETALL,HGETALL,HGETALL,cron/push,fetch,fetch,{BLOCK}",
     "paused": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},{REFRESH},SMEMBERS,ZCARD,pause/release,"
     "pause/release,admit,fetch,BLMOVE",
-    "paused packed": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,pause/hold,pause/hold,pause/hold,fetch,{BLOCK},ZCARD,HGET,ZCOUNT,"
+    "paused packed": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},ZCARD,HGET,ZCOUNT,"
     f"ZRANGEBYSCORE,packing/pack_held,ZCARD,HGET,ZCOUNT,{REFRESH},SMEMBERS,ZCARD,pause/release,ZRANGE,unpack_held,"
     "pause/release,pause/release,admit,fetch,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
