@@ -40,7 +40,7 @@ MAY_TAKE = {
     "fetch": {"LREM", "RPOP", "ZREM", "ZREMRANGEBYRANK"},
     "finish": {"LREM"},
     "packing/pack": {"LREM", "LTRIM"},
-    "packing/pack_held": {"ZREM"},
+    "packing/pack_held": {"ZREMRANGEBYRANK"},
     "pause/hold": {"LREM"},
     "interrupt": {"LREM"},
     "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
