@@ -116,6 +116,9 @@ NUMBERS = [
 @each_row(("text", "shown"), NO_WHOLE_NUMBERS.items())
 @each_row(("line", "key", "words"), NUMBERS, ids=[key for _, key, _ in NUMBERS])
 def test_number_wrong_or_out_of_bounds_is_refused(found, line, key, words, text, shown):
+    if key == "packing_depth" and shown == "null":
+        # As without the setting.
+        return
     if text == "-1" and "-1 to" in words:
         text = shown = "-2"
     if text == "1.5" and "whole" not in words:
