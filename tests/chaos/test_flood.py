@@ -1,0 +1,331 @@
+"""Flood a small Redis with the jobs of one class that cannot run, beside 40 healthy classes, while processes and Redis are killed.
+
+``FLOOD_JOBS`` and ``FLOOD_MEMORY_MB`` set the size: by default 200,000 and 64, in the full form 12,000,000 and 512.
+``FLOOD_REPORT`` names a file for the figures of each round, a line of JSON; a round that it has is not run again.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from framework.fetch.blocks import packed_jobs, true_size
+from framework.fetch.held_blocks import packed_held
+from framework.wire import keys
+from tests.chaos.flood_jobs import RECORD
+from tests.harness import Site, until
+from tests.servers.guarded import GuardedServer, with_all_rights
+
+HERE = Path(__file__).resolve().parent
+JOBS = int(os.environ.get("FLOOD_JOBS", "200000"))
+MEMORY_MB = int(os.environ.get("FLOOD_MEMORY_MB", "64"))
+REPORT = os.environ.get("FLOOD_REPORT", "")
+RATE = float(os.environ.get("FLOOD_HEALTHY_RATE", "80"))
+"""The healthy jobs per second."""
+LATER = 1_000_000_000
+"""The first serial of the healthy jobs that are pushed during the flood."""
+ALONE_S = 20.0
+"""How long the healthy classes run alone, for the comparison."""
+KILL_EVERY_S = 12.0
+IDLE_S = 30.0
+"""The flood counts as held back when no job of it was accepted for so long."""
+
+# By the cause: the class, the queues that the workers serve in the flood, and the commands that make and end the cause.
+_FOR = ("--for", "12h", "--reason", "flood")
+CAUSES = {
+    "limited": (
+        "FloodWorker",
+        ("limits", "set", "FloodWorker", "-1", *_FOR),
+        ("limits", "set", "FloodWorker", "0", *_FOR),
+    ),
+    "paused": ("FreeFloodWorker", ("pause", "FreeFloodWorker", *_FOR), ("resume", "FreeFloodWorker")),
+    "deferred": ("FreeFloodWorker", ("defer", "FreeFloodWorker", *_FOR), ("flags", "clear", "FreeFloodWorker")),
+    "workers down": ("FreeFloodWorker", None, None),
+}
+
+
+class SmallServer(GuardedServer):
+    """A server with little memory, after each restart too."""
+
+    def _configure(self) -> str:
+        url = super()._configure()
+        with (self.data_dir / "server.conf").open("a") as settings:
+            settings.write(f"maxmemory {MEMORY_MB}mb\n")
+        return url
+
+
+class Round:
+    """One flood: the processes, the faults, the memory, and what was pushed."""
+
+    def __init__(self, site: Site, server: SmallServer, cause: str) -> None:
+        self.site, self.server, self.cause = site, server, cause
+        self.worker, self._begin, self._end = CAUSES[cause]
+        self.folder = site.folder / "ran"
+        self.folder.mkdir()
+        self.flooding, self.over = cause != "workers down", threading.Event()
+        self.most_memory = self.most_jobs = 0
+        self.kills = {"worker": 0, "redis": 0}
+        self.most_in_blocks = 0
+        self.workers = []
+        self._producers: list[subprocess.Popen[str]] = []
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    # --- processes
+
+    def producer(self, *words: object) -> "subprocess.Popen[str]":
+        env = self.site.environment("producer", FLOOD_FOLDER=str(self.folder), REDIS_URL=self.server.url)
+        argv = [sys.executable, str(HERE / "flood_producer.py"), *map(str, words)]
+        pipe = subprocess.PIPE
+        with (self.site.folder / "producer.err").open("ab") as errors:
+            made = subprocess.Popen(
+                argv, cwd=self.site.folder, env=env, stdin=pipe, stdout=pipe, stderr=errors, text=True
+            )
+        self._producers.append(made)
+        return made
+
+    def close(self) -> None:
+        self.over.set()
+        for one in self._producers:
+            one.kill()
+            one.wait(10)
+            for stream in (one.stdin, one.stdout):
+                if stream is not None:
+                    stream.close()
+        self._watcher.join(10)
+
+    def start_worker(self) -> None:
+        queues = ("-q", "healthy", "-q", "flood") if self.flooding else ("-q", "healthy")
+        options = {"REDIS_URL": self.server.url, "FLOOD_FOLDER": str(self.folder), "FRAMEWORK_FLAGS__DEFER_DELAY": "10"}
+        self.workers.append(self.site.worker(*queues, "-c", "10", **options).ready())
+
+    def command(self, *words: str) -> None:
+        # A Redis that loads its file after a kill answers later.
+        for _ in range(20):
+            found = self.site.run("-m", "framework", "jobs", *words, "-r", "flood_jobs", REDIS_URL=self.server.url)
+            if not found.returncode:
+                return
+            time.sleep(1)
+        pytest.fail(f"jobs {' '.join(words)}: {found.stdout} {found.stderr}")
+
+    # --- faults and figures, in threads of their own
+
+    def _watch(self) -> None:
+        """Note the most memory and the most waiting jobs."""
+        with Redis.from_url(with_all_rights(self.server.url), socket_timeout=5) as client:
+            self._note_until_over(client)
+
+    def _note_until_over(self, client: Redis) -> None:
+        while not self.over.wait(0.2):
+            with suppress(RedisError, RuntimeError):
+                self.most_memory = max(self.most_memory, client.info("memory")["used_memory"])
+                self.most_jobs = max(self.most_jobs, waiting(client, self.worker))
+                in_blocks = int(client.hget(keys.PACKED, "flood") or 0) + sum(packed_held(client).values())
+                self.most_in_blocks = max(self.most_in_blocks, in_blocks)
+
+    def kill_something(self, number: int) -> None:
+        """Kill a worker, every third time Redis."""
+        if number % 3 == 2:
+            self.server.kill()
+            self.kills["redis"] += 1
+            self.server.start()
+            return
+        victim = self.workers.pop(random.randrange(len(self.workers)))
+        victim.kill()
+        self.kills["worker"] += 1
+        self.start_worker()
+
+    # --- the way of the round
+
+    def run(self) -> dict[str, object]:
+        self._watcher.start()
+        for _ in range(2):
+            self.start_worker()
+        alone = self._healthy_alone()
+        if self._begin:
+            self.command(*self._begin)
+        healthy, flood = self.producer("healthy", RATE, LATER), self.producer("flood", self.worker, 0, JOBS)
+        said = self._flood(flood)
+        before = self.healthy_waits(LATER)
+        began = time.monotonic()
+        if self._end:
+            self.command(*self._end)
+        if not self.flooding:
+            self.flooding = True
+            for _ in range(2):
+                self.start_worker()
+        if self.cause == "deferred":
+            self.command("deferred", "run-now", self.worker, "--rate", "5000", "--limit", str(JOBS))
+        ran = self._drain(flood, said)
+        recovered_s = time.monotonic() - began
+        pushed = self._finish(healthy)
+        until(lambda: self.healthy_ran() >= pushed["pushed"] - pushed["failed"], "every healthy job ran", 120)
+        self.over.set()
+        return {
+            "cause": self.cause,
+            "jobs": JOBS,
+            "memory_mb": MEMORY_MB,
+            "most_memory_mb": round(self.most_memory / 2**20, 1),
+            "most_waiting": self.most_jobs,
+            "most_in_blocks": self.most_in_blocks,
+            "accepted": said["accepted"],
+            "refused_pushes": said["refused"],
+            "lost": JOBS - len(ran),
+            "ran_again": self.flood_runs() - len(ran),
+            "kills": self.kills,
+            "recovered_s": round(recovered_s, 1),
+            "healthy_pushed": pushed["pushed"],
+            "healthy_failed": pushed["failed"],
+            "healthy_ran": self.healthy_ran(),
+            "p99_alone_ms": round(1_000 * p99(alone), 1),
+            "p99_flood_ms": round(1_000 * p99(before), 1),
+        }
+
+    def _healthy_alone(self) -> list[float]:
+        healthy = self.producer("healthy", RATE, 0)
+        time.sleep(ALONE_S)
+        pushed = self._finish(healthy)
+        deadline = time.monotonic() + 60
+        while len(waits := self.healthy_waits()) < pushed["pushed"] - pushed["failed"]:
+            assert time.monotonic() < deadline, "the healthy jobs ran"
+            time.sleep(0.2)
+        return waits
+
+    def _flood(self, flood: "subprocess.Popen[str]") -> dict[str, int]:
+        """Flood until all is accepted, or nothing more is, while something is killed again and again; return the last word."""
+        said: dict[str, int] = {"accepted": 0, "refused": 0}
+        lines: list[dict[str, int]] = []
+        threading.Thread(
+            target=lambda: [lines.append(json.loads(line)) for line in flood.stdout or ()], daemon=True
+        ).start()
+        self._lines = lines
+        accepted_at = killed_at = shown_at = time.monotonic()
+        number = 0
+        while not said.get("done"):
+            time.sleep(0.2)
+            now = time.monotonic()
+            assert flood.poll() is None or (lines and lines[-1].get("done")), (
+                self.site.folder / "producer.err"
+            ).read_text()
+            if lines and lines[-1]["accepted"] > said["accepted"]:
+                accepted_at = now
+            said = lines[-1] if lines else said
+            if now - accepted_at > IDLE_S:
+                break
+            if now - killed_at > KILL_EVERY_S:
+                self.kill_something(number)
+                number, killed_at = number + 1, time.monotonic()
+            if now - shown_at > 10:
+                shown_at = now
+                self.show(f"{said['accepted']:,} of {JOBS:,} accepted, {self.most_memory / 2**20:.0f} MB at most")
+        return said
+
+    def _drain(self, flood: "subprocess.Popen[str]", said: dict[str, int]) -> set[int]:
+        """Wait until every job has run; return the serials. No hand helps."""
+        ran, grown_at, shown_at = set[int](), time.monotonic(), time.monotonic()
+        while len(ran) < JOBS:
+            time.sleep(1)
+            found = set(self.serials("flood"))
+            now = time.monotonic()
+            if len(found) > len(ran):
+                grown_at = now
+            ran = found
+            assert now - grown_at < 240, f"{self.cause}: {len(ran):,} of {JOBS:,} jobs ran, then none for 240 s"
+            if now - shown_at > 10:
+                shown_at = now
+                self.show(f"{len(ran):,} of {JOBS:,} ran")
+        flood.wait(60)
+        said |= self._lines[-1]
+        return ran
+
+    def _finish(self, healthy: "subprocess.Popen[str]") -> dict[str, int]:
+        out, _ = healthy.communicate("\n", timeout=60)
+        return json.loads(out.splitlines()[-1])
+
+    # --- the account
+
+    def records(self, kind: str) -> list[tuple[int, float]]:
+        found = list[tuple[int, float]]()
+        for path in sorted(self.folder.glob(f"{kind}.*"), key=lambda path: path.stat().st_mtime_ns):
+            data = path.read_bytes()
+            found += RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])
+        return found
+
+    def serials(self, kind: str) -> list[int]:
+        return [serial for serial, _ in self.records(kind)]
+
+    def flood_runs(self) -> int:
+        return len(self.records("flood"))
+
+    def healthy_ran(self) -> int:
+        """Return how many healthy jobs that were pushed during the flood ran."""
+        return len({serial for serial in self.serials("healthy") if serial >= LATER})
+
+    def healthy_waits(self, first: int = 0) -> list[float]:
+        return [waited_s for serial, waited_s in self.records("healthy") if serial >= first]
+
+    def show(self, text: str) -> None:
+        sys.__stderr__.write(f"flood, {self.cause}: {text}\n")
+        sys.__stderr__.flush()
+
+
+def waiting(client: Redis, worker: str) -> int:
+    """Return the jobs of the flood that wait, wherever they are."""
+    beyond = packed_held(client)
+    held = (keys.paused_jobs(worker), f"{keys.limit(worker)}:waiting:")
+    queued = true_size(client.llen(keys.queue("flood")), "flood", packed_jobs(client))
+    return queued + client.zcard(keys.SCHEDULE) + sum(client.zcard(key) + beyond.get(key.encode(), 0) for key in held)
+
+
+def p99(waits: list[float]) -> float:
+    return sorted(waits)[int(0.99 * (len(waits) - 1))] if waits else 0.0
+
+
+def done_before(cause: str) -> bool:
+    """Return whether the report has this round in this size."""
+    if not REPORT or not Path(REPORT).exists():
+        return False
+    rounds = [json.loads(line) for line in Path(REPORT).read_text().splitlines()]
+    return any((one["cause"], one["jobs"], one["memory_mb"]) == (cause, JOBS, MEMORY_MB) for one in rounds)
+
+
+@pytest.mark.campaign
+# Some 5,000 jobs a second on a quiet machine.
+@pytest.mark.timeout(600 + JOBS // 200)
+@pytest.mark.parametrize("cause", list(CAUSES))
+def test_flood_of_one_class_leaves_the_others_alone(cause, short_path, redis_url, measured):
+    if done_before(cause):
+        pytest.skip("the report has this round")
+    server = SmallServer(short_path / "redis")
+    server.start()
+    site = Site(short_path, redis_url)
+    site.write("redis.yml", {"shards": {"main": {"url": server.url}}})
+    site.write("application.yml", {"packing_depth": 10_000, "workers_module": "flood_jobs"})
+    shutil.copy(HERE / "flood_jobs.py", short_path / "flood_jobs.py")
+    shutil.copy(HERE / "flood_jobs.py", short_path / "jobs.py")
+    flood = Round(site, server, cause)
+    try:
+        found = flood.run()
+    finally:
+        flood.close()
+        site.close()
+        server.stop()
+    if REPORT:
+        with Path(REPORT).open("a") as report:
+            report.write(json.dumps(found) + "\n")
+    for name, value in found.items():
+        if isinstance(value, int | float):
+            measured(name, value)
+    assert found["lost"] == 0, found
+    assert found["most_memory_mb"] <= MEMORY_MB, found
+    assert found["healthy_failed"] <= found["healthy_pushed"] * 0.05, found
+    assert found["healthy_ran"] >= found["healthy_pushed"] - found["healthy_failed"], found
