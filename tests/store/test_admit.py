@@ -160,3 +160,32 @@ def test_admit_reports_an_error_for_its_job_only(redis, wrong):
     states = [answer if answer == 1 else answer[0] for answer in together(redis, jobs, 5, 0, 60_000, refuses=False)]
     assert states == ([1, 1] if wrong == keys.lock("1") else [3, 3])
     assert redis.llen(WORKING) == 2
+
+
+@pytest.mark.parametrize("scopes", [(), ("",)])
+def test_admit_holds_no_job_that_lies_elsewhere(redis, scopes):
+    """The process may know its jobs in another order than they lie in the working list."""
+    for number in range(6):
+        redis.lpush(WORKING, payload(number))
+    known_as = [0, 1, 3, 2, 4, 5]
+    values = [value for number in known_as for value in (f"j{number}", *(["", *scopes] if scopes else []))]
+    group = [
+        6,
+        "C",
+        "q",
+        1,
+        1 if scopes else 0,
+        180,
+        ME,
+        "",
+        "",
+        "",
+        "",
+        "",
+        "scope" if scopes else "",
+        "0 1 2 3 4 5",
+        *values,
+    ]
+    answers = ADMIT(redis, [WORKING, BASE], [payload(0), 5, payload(1), payload(5), *group])
+    assert [1 if answer == 1 else answer[0] for answer in answers] == [1, 0, 3, 3, 0, 0]
+    assert redis.lrange(WORKING, 0, -1) == [payload(3), payload(2), payload(0)]

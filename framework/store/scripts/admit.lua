@@ -46,6 +46,12 @@ local function payload_at(position)
   return payloads[position]
 end
 
+-- Return whether the job with an id lies at a position: the process may know its jobs in another order than they lie here. Only a job
+-- that leaves the working list is asked for.
+local function lies_at(position, jid)
+  return position == 0 or string.find(payload_at(position), '"jid":"' .. jid .. '"', 1, true) ~= nil
+end
+
 local function positions_of(class)
   if not class.positions then
     class.positions = {}
@@ -178,6 +184,8 @@ local function ask_slots(class)
         granted[#granted + 1] = member
       elseif class.refuses then
         answers[i] = { 2, count, limit, 0 }
+      elseif not lies_at(positions_of(class)[i], ARGV[class.values + i * class.step]) then
+        answers[i] = { 3, 'it does not lie at its position' }
       else
         answers[i] = { 0, count, limit, 0 }
         held[#held + 1] = i
@@ -204,6 +212,7 @@ end
 local function ask_slot(class, i)
   local at = class.values + i * class.step
   local jid, since, scope = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  if not lies_at(positions_of(class)[i], jid) then return { 3, 'it does not lie at its position' } end
   local found = late().request_slot({
     working = working, base = class.base, payload = payload_at(positions_of(class)[i]), member = class.owner .. ' ' .. jid, jid = jid,
     queue = class.queue, limit = class.limit, ttl_s = class.ttl_s, since = since, scope = scope, share = class.share,

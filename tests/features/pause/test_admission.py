@@ -128,6 +128,12 @@ def test_pause_policy_holds_next_jobs_of_the_class_in_one_call(redis, stored, en
     assert isinstance(ask(units), Lost)
     assert (redis.llen(WORKING), redis.zcard(HELD)) == (3, 4)
     assert not any(unit.prepared.moved for unit in units)
+    # The process knows them in another order than they lie in its working list.
+    redis.delete(WORKING)
+    units = fetched(("CalmWorker", "h"), ("CalmWorker", "i"), ("CalmWorker", "j"), ("CalmWorker", "k"))
+    ask([units[0], units[2], units[1], units[3]])
+    assert redis.lrange(WORKING, 0, -1) == [unit.data for unit in reversed(units)]
+    assert (redis.zcard(HELD), any(unit.prepared.moved for unit in units)) == (4, False)
 
 
 def test_pause_policy_other_source_writes_strategy_marker(redis, granted, entry):

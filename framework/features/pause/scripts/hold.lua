@@ -8,7 +8,8 @@
 --         positions count from 1, the oldest  8 payload of that one  9 payload of the newest
 --         then per job to hold, oldest first: its position, its entry among the held jobs, what it holds (parts/release.lua)
 -- RETURN  { 1 the job at position 0 is held, 0 fenced: the process no longer owns it, -1 the flag has another value now, and nothing
---           was written;  1 the others are held, 0 not decided, as other jobs are between the neighbours: ask for each alone }
+--           was written;  1 the others are held, 0 not decided, as other jobs are between the neighbours, or these lie in another
+--           order: ask for each alone }
 -- ERROR   the key of the held jobs is of another type: the jobs are in the working list
 -- COST    O(W + n log N)
 -- CRASH   before: in the working list. after: held. A member is its ticket, a line of JSON [queue], [queue, copy] or
@@ -33,6 +34,15 @@ if others > 0 then
   oldest, newest = redis.call('LPOS', working, ARGV[8], 'RANK', -1), redis.call('LPOS', working, ARGV[9])
 end
 local has_others = oldest and newest and oldest - newest == others - 1
+-- The process may know them in another order than they lie here: each must lie where the caller counts it.
+if has_others then
+  local there = redis.call('LRANGE', working, newest, oldest)
+  for at = 10, #ARGV, 3 do
+    local position = tonumber(ARGV[at])
+    local payload = there[others + 1 - position]
+    if position > 0 and string.sub(ARGV[at + 1], -#payload - 1) ~= '\n' .. payload then has_others = false end
+  end
+end
 -- One of the others has the very same bytes.
 if first and has_others and first <= oldest and first >= newest then first = nil end
 
