@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
     from framework.features.cron.cron_worker import CronWorker
     from framework.features.health.attributes import DeferOnHealth
+    from framework.features.history.admin import adeployed, deployed
     from framework.features.iteration.iterable import IterableWorker
     from framework.features.leases.reenqueuer import ReenqueuerWorker
     from framework.features.results.calls import aresult, result
@@ -62,11 +63,13 @@ __all__ = [
     "RetryError",
     "RetryLater",
     "acancel",
+    "adeployed",
     "aenqueue",
     "aresult",
     "background",
     "boot",
     "cancel",
+    "deployed",
     "enqueue",
     "result",
 ]
@@ -83,11 +86,13 @@ _MODULES = {
     "LimitedCapacityWorker": "framework.features.concurrency.limited_capacity",
     "MaxWaiting": "framework.features.backlog.attributes",
     "acancel": "framework.cancellation",
+    "adeployed": "framework.features.history.admin",
     "aenqueue": "framework.by_name",
     "aresult": "framework.features.results.calls",
     "background": "framework.function_jobs",
     "boot": "framework.wiring.client",
     "cancel": "framework.cancellation",
+    "deployed": "framework.features.history.admin",
     "enqueue": "framework.by_name",
     "result": "framework.features.results.calls",
 }

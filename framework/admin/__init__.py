@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.audit import AuditRecord, aaudit_log, acting_as, audit_log
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
+    from framework.admin.errors_by_class import ErrorGroups, aerror_groups, error_groups
     from framework.admin.groups import JobGroup, JobGroups, atop, top
+    from framework.admin.health_of_shards import ShardHealth, ashard_health, shard_health
     from framework.admin.held_set import DropResult, HeldPlace, HeldRecord, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobCriteria, JobRecord
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
+    from framework.admin.loaded_classes import WorkerClass, worker_class, worker_classes
     from framework.admin.process_list import Processes, RunningJob, WorkerProcess, aprocesses, awork, processes, work
+    from framework.admin.rates import QueueRates, RateWindow, ShardCounts, ShardRates, aread_counts, read_counts
     from framework.admin.running_jobs import JobStack, Stacks, StoppedJob, astacks, astop_job, stacks, stop_job
     from framework.admin.statistics import (
         RunHistory,
@@ -51,8 +55,9 @@ if TYPE_CHECKING:
         server_times,
         stats,
     )
+    from framework.admin.whole_job import JobStory, ajob_story, job_story
     from framework.features.batches.admin import BatchSet, batches
-    from framework.features.concurrency.admin import alimits, limits
+    from framework.features.concurrency.admin import LimitWithHolders, alimit_holders, alimits, limit_holders, limits
     from framework.features.cron.admin import (
         ScheduledEntry,
         aadd_cron_entry,
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
     from framework.features.deduplication.admin import alocks, locks
     from framework.features.fairness.admin import aset_priority, set_priority
     from framework.features.flags.admin import aflags, flags
+    from framework.features.history.admin import DeployMark, RunSeries, adeploys, arun_series, deploys, run_series
     from framework.features.iteration.admin import (
         JobIteration,
         aiteration,
@@ -83,7 +89,9 @@ __all__ = [
     "BatchSet",
     "BulkResult",
     "CancelResult",
+    "DeployMark",
     "DropResult",
+    "ErrorGroups",
     "HeldPlace",
     "HeldRecord",
     "HeldSet",
@@ -96,20 +104,29 @@ __all__ = [
     "JobRecord",
     "JobSet",
     "JobStack",
+    "JobStory",
+    "LimitWithHolders",
     "LimiterState",
     "Listing",
     "MatchingHeldJobs",
     "MatchingJobs",
     "Processes",
     "Queue",
+    "QueueRates",
     "QueuedJob",
+    "RateWindow",
     "RunHistory",
+    "RunSeries",
     "RunningJob",
     "ScheduledEntry",
+    "ShardCounts",
+    "ShardHealth",
+    "ShardRates",
     "ShardStats",
     "Stacks",
     "Stats",
     "StoppedJob",
+    "WorkerClass",
     "WorkerProcess",
     "WorkflowSet",
     "aadd_cron_entry",
@@ -118,9 +135,13 @@ __all__ = [
     "acron_entries",
     "acting_as",
     "add_cron_entry",
+    "adeploys",
+    "aerror_groups",
     "aflags",
     "ahistory",
     "aiteration",
+    "ajob_story",
+    "alimit_holders",
     "alimiters",
     "alimits",
     "alocks",
@@ -129,10 +150,13 @@ __all__ = [
     "aprofile",
     "aprofiles",
     "aqueues",
+    "aread_counts",
     "aremove_cron_entry",
     "areset_iteration",
+    "arun_series",
     "aserver_times",
     "aset_priority",
+    "ashard_health",
     "astacks",
     "astats",
     "astop_job",
@@ -143,11 +167,15 @@ __all__ = [
     "cancel_jobs",
     "cron_entries",
     "dead",
+    "deploys",
+    "error_groups",
     "flags",
     "held",
     "history",
     "interrupted",
     "iteration",
+    "job_story",
+    "limit_holders",
     "limiters",
     "limits",
     "locks",
@@ -156,23 +184,55 @@ __all__ = [
     "profile",
     "profiles",
     "queues",
+    "read_counts",
     "read_only",
     "remove_cron_entry",
     "reset_iteration",
     "retries",
+    "run_series",
     "scheduled",
     "server_times",
     "set_priority",
+    "shard_health",
     "stacks",
     "stats",
     "stop_job",
     "top",
     "work",
+    "worker_class",
+    "worker_classes",
     "workflows",
 ]
 
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
+    "ErrorGroups": "errors_by_class",
+    "aerror_groups": "errors_by_class",
+    "error_groups": "errors_by_class",
+    "JobStory": "whole_job",
+    "ajob_story": "whole_job",
+    "job_story": "whole_job",
+    "QueueRates": "rates",
+    "RateWindow": "rates",
+    "ShardRates": "rates",
+    "ShardCounts": "rates",
+    "aread_counts": "rates",
+    "read_counts": "rates",
+    "ShardHealth": "health_of_shards",
+    "ashard_health": "health_of_shards",
+    "shard_health": "health_of_shards",
+    "WorkerClass": "loaded_classes",
+    "worker_class": "loaded_classes",
+    "worker_classes": "loaded_classes",
+    "LimitWithHolders": "features.concurrency.admin",
+    "alimit_holders": "features.concurrency.admin",
+    "limit_holders": "features.concurrency.admin",
+    "DeployMark": "features.history.admin",
+    "RunSeries": "features.history.admin",
+    "adeploys": "features.history.admin",
+    "arun_series": "features.history.admin",
+    "deploys": "features.history.admin",
+    "run_series": "features.history.admin",
     "Answers": "access",
     "AuditRecord": "audit",
     "BatchSet": "features.batches.admin",

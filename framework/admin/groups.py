@@ -45,6 +45,8 @@ QUEUE_PLACE = "queue:"
 QUEUES, HELD, RUNNING = "queues", "held", "running"
 PLACES = (*SET_KEYS, HELD, QUEUES, RUNNING)
 GROUPINGS = ("class", "queue", "error", "tag")
+ERROR_AND_CLASS = "error and class"
+"""The grouping of ``error_groups``: the name of a group has both, see ``split_error_and_class``."""
 CONTEXT = "context:"
 """The prefix of a grouping by a field of the context; its name follows."""
 
@@ -109,7 +111,7 @@ def check_grouping(by: str) -> str:
     Raises:
         ValueError: it is none.
     """
-    if by in GROUPINGS or (by.startswith(CONTEXT) and by != CONTEXT):
+    if by in (*GROUPINGS, ERROR_AND_CLASS) or (by.startswith(CONTEXT) and by != CONTEXT):
         return by
     raise ValueError(
         f"by={short_repr(by)} is no grouping: there are {', '.join(GROUPINGS)} and {CONTEXT}NAME, such as context:user"
@@ -120,6 +122,17 @@ def general_message(message: str) -> str:
     """Return the first line of an error's message with ``ID`` and ``N`` in place of what differs from job to job."""
     line = message.partition("\n")[0][:_LONGEST_NAME]
     return _VARIABLE.sub(lambda found: "ID" if found["id"] else "N", line)
+
+
+def split_error_and_class(name: str) -> tuple[str, str]:
+    """Return the error and the class that the name of a group has, grouped by both."""
+    error, _, cls = name.partition("\n")
+    return error, cls
+
+
+def _error_of(record: JobRecord) -> str:
+    parts = (record.error_class, general_message(record.error_message))
+    return ": ".join(filter(None, parts)).replace("\n", " ") or NO_NAME
 
 
 class _Tally:
@@ -238,8 +251,9 @@ class GroupCount:
             case "queue":
                 return (record.queue or NO_NAME,)
             case "error":
-                parts = (record.error_class, general_message(record.error_message))
-                return (": ".join(filter(None, parts)) or NO_NAME,)
+                return (_error_of(record),)
+            case "error and class":
+                return (f"{_error_of(record)}\n{record.display_class or '(malformed)'}",)
             case "tag":
                 return dict.fromkeys(record.tags) or (NO_NAME,)
             case _:

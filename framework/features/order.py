@@ -18,6 +18,7 @@ from framework.features.encryption import ENCRYPTION
 from framework.features.fairness import FAIRNESS
 from framework.features.flags import FLAGS
 from framework.features.health import HEALTH
+from framework.features.history import HISTORY
 from framework.features.isolation import ISOLATION
 from framework.features.iteration import ITERATION
 from framework.features.leases import LEASES
@@ -68,6 +69,7 @@ FEATURES: tuple[Feature, ...] = (
     BACKLOG,
     PACKING,
     DEPLOYMENT,
+    HISTORY,
     # Last: it only reads.
     OBSERVABILITY,
 )

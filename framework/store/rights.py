@@ -118,7 +118,12 @@ _READ_KEYS = (
 _METRICS = "j|*"
 """The runs of each class by minute."""
 
-_DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
+_MARKS = "[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-marks"
+"""The marks of deploys by day."""
+
+_HISTOGRAMS = ("h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
+
+_DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, *_HISTOGRAMS, _MARKS)
 """Keys of Sidekiq's cancellations and Metrics page; the keys of version 7 begin with the name of a class."""
 
 _REFUSALS = ("acl|log",)
@@ -178,7 +183,7 @@ PRODUCER = Role(
     ),
     # LPOS: whether a kept push is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
     optional=(_NAME, "lpos", "scan"),
-    optional_keys=(keys.iteration("*"),),
+    optional_keys=(keys.iteration("*"), _MARKS),
 )
 
 WORKER = Role(
@@ -280,7 +285,7 @@ READ_ONLY = Role(
         ),
     ),
     optional=(_NAME, *_REFUSALS),
-    optional_keys=(keys.iteration("*"),),
+    optional_keys=(keys.iteration("*"), _MARKS, *_HISTOGRAMS),
 )
 
 OPERATOR = Role(
@@ -326,7 +331,7 @@ OPERATOR = Role(
         "zcount",
     ),
     optional=(_NAME, *_REFUSALS),
-    optional_keys=(keys.iteration("*"),),
+    optional_keys=(keys.iteration("*"), _MARKS, *_HISTOGRAMS),
 )
 
 # Decision 175: four roles define the rights of a Redis user.

@@ -15,8 +15,9 @@ from redis.exceptions import RedisError
 from framework import admin
 from framework.admin import JobEntry, Queue, WorkerProcess
 from framework.admin.port import current
+from framework.admin.rates import ShardRates
 from framework.all_settings import load
-from framework.cli.top.facts import ShardFacts, ShardRates, ShardReader
+from framework.cli.top.facts import ShardFacts, ShardReader
 from framework.cli.top.screen import Frame, TerminalSession, as_text, draw
 from framework.cli.top.state import VIEWS, Intent, Step, ViewState, make_table, press, tables_of
 from framework.command_line import EXIT_FAILED

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from framework.admin import HeldPlace, Queue, RunningJob, WorkerProcess
 from framework.admin.explain_class import WINDOW_MIN
-from framework.cli.top.facts import ClassFigures, ShardFacts, ShardRates
+from framework.admin.rates import ShardRates
+from framework.cli.top.facts import ClassFigures, ShardFacts
 from framework.cli.top.state import HEADINGS, TableRow
 from framework.command_line import remedy_command
 from framework.text import format_age, format_count

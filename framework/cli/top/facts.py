@@ -2,18 +2,17 @@
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
 from framework import admin
-from framework.admin import HeldPlace, JobEntry, JobSet, Queue, RunningJob, Stats, WorkerProcess
+from framework.admin import HeldPlace, JobEntry, JobSet, RunningJob
 from framework.admin.access import ask
 from framework.admin.explain_class import RunCounts, read_runs_by_class
+from framework.admin.rates import RateWindow, ShardCounts, ShardRates, read_counts
 from framework.errors import FrameworkError
 from framework.supervised_threads import SupervisedThread
 from framework.text import format_clock_time
@@ -46,15 +45,9 @@ class ClassFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardFacts:
-    shard: str
-    now: float
-    """The time of its Redis, in epoch seconds."""
-    read_at: float
-    """The monotonic time of this process."""
-    stats: Stats
-    queues: Sequence[Queue] = ()
-    processes: Sequence[WorkerProcess] = ()
+class ShardFacts(ShardCounts):
+    """A reading with what the view shows in addition."""
+
     jobs: Sequence[RunningJob] = ()
     held: Sequence[HeldPlace] = ()
     entries: Sequence[JobEntry] = field(default=())
@@ -69,19 +62,19 @@ def read_facts(shard: str, view: str) -> ShardFacts:
     Raises:
         ShardUnavailableError: the shard does not answer.
     """
-    now = admin.server_times(shard).by_shard[shard]
+    read = read_counts(shard)
     held = admin.held(shard).indexed_places()
     return ShardFacts(
-        shard,
-        now,
-        time.monotonic(),
-        admin.stats(shard),
-        admin.queues(shard),
-        admin.processes(shard),
+        read.shard,
+        read.now,
+        read.read_at,
+        read.stats,
+        read.queues,
+        read.processes,
         admin.work(shard),
         held,
         list(islice(_job_set(shard, view), MOST_ENTRIES)) if view in SETS else (),
-        read_classes(shard, now, held) if view == CLASSES else (),
+        read_classes(shard, read.now, held) if view == CLASSES else (),
     )
 
 
@@ -122,91 +115,6 @@ def _job_set(shard: str, name: str) -> JobSet:
             return admin.interrupted(shard)
 
 
-WINDOW_S = 15.0
-"""The rates are those of so many seconds. Processes write their counts every five seconds."""
-
-
-class QueueRates(NamedTuple):
-    """Jobs per second; ``None`` while it is not known."""
-
-    arriving: float | None = None
-    """The ended runs plus the growth of the queue: a job that came back counts too."""
-    ending: float | None = None
-    """The ended runs of jobs of the queue, by the counts of its processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRates:
-    """Rates of one shard, per second; ``None`` while they are not known."""
-
-    processed: float | None = None
-    failed: float | None = None
-    queues: Mapping[str, QueueRates] = field(default_factory=dict[str, QueueRates])
-
-
-class _Sample(NamedTuple):
-    at: float
-    processed: int
-    failed: int
-    sizes: Mapping[str, int]
-    runs: Mapping[str, tuple[float, Mapping[str, int]]]
-    """When each process wrote its counts, and its ended runs by queue."""
-    uncounted: frozenset[str]
-    """Queues with a process of Ruby, which does not count its runs by queue."""
-
-
-class RateWindow:
-    """The readings of one shard within the window. Adding one returns the rates."""
-
-    def __init__(self) -> None:
-        self._samples = deque[_Sample]()
-
-    def add(self, facts: ShardFacts) -> ShardRates:
-        """Return the rates with this reading as the last one."""
-        last = _sample(facts)
-        # The oldest sample may be older than the window: without it, the samples would span less than the window.
-        while len(self._samples) > 1 and self._samples[1].at <= last.at - WINDOW_S:
-            self._samples.popleft()
-        self._samples.append(last)
-        first = self._samples[0]
-        if last.at <= first.at:
-            return ShardRates()
-        return ShardRates(
-            _per_second(first.processed, last.processed, last.at - first.at),
-            _per_second(first.failed, last.failed, last.at - first.at),
-            {name: self._queue_rates(name, first, last) for name in last.sizes},
-        )
-
-    def _queue_rates(self, name: str, first: _Sample, last: _Sample) -> QueueRates:
-        if name in last.uncounted:
-            return QueueRates()
-        ending = sum(self._process_rate(identity, name) for identity in last.runs)
-        if name not in first.sizes:
-            return QueueRates(None, ending)
-        growth = (last.sizes[name] - first.sizes[name]) / (last.at - first.at)
-        return QueueRates(max(0.0, ending + growth), ending)
-
-    def _process_rate(self, identity: str, queue: str) -> float:
-        """Return the ended runs per second between the first and the last count that the process wrote in the window."""
-        written = [one.runs[identity] for one in self._samples if identity in one.runs]
-        (first_at, first), (last_at, last) = written[0], written[-1]
-        if last_at <= first_at:
-            return 0.0
-        return _per_second(first.get(queue, 0), last.get(queue, 0), last_at - first_at)
-
-
-def _sample(facts: ShardFacts) -> _Sample:
-    sizes = {queue.name: queue.size for queue in facts.queues}
-    runs = {one.identity: (one.beat or 0.0, one.runs) for one in facts.processes if one.runs is not None}
-    uncounted = frozenset(queue for one in facts.processes if one.runs is None for queue in one.queues)
-    return _Sample(facts.read_at, facts.stats.processed, facts.stats.failed, sizes, runs, uncounted)
-
-
-def _per_second(before: int, after: int, seconds: float) -> float:
-    # A counter that was reset begins at 0 again.
-    return max(0, after - before) / seconds
-
-
 LARGEST_SHARE = 0.1
 """The most of its time that a reader waits for Redis: a slow shard is read more rarely."""
 
@@ -216,7 +124,7 @@ class ShardReading:
     """The last facts of a shard, and why it does not answer now; written by its reader alone, as a new object."""
 
     facts: ShardFacts | None = None
-    rates: ShardRates = ShardRates()
+    rates: ShardRates = field(default_factory=ShardRates)
     failure: str = ""
     crash: BaseException | None = None
     """An error that does not come from Redis: it ends the view."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from framework.admin import ShardStats
+from framework.admin.rates import ShardRates
 from framework.cli.jobs_list import record_lines
 from framework.cli.top.details import detail_lines
-from framework.cli.top.facts import ShardFacts, ShardRates
+from framework.cli.top.facts import ShardFacts
 from framework.cli.top.state import VIEW_KEYS, VIEWS, Table, TableRow, ViewState, job_of, possible_verbs, selected_row
 from framework.terminal.output import fit, text_width
 from framework.text import format_clock_time, visible

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.admin import HeldPlace, JobEntry, JobRecord, Queue, RunningJob, WorkerProcess
-from framework.cli.top.facts import CLASSES, SETS, ClassFigures, QueueRates, ShardFacts, ShardRates
+from framework.admin.rates import QueueRates, ShardRates
+from framework.cli.top.facts import CLASSES, SETS, ClassFigures, ShardFacts
 from framework.terminal.jobs import error_text, format_due
 from framework.text import format_age, format_duration
 

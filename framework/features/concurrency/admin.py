@@ -6,10 +6,11 @@ from typing import Any
 
 import redis
 
-from framework.admin.access import Answers, ask
+from framework.admin.access import Answers, Listing, ask, collect
 from framework.admin.held_jobs import HeldJobs, held_keys, measure_held
 from framework.async_twin import async_twin
-from framework.features.concurrency.limit_state import LimitState, read_limit_states
+from framework.features.concurrency.limit_state import LimitState, SlotHolder, read_limit_states, read_slot_holders
+from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
@@ -50,3 +51,32 @@ def limits(shard: str | None = None) -> Answers[list[LimitReport]]:
 
 
 alimits = async_twin(limits)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitWithHolders:
+    """A limit on one shard, with the holder of each used slot."""
+
+    shard: str
+    report: LimitReport
+    holders: Sequence[SlotHolder]
+    """Those whose slots expire first in front."""
+
+
+def limit_holders(name: str, shard: str | None = None) -> Listing[LimitWithHolders]:
+    """Return the limit NAME, a class or ``queue/NAME``, with the holders of its slots, on each shard that has it.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+        UnknownShardError: the configuration has no such shard.
+    """
+
+    def read(one: Shard) -> list[LimitWithHolders]:
+        now = server_time(one.client)
+        known = [report for report in read_limits(one.client, now) if report.name == name]
+        return [LimitWithHolders(one.name, report, read_slot_holders(one.client, name, now)) for report in known]
+
+    return collect(shard, read)
+
+
+alimit_holders = async_twin(limit_holders)

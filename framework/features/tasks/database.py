@@ -44,7 +44,7 @@ from framework.store.postgres import bounded_connection
 from framework.telemetry import logs
 from framework.timings import backoff_s
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration."""
 
 _VERSION_TABLE = "aw_tasks_version"
@@ -431,6 +431,20 @@ events = Table(
 
 ``payload`` and ``due_at`` are those of a job that the ledger may enqueue again: it has not ended, or no key of Redis had it.
 """
+
+history = Table(
+    "aw_history",
+    metadata,
+    Column("hour", BigInteger, primary_key=True),
+    Column("shard", String(64), primary_key=True),
+    Column("worker", String(255), primary_key=True),
+    _counter("processed"),
+    _counter("failed"),
+    Column("seconds", Float, nullable=False, server_default=text("0")),
+    Column("durations", Text),
+    Index("aw_history_worker", "worker", "hour"),
+)
+"""One row per hour, shard and class (room ``history``). ``hour`` is its beginning in epoch seconds, ``durations`` a JSON list."""
 
 messages = Table(
     "aw_messages",

@@ -4,8 +4,8 @@ import queue as queues
 from dataclasses import replace
 
 from framework import admin
+from framework.admin.rates import ShardRates
 from framework.cli.top.command import carry_out, carry_out_later
-from framework.cli.top.facts import ShardRates
 from framework.cli.top.state import Intent, RowOrder, make_table
 from framework.wire import keys
 from tests.cli.top.facts_of_a_shop import facts, process

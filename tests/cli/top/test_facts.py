@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.cli.top.facts import QueueRates, RateWindow, ShardRates
+from framework.admin.rates import QueueRates, RateWindow, ShardRates
 from tests.cli.top.facts_of_a_shop import NOW, facts, process, queue
 
 

@@ -4,8 +4,9 @@ import pytest
 
 from framework.admin import JobRecord, RunningJob
 from framework.admin.explain_class import RunCounts
+from framework.admin.rates import QueueRates, ShardRates
 from framework.cli.top.command import make_frame
-from framework.cli.top.facts import ClassFigures, QueueRates, ShardRates
+from framework.cli.top.facts import ClassFigures
 from framework.cli.top.screen import Size, as_text, draw
 from framework.cli.top.state import HEADINGS, Table, TableRow, ViewState, press
 from framework.settings.model import SizeLimitSettings

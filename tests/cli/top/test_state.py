@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.cli.top.facts import ShardRates
+from framework.admin.rates import ShardRates
 from framework.cli.top.screen import parse_keys
 from framework.cli.top.state import RowOrder, ViewState, make_table, press, tables_of
 from tests.cli.top.facts_of_a_shop import facts, held, process, queue

@@ -1,0 +1,232 @@
+"""Write the data of a believable platform into empty shards: 40 classes, 3 shards, incidents going on. For the dashboard.
+
+The data are those of a seed: two calls with the same seed and time write the same. No worker process runs; ``beat`` keeps the records
+of the processes.
+"""
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import redis
+
+from framework.execute.stats import BUCKETS_MS
+from framework.features.history.marks import mark_deploy
+from framework.wire import keys
+
+SHARDS = ("main", "shop", "media")
+DEAD_SHARD, DEAD_URL = "archive", "redis://127.0.0.1:1/0"
+"""A shard of the configuration that does not answer: the incident "dead shard"."""
+
+_AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "Mailers": ("main", ("Welcome", "Digest", "Receipt", "Reminder", "Bounce")),
+    "Billing": ("shop", ("Invoice", "Charge", "Refund", "Dunning", "TaxReport")),
+    "Orders": ("shop", ("Confirm", "Ship", "Cancel", "Export", "Restock")),
+    "Search": ("main", ("Index", "Reindex", "Suggest", "Prune", "Snapshot")),
+    "Media": ("media", ("Transcode", "Thumbnail", "Scan", "Publish", "Expire")),
+    "Accounts": ("main", ("Provision", "Audit", "Merge", "Anonymize", "Sync")),
+    "Webhooks": ("main", ("Deliver", "Retry", "Verify", "Rotate", "Report")),
+    "Analytics": ("media", ("Ingest", "Rollup", "Funnel", "Cohort", "Backfill")),
+}
+FLOOD, STUCK, POISON, BAD_DEPLOY, SLOW, WRONG_RULE, LEFT_LOCK = (
+    *("Search::IndexWorker", "Billing::InvoiceWorker", "Media::TranscodeWorker", "Orders::ConfirmWorker"),
+    *("Analytics::RollupWorker", "Accounts::SyncWorker", "Billing::ChargeWorker"),
+)
+"""The classes of the incidents."""
+WRONG_QUEUE = "accounts_snyc"
+"""The queue of a misspelt rule, which no process serves."""
+
+_DEPLOYED_AGO_S, _HOURS = 25 * 60, 8
+_FLOOD_JOBS, _POISON_JOBS, _HELD_JOBS = 5_000, 30, 120
+_STEP_S = 60
+
+
+class SampleClass(NamedTuple):
+    """One class of the platform."""
+
+    name: str
+    queue: str
+    shard: str
+    per_minute: int
+    mean_s: float
+
+
+def sample_classes(seed: int = 1) -> list[SampleClass]:
+    """Return the 40 classes with their rates."""
+    chance = random.Random(seed)
+    return [
+        SampleClass(
+            f"{area}::{name}Worker",
+            f"{area.lower()}_{name.lower()}",
+            shard,
+            chance.randint(2, 120),
+            chance.choice((0.02, 0.08, 0.3, 1.2, 4.0)),
+        )
+        for area, (shard, names) in _AREAS.items()
+        for name in names
+    ]
+
+
+class SamplePlatform:
+    """Write the platform into the shards ``SHARDS``, by their clients. Methods raise redis errors."""
+
+    def __init__(self, clients: "Mapping[str, redis.Redis]", seed: int = 1, now: float | None = None) -> None:
+        self._clients = clients
+        self._chance = random.Random(seed)
+        self._now = time.time() if now is None else now
+        self._classes = sample_classes(seed)
+
+    def write(self) -> None:
+        """Write everything.
+
+        Raises:
+            ValueError: a shard has data already; nothing was written.
+        """
+        for name, client in self._clients.items():
+            if client.dbsize():
+                raise ValueError(f"the shard {name} has data: the sample is written into empty shards only")
+        for one in self._classes:
+            self._write_runs(one)
+            self._write_waiting(one)
+        self._write_incidents()
+        self.beat()
+
+    def beat(self) -> None:
+        """Renew the records of the processes. Call it at least every 30 s: a record lives for a minute."""
+        for shard, client in self._clients.items():
+            queues = sorted(one.queue for one in self._classes if one.shard == shard)
+            pipeline: Any = client.pipeline(transaction=False)
+            for number in range(1, 4):
+                self._add_process(pipeline, f"{shard}-{number}.example:{100 + number}:{number:012x}", queues)
+            pipeline.execute()
+
+    def _add_process(self, pipeline: Any, identity: str, queues: list[str]) -> None:
+        host, pid, _ = identity.split(":")
+        facts = {
+            "hostname": host,
+            "pid": int(pid),
+            "identity": identity,
+            "tag": "platform",
+            "labels": ["python"],
+            "concurrency": 10,
+            "queues": queues,
+            "started_at": self._now - _DEPLOYED_AGO_S,
+        }
+        record = {
+            "info": json.dumps(facts),
+            "busy": 7,
+            "beat": time.time(),
+            "quiet": "false",
+            "rss": 180_000,
+            "rtt_us": 250,
+        }
+        pipeline.sadd(keys.PROCESSES, identity)
+        pipeline.hset(identity, mapping=record)
+        pipeline.expire(identity, 60)
+
+    def _job(self, name: str, queue: str, age_s: float, **fields: Any) -> bytes:
+        jid = f"{self._chance.getrandbits(96):024x}"
+        at = self._now - age_s
+        user = {"user": f"user{self._chance.randint(1, 400)}"}
+        job = {"class": name, "jid": jid, "args": [self._chance.randint(1, 90_000)], "queue": queue, "retry": 5}
+        return json.dumps({**job, "created_at": at, "enqueued_at": at, "meta": user, **fields}).encode()
+
+    def _push(self, shard: str, queue: str, jobs: list[bytes]) -> None:
+        pipeline: Any = self._clients[shard].pipeline(transaction=False)
+        pipeline.sadd(keys.QUEUES, queue)
+        for at in range(0, len(jobs), 500):
+            pipeline.lpush(keys.queue(queue), *jobs[at : at + 500])
+        pipeline.execute()
+
+    def _write_runs(self, one: SampleClass) -> None:
+        pipeline: Any = self._clients[one.shard].pipeline(transaction=False)
+        total = total_failed = 0
+        for back in range(_HOURS * 60, -1, -1):
+            at = self._now - back * _STEP_S
+            processed = self._chance.randint(one.per_minute // 2, one.per_minute)
+            failed = self._failed(one, processed, self._now - at)
+            mean_s = one.mean_s * (10 if one.name == SLOW and back < 120 else 1) * self._chance.uniform(0.8, 1.3)
+            moment = time.gmtime(at)
+            for key, ttl_s in keys.metrics(8, moment):
+                pipeline.hincrby(key, f"{one.name}|p", processed)
+                pipeline.hincrby(key, f"{one.name}|f", failed)
+                pipeline.hincrby(key, f"{one.name}|ms", int(mean_s * 1000 * (processed - failed)))
+                pipeline.expire(key, ttl_s)
+            bucket = next((place for place, bound in enumerate(BUCKETS_MS) if mean_s * 1000 < bound), len(BUCKETS_MS))
+            key = keys.histogram(8, one.name, moment)
+            pipeline.execute_command("BITFIELD", key, "INCRBY", "u16", f"#{bucket}", processed - failed)
+            pipeline.expire(key, keys.METRICS_SHORT_S)
+            total, total_failed = total + processed, total_failed + failed
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._now))
+        for name, count in ((keys.STAT_PROCESSED, total), (keys.STAT_FAILED, total_failed)):
+            pipeline.incrby(name, count)
+            pipeline.incrby(f"{name}:{day}", count)
+        pipeline.execute()
+
+    def _failed(self, one: SampleClass, processed: int, age_s: float) -> int:
+        if one.name == BAD_DEPLOY and age_s < _DEPLOYED_AGO_S:
+            return processed * 2 // 3
+        return sum(self._chance.random() < 0.01 for _ in range(processed))
+
+    def _write_waiting(self, one: SampleClass) -> None:
+        self._push(
+            one.shard, one.queue, [self._job(one.name, one.queue, 3.0) for _ in range(self._chance.randint(0, 8))]
+        )
+        later = {
+            self._job(one.name, one.queue, 60.0): self._now + self._chance.randint(60, 86_400)
+            for _ in range(self._chance.randint(0, 4))
+        }
+        if later:
+            self._clients[one.shard].zadd(keys.SCHEDULE, dict(later))
+        self._fail(one.name, one.queue, one.shard, keys.RETRY, 2, "TimeoutError", "no answer after 30 s")
+
+    def _fail(self, name: str, queue: str, shard: str, place: str, count: int, error: str, message: str) -> None:
+        members: dict[bytes, float] = {}
+        for number in range(count):
+            age_s = self._chance.uniform(30, _DEPLOYED_AGO_S)
+            failed = {"error_class": error, "error_message": message, "retry_count": 2, "failed_at": self._now - age_s}
+            score = self._now + 60 * number if place == keys.RETRY else self._now - age_s
+            members[self._job(name, queue, age_s, **failed)] = score
+        self._clients[shard].zadd(place, members)
+
+    def _write_incidents(self) -> None:
+        by_name = {one.name: one for one in self._classes}
+        flood = by_name[FLOOD]
+        # The newest job is pushed last: the left end of the list.
+        ages = sorted((self._chance.uniform(1, 2_400) for _ in range(_FLOOD_JOBS)), reverse=True)
+        self._push(flood.shard, flood.queue, [self._job(FLOOD, flood.queue, age_s) for age_s in ages])
+        poison = by_name[POISON]
+        message = "the process was killed while it ran the job"
+        self._fail(POISON, poison.queue, poison.shard, keys.INTERRUPTED, _POISON_JOBS, "MemoryError", message)
+        deployed = by_name[BAD_DEPLOY]
+        for place, count in ((keys.RETRY, 80), (keys.DEAD, 40)):
+            self._fail(BAD_DEPLOY, deployed.queue, deployed.shard, place, count, "KeyError", "'shipping_address'")
+        for client in self._clients.values():
+            mark_deploy(client, "v41", self._now - 5 * 3_600)
+            mark_deploy(client, "v42", self._now - _DEPLOYED_AGO_S)
+        self._write_stuck_limit(by_name[STUCK])
+        jobs = [self._job(WRONG_RULE, WRONG_QUEUE, age_s) for age_s in range(3_000, 0, -60)]
+        self._push(by_name[WRONG_RULE].shard, WRONG_QUEUE, jobs)
+        locks: Any = self._clients[by_name[LEFT_LOCK].shard]
+        fields = {"v": 1, "jid": "0" * 24, "class": LEFT_LOCK, "since": self._now - 7_200}
+        locks.hset(keys.lock("a" * 40), mapping=fields)
+
+    def _write_stuck_limit(self, one: SampleClass) -> None:
+        """Let holders whose processes are gone keep all slots, while jobs wait."""
+        limit, client = keys.limit(one.name), self._clients[one.shard]
+        gone = {f"gone.example:9:{'f' * 12} {number:024x}": self._now + 86_400 for number in range(3)}
+        begun = self._now - 1_800.0
+        waiting = {
+            json.dumps({"at": number}).encode() + b"\n" + self._job(one.name, one.queue, 1_800.0 - number): begun
+            + number
+            for number in range(_HELD_JOBS)
+        }
+        client.hset(limit, mapping={"limit": 3, "known": self._now})
+        client.sadd(keys.LIMITS, limit)
+        client.zadd(f"{limit}:running", gone)
+        client.zadd(f"{limit}:waiting:", waiting)
+        # The waiting jobs of the one scope, whose name is empty.
+        client.zadd(f"{limit}:turns", {"": 0})
+        client.sadd(keys.LIMITS_WAITING, limit)

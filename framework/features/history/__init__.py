@@ -1,0 +1,16 @@
+"""Define the record of history: what ran in the last hours and months, and what was deployed when."""
+
+from framework.feature import Feature, Late, LateCommand
+
+HISTORY = Feature(
+    name="history",
+    worker=Late("framework.features.history.worker:worker_part"),
+    commands=(
+        LateCommand(
+            "deployed",
+            "Mark that VERSION is deployed now, for the charts.",
+            Late("framework.features.history.commands:deployed_"),
+        ),
+    ),
+)
+"""``run_series``, ``deployed``: the runs of each class by minute, ten minutes and hour, and the marks of deploys."""

@@ -1,0 +1,100 @@
+"""Test deploy marks, the series of runs and the roll-up of hours, against a real Redis and SQLite."""
+
+import time
+
+import pytest
+
+import framework
+from framework import admin
+from framework.features.history.marks import mark_deploy
+from framework.features.history.rollup import HourlyRollup, read_hours
+from framework.features.history.series import BUCKETS, HOUR_S, Runs
+from framework.features.tasks.database import TaskDatabase
+from framework.wire import keys
+
+NOW = 1_800_000_000 // HOUR_S * HOUR_S + 600.0
+
+
+def write_runs(redis, at, name, processed, failed=0, seconds=0.0):
+    """Write runs as a process does that ends them at this time."""
+    counts = {f"{name}|p": processed, f"{name}|f": failed, f"{name}|ms": int(seconds * 1000)}
+    for key, _ in keys.metrics(8, time.gmtime(at)):
+        for field, count in counts.items():
+            redis.hincrby(key, field, count)
+
+
+def test_deploy_is_marked_once_on_every_shard(both_shards, redis):
+    marked = framework.deployed(" v42 ")
+    assert sorted(marked.marked) == ["main", "second"]
+    assert framework.deployed("v42").marked == []
+    (mark,) = admin.deploys(days=2)
+    assert (mark.label, sorted(mark.shards)) == ("v42", ["main", "second"])
+    assert abs(mark.at - time.time()) < 120
+    with pytest.raises(ValueError, match="1 to 200"):
+        framework.deployed("")
+
+
+def test_deploy_marks_are_those_of_sidekiq(redis):
+    assert mark_deploy(redis, "v1", 1_700_000_030.0)
+    assert redis.hgetall("20231114-marks") == {b"2023-11-14T22:13:00Z": b"v1"}
+    assert 0 < redis.ttl("20231114-marks") <= 90 * 86_400
+    assert not mark_deploy(redis, "v1", 1_700_000_030.0 + 3 * 86_400)
+    assert mark_deploy(redis, "v2", 1_700_000_030.0 + 3 * 86_400)
+    # A version that comes back is a deploy of its own.
+    assert mark_deploy(redis, "v1", 1_700_000_030.0 + 4 * 86_400)
+
+
+def test_garbage_in_the_marks_is_left_out(shard, redis):
+    today, yesterday = (time.strftime("%Y%m%d-marks", time.gmtime(time.time() - back)) for back in (0, 86_400))
+    redis.hset(today, mapping={b"\xff": b"x", b"2020-01-01T00:00:00Z": b"v1"})
+    redis.set(yesterday, "no hash")
+    assert [one.label for one in admin.deploys(days=2)] == ["v1"]
+
+
+def test_series_has_runs_by_class_and_in_total(both_shards, redis, second_redis):
+    now = time.time()
+    write_runs(redis, now, "Mail", 5, 1, 2.0)
+    write_runs(second_redis, now, "Mail", 1)
+    write_runs(redis, now - 3_000, "Report", 2)
+    redis.set(keys.histogram(8, "Mail", time.gmtime(now)), b"\x00\x03")
+    for hours, step_s in ((1, 60), (8, 600), (100, 3_600)):
+        series = admin.run_series(hours)
+        assert (series.step_s, len(series.starts)) == (step_s, hours * 3_600 // step_s)
+        assert (series.classes["Mail"][-1], sum(one.processed for one in series.total)) == (Runs(6, 1, 2.0), 8)
+    one = admin.run_series(8, cls="Mail")
+    assert list(one.classes) == ["Mail"]
+    assert (len(one.durations), one.durations[0]) == (BUCKETS, 3)
+    with pytest.raises(ValueError, match="2,160"):
+        admin.run_series(0)
+
+
+def test_rollup_writes_ended_hours_once(redis, tmp_path):
+    database = TaskDatabase(f"sqlite:///{tmp_path / 'tasks.db'}")
+    write_runs(redis, NOW - HOUR_S, "Mail", 5, 1, 2.0)
+    write_runs(redis, NOW - 2 * HOUR_S, "Mail", 3)
+    write_runs(redis, NOW, "Mail", 7)
+    assert HourlyRollup(redis, "main", database, (7, 8)).run(NOW) > 60
+    hour = int(NOW // HOUR_S) * HOUR_S
+    whole = {"Mail": {hour - HOUR_S: Runs(5, 1, 2.0), hour - 2 * HOUR_S: Runs(3)}}
+    assert read_hours(database, 0, NOW, None, None) == whole
+    # A process that was killed before it knew what it had written, and a Redis that has lost its data.
+    redis.hincrby(keys.metrics(8, time.gmtime(NOW - HOUR_S))[1][0], "Mail|p", -2)
+    again = HourlyRollup(redis, "main", database, (7, 8))
+    again._done = set()
+    again.run(NOW)
+    assert read_hours(database, 0, NOW, "Mail", "main") == whole
+    redis.hincrby(keys.metrics(8, time.gmtime(NOW - HOUR_S))[1][0], "Mail|p", 3)
+    again._done = set()
+    again.run(NOW)
+    assert read_hours(database, 0, NOW, "Mail", None)["Mail"][hour - HOUR_S].processed == 6
+    assert read_hours(database, 0, NOW, None, "other") == {}
+    database.dispose()
+
+
+def test_rollup_removes_hours_after_90_days(redis, tmp_path):
+    database = TaskDatabase(f"sqlite:///{tmp_path / 'tasks.db'}")
+    write_runs(redis, NOW - HOUR_S, "Mail", 5)
+    HourlyRollup(redis, "main", database, (8,)).run(NOW)
+    HourlyRollup(redis, "main", database, (8,)).run(NOW + 91 * 86_400)
+    assert read_hours(database, 0, NOW + 1e9, None, None) == {}
+    database.dispose()
