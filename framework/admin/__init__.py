@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         server_times,
         stats,
     )
-    from framework.admin.whole_job import JobStory, ajob_story, job_story
+    from framework.admin.whole_job import WholeJob, ajob_story, job_story
     from framework.features.batches.admin import BatchSet, batches
     from framework.features.concurrency.admin import LimitWithHolders, alimit_holders, alimits, limit_holders, limits
     from framework.features.cron.admin import (
@@ -104,7 +104,6 @@ __all__ = [
     "JobRecord",
     "JobSet",
     "JobStack",
-    "JobStory",
     "LimitWithHolders",
     "LimiterState",
     "Listing",
@@ -126,6 +125,7 @@ __all__ = [
     "Stacks",
     "Stats",
     "StoppedJob",
+    "WholeJob",
     "WorkerClass",
     "WorkerProcess",
     "WorkflowSet",
@@ -209,7 +209,7 @@ _MODULES = {
     "ErrorGroups": "errors_by_class",
     "aerror_groups": "errors_by_class",
     "error_groups": "errors_by_class",
-    "JobStory": "whole_job",
+    "WholeJob": "whole_job",
     "ajob_story": "whole_job",
     "job_story": "whole_job",
     "QueueRates": "rates",

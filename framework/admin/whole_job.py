@@ -28,7 +28,7 @@ class JobPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JobStory:
+class WholeJob:
     """All that the shards know of one job. A job that moves meanwhile may be at two places, or at none."""
 
     jid: Jid
@@ -51,7 +51,7 @@ class _ShardStory(NamedTuple):
     kept: Mapping[str, KeptFact | None]
 
 
-def job_story(jid: Jid, shard: str | None = None) -> JobStory:
+def job_story(jid: Jid, shard: str | None = None) -> WholeJob:
     """Return what the shards know of the job. Every key that may hold it is scanned, in bounded steps.
 
     Former names and limits of classes are known where the process has imported them. ``framework.tasks.story`` has the events and
@@ -65,7 +65,7 @@ def job_story(jid: Jid, shard: str | None = None) -> JobStory:
     check_jid(jid)
     classes = known_classes()
     answers = ask(shard, lambda one: _read(one, jid, classes))
-    story = JobStory(jid, unanswered=answers.unanswered)
+    story = WholeJob(jid, unanswered=answers.unanswered)
     for name, found in answers.by_shard.items():
         story.places.extend(found.places)
         if found.state is not None:
