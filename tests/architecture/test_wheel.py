@@ -1,5 +1,7 @@
 """Build the wheel and the source archive of this checkout, and check their contents."""
 
+import hashlib
+import json
 import re
 import zipfile
 from email import message_from_string
@@ -17,11 +19,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        wheel = folder / hatchling.build_wheel(str(folder))
+        return folder / hatchling.build_wheel(str(folder))
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -37,6 +43,16 @@ def test_wheel_has_each_source_script_and_typing_marker(names: set[str]) -> None
     assert "framework/py.typed" in names
 
 
+def test_wheel_has_the_pages_and_locked_browser_files(wheel: Path, names: set[str]) -> None:
+    served = [path for path in (ROOT / "framework").rglob("*") if path.parent.name in ("templates", "static")]
+    assert {str(path.relative_to(ROOT)) for path in served if path.is_file()} - names == set()
+    lock = json.loads((ROOT / "scripts" / "browser.lock").read_text(encoding="utf-8"))
+    with zipfile.ZipFile(wheel) as archive:
+        hashes = {one["target"]: hashlib.sha256(archive.read(one["target"])).hexdigest() for one in lock["files"]}
+    assert hashes == {one["target"]: one["sha256"] for one in lock["files"]}
+    assert [name for name in hashes if name.endswith("LICENSE")]
+
+
 # --- the metadata ---------------------------------------------------------------------------------------------------
 
 
@@ -50,8 +66,8 @@ def metadata(tmp_path_factory: pytest.TempPathFactory) -> Message:
 
 
 def test_metadata_names_licence_authors_and_version(metadata: Message, names: set[str]) -> None:
-    assert metadata["License-Expression"] == "MIT"
-    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["License-Expression"] == "MIT AND 0BSD"
+    assert metadata.get_all("License-File") == ["LICENSE", "framework/dashboard/static/htmx.LICENSE"]
     assert metadata["Author"] == "application-worker contributors"
     assert metadata["Version"] == VERSION
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
