@@ -60,8 +60,6 @@ def dashboard(*, listen: tuple[str, int], authorizer: str | None, role: str) -> 
         sys.exit(EXIT_USAGE)
     authorize = None if authorizer is None else _loaded(authorizer)
     try:
-        # Stdout belongs to log lines.
-        echo(f"The dashboard is at http://{host}:{port}/ (Ctrl-C ends it)", err=True)
         serve(host, port, authorize, role)
     except ValueError as error:
         raise click.UsageError(str(error)) from None

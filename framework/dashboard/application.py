@@ -57,12 +57,7 @@ def app(authorize: Authorize | None = None, *, loopback_only: bool = False) -> A
 
     ``loopback_only`` refuses requests whose Host is not this machine.
     """
-    site = DashboardSite(authorize)
-    static = Mount("/static", StaticFiles(directory=_STATIC), name="static")
-    handlers = {HTTPException: site.on_error, Exception: site.on_error}
-    served = Starlette(routes=[static, *site.routes()], exception_handlers=handlers)
-    # Outside of Starlette, so that the answer to an unexpected error has the headers too.
-    return SecureHeaders(LoopbackHosts(served) if loopback_only else served)
+    return DashboardSite(authorize).application(loopback_only=loopback_only)
 
 
 def all_pages() -> list[Page]:
@@ -79,7 +74,15 @@ class DashboardSite:
         self._renderer = Renderer(self.pages)
         self._reads = ShardReads()
         self._shared = SharedReads()
-        self._streams = 0
+        self._streams: set[asyncio.Event] = set()
+
+    def application(self, *, loopback_only: bool) -> ASGIApp:
+        """Return the ASGI application that serves the pages."""
+        static = Mount("/static", StaticFiles(directory=_STATIC), name="static")
+        handlers = {HTTPException: self.on_error, Exception: self.on_error}
+        served = Starlette(routes=[static, *self.routes()], exception_handlers=handlers)
+        # Outside of Starlette, so that the answer to an unexpected error has the headers too.
+        return SecureHeaders(LoopbackHosts(served) if loopback_only else served)
 
     def routes(self) -> list[Route]:
         """Return a route for each page, and for each in ``/api`` and in ``/live``."""
@@ -161,16 +164,22 @@ class DashboardSite:
             return JSONResponse({"detail": detail}, status)
         return self.rendered(request, "error.html", {"detail": detail, "code": status}, status)
 
-    def open_stream(self) -> bool:
-        """Count one more stream; return whether it may be opened."""
-        if self._streams >= MAX_STREAMS:
-            return False
-        self._streams += 1
-        return True
+    def open_stream(self) -> asyncio.Event | None:
+        """Return what tells a new stream to end, ``None`` if there are too many streams."""
+        if len(self._streams) >= MAX_STREAMS:
+            return None
+        ending = asyncio.Event()
+        self._streams.add(ending)
+        return ending
 
-    def close_stream(self) -> None:
-        """Count one stream less."""
-        self._streams -= 1
+    def close_stream(self, ending: asyncio.Event) -> None:
+        """Forget a stream that has ended."""
+        self._streams.discard(ending)
+
+    def end_streams(self) -> None:
+        """Let all streams end now: the server ends."""
+        for ending in self._streams:
+            ending.set()
 
     def forget(self) -> None:
         """Let each page be read again: something was changed."""
@@ -232,25 +241,27 @@ class _ServedPage:
 
     async def live(self, request: Request) -> Response:
         view = await self._site.view(request, self._page)
-        if not self._site.open_stream():
+        ending = self._site.open_stream()
+        if ending is None:
             raise HTTPException(429, "Too many open streams: ask for the page from time to time.")
         headers = {"X-Accel-Buffering": "no"}
-        return StreamingResponse(self._changes(request, view), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._changes(request, view, ending), media_type="text/event-stream", headers=headers)
 
-    async def _changes(self, request: Request, view: View) -> AsyncIterator[str]:
+    async def _changes(self, request: Request, view: View, ending: asyncio.Event) -> AsyncIterator[str]:
         """Yield an event whenever the page would show something else."""
         loop = asyncio.get_running_loop()
         ends, shown = loop.time() + _STREAM_S, ""
         try:
-            while loop.time() < ends and not await request.is_disconnected():
+            while loop.time() < ends and not ending.is_set() and not await request.is_disconnected():
                 with suppress(HTTPException):
                     text = json.dumps(await self._site.read(self._page, view), default=str)
                     yield "event: changed\ndata: 1\n\n" if shown not in ("", text) else ": same\n\n"
                     shown = text
-                await asyncio.sleep(self._page.fresh_s)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ending.wait(), self._page.fresh_s)
                 view = await self._site.view(request, self._page)
         finally:
-            self._site.close_stream()
+            self._site.close_stream(ending)
 
     async def _change(self, request: Request, view: View) -> Response:
         form = await _form(request)

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from framework.dashboard import Caller, app
-from framework.dashboard.security import check_change, is_loopback_host
+from framework.dashboard.security import HEADERS, check_change, is_loopback_host
 
 TOKEN = "t" * 40
 
@@ -23,6 +23,11 @@ def test_change_of_an_own_page_is_allowed():
     change(sec_fetch_site="same-origin", origin="http://localhost:7433")
     change(origin="http://localhost:7433")
     change()
+
+
+def test_own_forms_have_their_origin():
+    # Under this policy a browser sends "Origin: null" with each form.
+    assert HEADERS["Referrer-Policy"] != "no-referrer"
 
 
 @pytest.mark.parametrize(
