@@ -8,7 +8,7 @@ from framework.cli.main import main
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = frozenset(main.entries)
 LAUNCHERS = {name.replace("-", "_") for name in INSTALLED}
-OF_CHECKOUT = frozenset({"architecture", "bench", "chaos", "demo", "docs", "prove", "setup", "test"})
+OF_CHECKOUT = frozenset({"architecture", "bench", "browser_files", "chaos", "demo", "docs", "prove", "setup", "test"})
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 SOURCES = [
     path
