@@ -6,6 +6,8 @@ from framework import ApplicationWorker
 from framework.admin import audit_log
 from framework.dashboard import Caller
 from framework.dashboard.application import all_pages
+from framework.features.concurrency.limit_state import LimitOverride, set_override
+from framework.wire import keys
 from tests.harness import encoded, register_process
 
 ADMIN, READER = Caller("ann", "admin"), Caller("bob", "read")
@@ -108,3 +110,27 @@ def test_process_gets_the_signal(browser, shards, redis):
     assert "1 process" in send(client, "/processes", action="quiet", process=f"main {one['identity']}")
     send(client, "/processes", action="quiet", process=f"main {one['identity']}", confirmed="yes")
     assert redis.lrange(f"{one['identity']}-signals", 0, -1) == [b"TSTP"]
+
+
+def test_limit_is_set_with_a_preview_and_cleared(browser, shards, redis):
+    set_override(redis, "Charge", LimitOverride(5, None, "before", "eve"))
+    form = {"limit": "main Charge", "value": "2", "minutes": "30", "reason": "load"}
+    client = browser(ADMIN)
+    text = send(client, "/limits", action="set", **form)
+    assert "at most 2 jobs at a time, for 30 min" in text
+    assert "Charge on main: now limit 5, 0 running, 0 waiting" in text
+    assert redis.hget(keys.limit("Charge"), "override") == b"5"
+    for wrong in ({"value": "x"}, {"value": "-2"}, {"minutes": "0"}, {"reason": " "}, {"limit": ""}):
+        fields = {**form, **wrong} if "limit" not in wrong else {name: form[name] for name in form if name != "limit"}
+        send(client, "/limits", status=409, action="set", confirmed="yes", **fields)
+    send(browser(Caller("bob", "operate")), "/limits", status=403, action="set", confirmed="yes", **form)
+    assert redis.hget(keys.limit("Charge"), "override") == b"5"
+    assert "1 limit changed" in send(browser(ADMIN), "/limits", action="set", confirmed="yes", **form)
+    (limit,) = browser(ADMIN).get("/api/limits").json()["limits"]
+    assert (limit["limit"], limit["set_by"], limit["reason"]) == (2, "ann", "load")
+    assert "1 limit changed" in send(browser(ADMIN), "/limits", action="clear", confirmed="yes", limit="main Charge")
+    assert not redis.hexists(keys.limit("Charge"), "override")
+    assert {(one.action, one.actor, one.end) for one in audit_log()} == {
+        ("jobs limits set", "ann", "done"),
+        ("jobs limits clear", "ann", "done"),
+    }

@@ -1,6 +1,7 @@
 """The concurrency limits: their slots, and the jobs that wait at them."""
 
 from framework.features.concurrency.admin import LimitReport, limits
+from framework.features.concurrency.page_actions import ClearLimit, SetLimit
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -13,6 +14,7 @@ class LimitsPage(Page):
     title = "Limits"
     menu = "control"
     of_jobs = True
+    actions = (SetLimit(), ClearLimit())
 
     async def read(self, view: View) -> Facts:
         """Read the limits of each shard."""
