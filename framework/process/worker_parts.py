@@ -29,6 +29,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry.logs import LogRateLimit
 from framework.timings import STANDARD, Timings
+from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import MemoryBudget
 from framework.wire.keys import SetLimits, capsule_owner
@@ -96,6 +97,8 @@ class ProcessContext:
         """What a supervisor and the health checks read of the process."""
         self._leads: Callable[[], bool] | None = None
         self._chains: list[AdmissionChain] = []
+        self._stop_checks: Sequence[Callable[[Declaration], bool]] = ()
+        self._postponers: Sequence[Callable[[Declaration, Payload], float]] = ()
         self._services: dict[Late[Any], Any] = {}
 
     def service(self, kind: "Late[Callable[[ProcessContext], T]]") -> T:
@@ -111,6 +114,19 @@ class ProcessContext:
     def leads(self) -> bool:
         """Return whether the process leads those of its application. Periodic work asks."""
         return self._leads is not None and self._leads()
+
+    def ask_parts(self, parts: "Sequence[WorkerPart]") -> None:
+        """Let these parts answer ``stops`` and ``postpones``. They are made behind the process."""
+        self._stop_checks = [one.stops for one in parts if one.stops is not None]
+        self._postponers = [one.postpones for one in parts if one.postpones is not None]
+
+    def postpones(self, declaration: Declaration, payload: Payload) -> float:
+        """Return for how many seconds a deferred job stays in the schedule set although it is due; 0.0 to move it."""
+        return max((one(declaration, payload) for one in self._postponers), default=0.0)
+
+    def stops(self, declaration: Declaration) -> bool:
+        """Return whether no job of a class can start now, as far as this process knows. Reads only memory."""
+        return any(check(declaration) for check in self._stop_checks)
 
     def invalidate(self) -> None:
         """Ask every policy about every class again, in all capsules."""
@@ -150,6 +166,10 @@ class WorkerPart(NamedTuple):
     periodic: Sequence[Callable[[], None]] = ()
     """Its work every few seconds."""
     tasks: Sequence[OwnTask] = ()
+    stops: Callable[[Declaration], bool] | None = None
+    """Returns whether it lets no job of a class start now, as far as the process knows. Reads only memory."""
+    postpones: Callable[[Declaration, Payload], float] | None = None
+    """Returns for how many seconds a due job that it has deferred stays where it is; 0.0 to move it. Reads only memory."""
     sub_queues: AbstractSet[str] = frozenset()
     """The queues of the shard whose jobs may wait in sub-queues."""
     around: Sequence[AroundRun] = ()
@@ -176,6 +196,7 @@ class WorkerParts:
         self._process = process
         self._parts = [first, *(one.worker.load()(process) for one in features() if one.worker is not None)]
         self._parts += [own_part(one, one.worker.load()(process)) for one in own_features() if one.worker is not None]
+        process.ask_parts(self._parts)
 
     def add(self, part: WorkerPart) -> None:
         """Add a part, whose periodic work is the last. Call it before the process runs."""

@@ -52,7 +52,11 @@ ACCEPTED_JOBS, ACCEPTED_BYTES = "aw:accepted_jobs", "aw:accepted_bytes"
 MEMORY = "aw:memory"
 """STRING: what fills the memory of the shard, and the classes whose pushes are held back, as JSON."""
 
+# Classes whose deferred jobs come back when their flag lets jobs run.
+DEFERRED_CLASSES = "aw:deferred_classes"
 MEMORY_WATCHER = "aw:memory_watcher"
+# Whether the memory is near its end, or short; the lists of jobs that are set aside meanwhile.
+MEMORY_PRESSURE, ASIDE = "aw:memory_pressure", "aw:aside"
 """STRING: the process that measures the memory of the shard."""
 
 LIMITS = "aw:limits"
@@ -91,6 +95,11 @@ LOCKS = "aw:lock:"
 def lock(digest: str) -> str:
     """HASH with a TTL: the lock of equal jobs; field ``jid`` names the owner."""
     return LOCKS + digest
+
+
+def deferred_release(worker: str) -> str:
+    """The process that brings back the deferred jobs of a class."""
+    return f"aw:deferred_release:{worker}"
 
 
 def limit(base: str) -> str:

@@ -17,6 +17,9 @@ SEPARATOR = "~"
 _LEVEL_END = "^"
 """Stands between a level and a key. No key has this character."""
 
+_ASIDE = "aside"
+"""Stands where a level stands in the name of a list beside a queue. It is none, so no key of a job makes such a name."""
+
 SUB_QUEUE = "aw_sub_queue"
 """Field of a job with a key or a level: its sub-queue, to which it goes whenever it arrives at its queue.
 
@@ -46,6 +49,11 @@ def sub_queue(queue: str, key: str, level: str | None = None) -> str:
     if level is not None:
         key = f"{level}{_LEVEL_END}{key}"
     return f"{queue}{SEPARATOR}{key}" if key else queue
+
+
+def aside_list(queue: str, worker: str) -> str:
+    """Return the list beside a queue for jobs of a class that are set aside: a sub-queue, which no key of a job names."""
+    return f"{sub_queue(queue, _ASIDE)}{_LEVEL_END}{sub_queue('', worker)[1:]}"
 
 
 def list_of(found: str) -> str:

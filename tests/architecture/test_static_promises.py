@@ -24,6 +24,8 @@ WRITING = {"LPUSH", "RPUSH", "ZADD"}
 MAY_TAKE = {
     "act_on_entries": {"ZREM", "ZREMRANGEBYRANK"},  # the second one of an empty range
     "results/answer": {"LTRIM"},  # it removes ids of called jobs
+    "backlog/return_aside": {"RPOP"},
+    "backlog/set_aside": {"LREM", "RPOP"},
     "batches/batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
     "batches/change": {"ZREM"},  # as `batch`, and the name of a batch
     "batches/push": {"ZREM"},  # the command removes the name of an expired batch

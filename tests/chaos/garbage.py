@@ -42,7 +42,7 @@ STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
     "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
-    "aw:fleet_reporter", "aw:memory", "aw:memory_watcher",
+    "aw:fleet_reporter", "aw:deferred_release:{cls}", "aw:memory", "aw:memory_pressure", "aw:memory_watcher",
 )  # fmt: skip
 HASHES = (
     "aw:accepted_jobs", "aw:accepted_bytes",
@@ -54,7 +54,8 @@ HASHES = (
     "{id}:workers", "aw:dead:business", "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
 )  # fmt: skip
 SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting", "aw:limit:{cls}:full",
-        "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers")  # fmt: skip
+        "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers", "aw:aside",
+        "aw:deferred_classes")  # fmt: skip
 ZSETS = (
     "schedule", "retry", "dead", "interrupted", "aw:processes", "aw:paused_jobs:{cls}", "aw:turns:{queue}",
     "aw:limit:{cls}:running", "aw:limit:{cls}:waiting:", "aw:limit:{cls}:turns", "aw:batches", "aw:workflows", "aw:task_events",

@@ -20,6 +20,8 @@ _ENDS_BY_ITSELF = (
     # The last report of the memory, and the lease of a process that was killed while it measured.
     (re.compile(r"aw:memory"), 360),
     (re.compile(r"aw:memory_watcher"), 180),
+    (re.compile(r"aw:memory_pressure"), 180),
+    (re.compile(r"aw:deferred_release:.*"), 30),
     (re.compile(r"aw:push:.+"), 600),
     (re.compile(r"aw:result_calls:.+"), 60),
     (re.compile(r"aw:result:.+"), 3_600),

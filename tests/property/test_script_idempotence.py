@@ -280,6 +280,7 @@ def due_with_tickets(redis, jobs):
     redis.sadd("pauses", "C")
 
 
+ASIDE = "queue:q~aside^C"
 TICK = "1700000060"
 
 
@@ -443,7 +444,19 @@ CALLS = {
     ),
     "breaker/change, open": (breaker_closed, lambda jobs: breaker_change("open")),
     "breaker/change, close": (breaker_is("open"), lambda jobs: breaker_change("close")),
-    "backlog/watch": (held, lambda jobs: (["lease of the watcher", "report"], ["me", 30_000, "r", 30_000])),
+    "backlog/watch": (
+        held,
+        lambda jobs: (["lease of the watcher", "report", "pressure"], ["me", 30_000, "r", 30_000, "short", 30_000]),
+    ),
+    "backlog/set_aside": (
+        held,
+        lambda jobs: ([WORKING, QUEUE, ASIDE, QUEUES, "aside"], [jobs[0], "q~aside^C", "class", "waited", 10, HOLDS]),
+    ),
+    "backlog/return_aside": (
+        lambda redis, jobs: redis.lpush(ASIDE, *jobs),
+        lambda jobs: ([ASIDE, QUEUE, QUEUES, "aside"], [10, "q~aside^C", "q"]),
+    ),
+    "backlog/read_waiting": (held, lambda jobs: (["aw:limit:C"], [])),
     "observability/report": (held, lambda jobs: (["lease of the reporter"], ["me", 30_000])),
     # Without seconds: each call adds them, and no caller sends them again (tests/features/concurrency/test_database_load.py).
     "concurrency/add_seconds": (held, lambda jobs: (["m0", "m1", "m2"], ["main|C", 0])),

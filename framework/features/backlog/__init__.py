@@ -1,13 +1,19 @@
 """Define the record of backlog."""
 
+from typing import Any
+
 from framework.feature import Feature, Figures, Hold, Late, LateCommand, Rights
 from framework.wire import keys
+
+_SCRIPTS: tuple[Late[Any], ...] = tuple(
+    Late(f"framework.features.backlog.store:{name}") for name in ("WATCH", "SET_ASIDE", "RETURN_ASIDE", "READ_WAITING")
+)
 
 BACKLOG = Feature(
     name="backlog",
     rights={
         "producer": Rights(keys=(keys.MEMORY,), commands=("get", "hincrby", "info")),
-        "worker": Rights(scripts=(Late("framework.features.backlog.store:WATCH"),)),
+        "worker": Rights(scripts=_SCRIPTS),
         "read-only": Rights(commands=("hkeys", "hstrlen", "info", "memory|usage", "randomkey")),
     },
     worker=Late("framework.features.backlog.worker:worker_part"),

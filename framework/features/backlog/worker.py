@@ -1,7 +1,7 @@
 """Measure the memory of a shard from one of its processes, and write the report that pushes read."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,10 @@ from redis.exceptions import ResponseError
 
 from framework.command_line import command
 from framework.declare import registry
+from framework.execute.admission import StagedPolicy
 from framework.feature import Late
+from framework.features.backlog.aside import STEP_S, AsidePolicy, AsideReturn
+from framework.features.backlog.pressure import SHORT_WORD, MemoryPressure, pressure_word
 from framework.features.backlog.store import WATCH
 from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
 from framework.process_clock import process_clock
@@ -23,6 +26,7 @@ from framework.shard.memory_report import (
     budget_of,
     classes_above_fair_share,
 )
+from framework.store.absent_keys import AbsentKeys
 from framework.store.script import is_lasting
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
@@ -55,6 +59,10 @@ _TENSE = 0.8
 """The share of the budget from which it measures more often."""
 _REPAIR_S = 300.0
 """How often the counts of accepted jobs are compared with the jobs: only those of classes that are near their limits."""
+_LOOK_S = 2.0
+"""How often another process looks whether memory is short, once it is near its end within a second."""
+_SHORT_LEASE_S, _SHORT_RENEW_S = 20.0, 5.0
+"""The lease, and how often it is renewed, while the memory is near its end."""
 _WITHOUT_RIGHTS_S = 300.0
 _LOG_INTERVAL_S = 300.0
 
@@ -70,6 +78,9 @@ class BudgetWatch:
         budget: float,
         sizes: SizeLimitSettings,
         limits: Mapping[str, int] = MappingProxyType({}),
+        *,
+        pressure: MemoryPressure | None = None,
+        aside: AsideReturn | None = None,
     ) -> None:
         """``limits`` has the most jobs of each class with ``max_waiting``, 0 where only their bytes are limited."""
         self._client = client
@@ -80,6 +91,8 @@ class BudgetWatch:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         self._held: frozenset[str] = frozenset()
         self._limits = limits
+        self._pressure = pressure or MemoryPressure(client, AbsentKeys(), lambda: None)
+        self._aside = aside or AsideReturn(client, AbsentKeys())
         self._repair: CountRepair | None = None
         self._repaired_at = process_clock.monotonic()
         self._measured_at = process_clock.monotonic() - _CALM_S + _FIRST_S
@@ -87,14 +100,24 @@ class BudgetWatch:
         self._seen = process_clock.monotonic(), math.inf
         """When the used memory was read last, and what it was."""
         self._renew_at = 0.0
+        self._measures = False
+        """Whether this process had the lease when it asked last."""
+        self._word = b""
+        """The pressure: the value of its key."""
 
     def step(self) -> float:
         """Renew the lease; with it, measure and report. Return the seconds until the next step. Raises redis errors."""
-        if process_clock.monotonic() >= self._renew_at and not self._renew(b""):
-            return _ASK_S
+        if process_clock.monotonic() >= self._renew_at:
+            self._renew(b"")
+        if not self._measures:
+            self._word = b""
+            # Sends nothing while the key is known to be absent.
+            self._pressure.refresh()
+            return _QUICK_S if self._pressure.near else _LOOK_S
         try:
             self._repair_counts()
-            return self._watch()
+            pause_s = self._watch()
+            return min(pause_s, STEP_S) if self._aside.step(short=self._pressure.short) else pause_s
         except ResponseError as error:
             if not is_lasting(error):
                 raise
@@ -123,9 +146,15 @@ class BudgetWatch:
             self._repair.check()
 
     def _watch(self) -> float:
-        used, budget = self._used_and_budget()
+        used, budget, most = self._memory()
+        word = pressure_word(used, most, was_short=self._pressure.short)
+        if word != self._word:
+            self._word = word
+            self._renew(b"")
+            self._tell_pressure(used, most, was_short=self._pressure.short)
+        self._pressure.note(word)
         # While classes are held back, so that they are released as soon as there is room.
-        tense = bool(self._held) or (bool(budget) and used >= budget * _TENSE)
+        tense = bool(self._held) or bool(word) or (bool(budget) and used >= budget * _TENSE)
         pause_s = _QUICK_S if tense or self._grows_fast(used, budget) else _TENSE_S
         if self._must_measure(used, budget, tense=tense):
             self._measured_at, self._measured_bytes = process_clock.monotonic(), used
@@ -151,18 +180,38 @@ class BudgetWatch:
         self._seen = now, used
         return bool(budget) and used + max(0.0, used - before) / max(now - then, 0.1) * _TENSE_S >= budget * _TENSE
 
-    def _used_and_budget(self) -> tuple[int, int]:
+    def _memory(self) -> tuple[int, int, int]:
+        """Return the used memory, the budget, and what Redis may use; 0 for what is not known."""
         info = self._client.info("memory")
         number = {name: int(info.get(name, 0)) for name in ("used_memory", "maxmemory", "total_system_memory")}
-        return number["used_memory"], budget_of(self._setting, number["maxmemory"], number["total_system_memory"])
+        used, maxmemory, total = number["used_memory"], number["maxmemory"], number["total_system_memory"]
+        return used, budget_of(self._setting, maxmemory, total), maxmemory or total
 
-    def _renew(self, report: bytes) -> bool:
-        lifetimes = (round(LEASE_S * 1_000), round(2 * LEASE_S * 1_000))
-        words = [self._identity, lifetimes[0], report, lifetimes[1]]
+    def _renew(self, report: bytes) -> None:
+        # With little memory left another process follows sooner, as returning jobs wait for it.
+        lease_s, renew_s = (_SHORT_LEASE_S, _SHORT_RENEW_S) if self._word else (LEASE_S, _RENEW_S)
+        lifetimes = [round(seconds * 1_000) for seconds in (lease_s, 2 * LEASE_S)]
+        words = [self._identity, lifetimes[0], report, lifetimes[1], self._word, lifetimes[0]]
         began = process_clock.monotonic()
-        renewed = bool(WATCH(self._client, [keys.MEMORY_WATCHER, keys.MEMORY], words))
-        self._renew_at = began + _RENEW_S if renewed else began
-        return renewed
+        names = [keys.MEMORY_WATCHER, keys.MEMORY, keys.MEMORY_PRESSURE]
+        self._measures = bool(WATCH(self._client, names, words))
+        wait_s = _SHORT_RENEW_S if self._pressure.near else _ASK_S
+        self._renew_at = began + (renew_s if self._measures else wait_s)
+
+    def _tell_pressure(self, used: int, most: int, *, was_short: bool) -> None:
+        state = f"{format_bytes(used)} of {format_bytes(most)} are used"
+        if self._word == SHORT_WORD:
+            logs.logger(shard=self._shard, used_bytes=used).error(
+                f"the memory of the shard is short: {state}. Jobs that cannot start (their limit is full, or their class is paused) "
+                "are set aside beside their queues. End jobs that are not needed (jobs clear, jobs drop), or let more processes run "
+                f"them. `{command('jobs memory')}` shows what fills it",
+                event_name="backlog.memory_short",
+            )
+        elif was_short:
+            logs.logger(shard=self._shard, used_bytes=used).info(
+                f"the shard has memory again: {state}. Jobs that were set aside return to their queues",
+                event_name="backlog.memory_enough",
+            )
 
     def _tell(self, report: MemoryReport) -> None:
         held = frozenset(report.held)
@@ -190,8 +239,28 @@ class BudgetWatch:
 def worker_part(process: ProcessContext) -> WorkerPart:
     settings, shard = process.settings, process.shard.name
     budget = settings.shards[shard].memory_budget
-    watch = BudgetWatch(process.upkeep, shard, process.identity, budget, settings.size_limit, _limits())
-    return WorkerPart(tasks=(OwnTask("memory", watch.step, release=watch.release),))
+    process.absent.watch(keys.MEMORY_PRESSURE, keys.ASIDE)
+    pressure = MemoryPressure(process.upkeep, process.absent, process.invalidate)
+    watch = BudgetWatch(
+        process.upkeep,
+        shard,
+        process.identity,
+        budget,
+        settings.size_limit,
+        _limits(),
+        pressure=pressure,
+        aside=AsideReturn(process.upkeep, process.absent),
+    )
+
+    def of_capsule(owner: str) -> Sequence[StagedPolicy]:
+        # Behind the flag that drops jobs, and before what holds them.
+        return (StagedPolicy("end", AsidePolicy(process.shard.client, owner, pressure, process.stops)),)
+
+    return WorkerPart(
+        of_capsule=of_capsule,
+        refresh=pressure.refresh,
+        tasks=(OwnTask("memory", watch.step, release=watch.release),),
+    )
 
 
 def _limits() -> dict[str, int]:

@@ -102,6 +102,10 @@ class PauseState:
             return Pause(MANUAL_PAUSE, flag.reason, self._flags.stored.raw_value(name) if stored else b"")
         return Pause(strategy) if strategy is not None and self.strategies.is_paused(strategy) else None
 
+    def stops(self, declaration: Declaration) -> bool:
+        """Return whether the jobs of a class are paused now."""
+        return self.pause_of(declaration.wire_name, declaration.facts["pause_control"]) is not None
+
     def flag_value(self, worker: str) -> bytes:
         """Return the operator's pause flag of a class as Redis had it at the last read, empty without one."""
         return self._flags.stored.raw_value(pause_flag(worker))
@@ -350,7 +354,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
 
     process.absent.watch(keys.PAUSED_CLASSES)
     resumer = PauseResumer(process.upkeep, pauses, process.absent)
-    return WorkerPart(of_capsule=of_capsule, refresh=polled.poll, periodic=(resumer.resume_ended,))
+    return WorkerPart(of_capsule=of_capsule, refresh=polled.poll, periodic=(resumer.resume_ended,), stops=pauses.stops)
 
 
 def _named_strategies() -> list[str]:
