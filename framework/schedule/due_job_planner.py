@@ -115,7 +115,10 @@ class DueJobPlanner:
         locks: PushLocks | None,
         budget: MemoryBudget | None = None,
         protection: PayloadProtection = NO_PROTECTION,
+        postpones: Callable[[Declaration, Payload], float] | None = None,
     ) -> None:
+        """``postpones`` returns for how many seconds a deferred job stays where it is: no job of its class may start now."""
+        self._postpones = postpones
         self._events = events
         self._destinations = destinations
         self._transfer = transfer
@@ -160,6 +163,8 @@ class DueJobPlanner:
 
     def _plan(self, source: str, member: bytes, due: float | None) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
+        if (delay_s := self._postponed_s(source, payload)) > 0:
+            return DueAction(member, "delay", b"%.6f" % delay_s)
         # Read before the middlewares, which may change the payload.
         lock, awaited = lock_of(payload, None), awaited_job_of(payload)
         destination = self._destinations.resolve(payload)
@@ -213,6 +218,13 @@ class DueJobPlanner:
         return DueAction(
             member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate, enqueued=enqueued
         )
+
+    def _postponed_s(self, source: str, payload: Payload) -> float:
+        # A job that was not deferred before is, when it is fetched: so the job says why it waits.
+        if self._postpones is None or source != keys.SCHEDULE or payload.get(DEFERRED) is not True:
+            return 0.0
+        worker: Any = registry.find(payload["class"])
+        return 0.0 if worker is None else self._postpones(worker.declaration(), payload)
 
     def _lock_request(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
         """Return the encoded lock request of a deduplicated job, and the callback for a duplicate. Sets the job's lock key."""

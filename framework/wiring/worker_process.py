@@ -357,5 +357,6 @@ def open_poller(settings: Settings, process: ProcessContext, shards: Shards) -> 
         locks=default_client().locks,
         budget=process.budget,
         protection=process.protection,
+        postpones=process.postpones,
     )
     return Poller(client, events, planner, transfer, process.poll_timing, process.dead_set)

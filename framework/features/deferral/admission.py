@@ -4,12 +4,13 @@ import random
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from framework.command_line import remedy_command
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, StagedPolicy
 from framework.execute.outcomes import forget_cursor
+from framework.features.deferral.parked import REASON, ParkedJobs, parked_s
 from framework.features.flags.flag import Flag, Flags, drop_flag, run_flag
 from framework.features.flags.process_flags import WORKER_FLAGS
 from framework.features.flags.settings import FlagSettings
@@ -18,11 +19,13 @@ from framework.process.worker_parts import ProcessContext, WorkerPart
 from framework.telemetry import logs
 from framework.telemetry.job_events import JobSkipped, job_events
 from framework.telemetry.logs import LogRateLimit
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.job import DEFERRED_BY
 
 _JITTER = 0.5
 """The random part of the delay: jobs that are deferred together return at different times."""
 
-REASON: Final = "feature_flag"
 
 STALE_AFTER_S = 3 * 3_600.0
 """A flag that still skips jobs after this time is considered forgotten (GitLab's alert)."""
@@ -111,8 +114,9 @@ class DropFlag:
 class DeferFlag:
     """Defer jobs of a class, except for the share that its flag ``run_jobs_`` says; without the flag all run."""
 
-    def __init__(self, flags: Flags, tracker: SkipTracker, delay_s: float) -> None:
+    def __init__(self, flags: Flags, tracker: SkipTracker, delay_s: float, parked: ParkedJobs | None = None) -> None:
         self._flags = flags
+        self._parked = parked
         self._tracker = tracker
         self._delay_s = delay_s
 
@@ -126,6 +130,8 @@ class DeferFlag:
         if flag is None or flag.sampled():
             return None
         self._tracker.add(flag, worker, "deferred")
+        if self._parked is not None and flag.percentage <= 0:
+            self._parked.note(worker)
         delay_s = self._delay_s * random.uniform(1 - _JITTER, 1 + _JITTER)
         fields: dict[str, Any] = {"feature_flag": flag.name}
         if flag.reason:
@@ -137,8 +143,16 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of these flags in a worker process. Its policies send nothing to Redis."""
     flags = process.service(WORKER_FLAGS).all
     skips = SkipTracker(flags)
-    policies = (
-        StagedPolicy("end", DropFlag(flags, skips)),
-        StagedPolicy("hold", DeferFlag(flags, skips, FlagSettings.of(process.settings).flags.defer_delay)),
-    )
-    return WorkerPart(policies, periodic=(skips.warn_stale,))
+    parked = ParkedJobs(process.upkeep, process.identity, flags, process.absent)
+    defers = DeferFlag(flags, skips, FlagSettings.of(process.settings).flags.defer_delay, parked)
+
+    def postpones(declaration: Declaration, payload: Payload) -> float:
+        if payload.get(DEFERRED_BY) != REASON or not parked.stops(declaration):
+            return 0.0
+        parked.note(declaration.wire_name)
+        return parked_s()
+
+    process.absent.watch(keys.DEFERRED_CLASSES)
+    policies = StagedPolicy("end", DropFlag(flags, skips)), StagedPolicy("hold", defers)
+    periodic = skips.warn_stale, parked.release
+    return WorkerPart(policies, periodic=periodic, stops=parked.stops, postpones=postpones)

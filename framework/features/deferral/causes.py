@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.command_line import remedy_command
-from framework.features.deferral.admission import REASON
+from framework.features.deferral.parked import REASON
 from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, drop_flag, run_flag
 from framework.telemetry.counters import series_name

@@ -22,11 +22,14 @@ from framework.telemetry.job_events import JobSkipped, job_events
 from framework.telemetry.sentry import Tracker
 from framework.timings import backoff_s
 from framework.typeguards import is_list, is_tuple, short_repr
+from framework.types import Payload
 from framework.version import install_extra
-from framework.wire.job import deferral_count
+from framework.wire.job import DEFERRED_BY, deferral_count
 
 REASON: Final = "database_health_check"
 _JITTER = 0.1
+_MANY = 30
+"""So many deferrals have the longest delay."""
 
 
 class HealthPolicy:
@@ -50,6 +53,20 @@ class HealthPolicy:
         known = self._admits_until.get(declaration.wire_name)
         # A reloaded class has a new declaration under its old name.
         return known is not None and monotonic() < known[1] and known[0] is declaration
+
+    def stops(self, declaration: Declaration) -> bool:
+        """Return whether a signal that is known stops every job of a class. Asks nothing."""
+        policy = declaration.facts["defer_on_health"]
+        if policy is None or policy.resolver is not None or policy.max_deferrals is not None:
+            return False
+        return self._checks.is_stopped(self._indicators_of(policy), policy.database, policy.tables)
+
+    def postpones(self, declaration: Declaration, payload: Payload) -> float:
+        """Return for how many seconds a due job that was deferred stays where it is: 0.0 unless a known signal stops its class."""
+        policy = declaration.facts["defer_on_health"]
+        if policy is None or payload.get(DEFERRED_BY) != REASON or not self.stops(declaration):
+            return 0.0
+        return deferral_delay_s(policy, _MANY)
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
         """See ``AdmissionPolicy``. Sends nothing to Redis."""
@@ -170,4 +187,5 @@ HEALTH_POLICY: "Late[Callable[[ProcessContext], HealthPolicy]]" = Late(
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
-    return WorkerPart((StagedPolicy("hold", process.service(HEALTH_POLICY)),))
+    policy = process.service(HEALTH_POLICY)
+    return WorkerPart((StagedPolicy("hold", policy),), stops=policy.stops, postpones=policy.postpones)

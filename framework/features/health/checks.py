@@ -196,6 +196,11 @@ class HealthChecker:
         found = [self._cached(_CheckKey(name, database, tables)) for name in names]
         return min((0.0 if one is None else one.valid_until for one in found), default=0.0)
 
+    def is_stopped(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> bool:
+        """Return whether the signal of an indicator that ``signals`` has cached is Stop."""
+        found = (self._cached(_CheckKey(name, database, tables)) for name in names)
+        return any(one is not None and isinstance(one.signal, Stop) for one in found)
+
     def _cached(self, key: _CheckKey) -> _CachedSignal | None:
         found = self._signals.get(key)
         return found if found is not None and time.monotonic() < found.valid_until else None

@@ -7,7 +7,7 @@
 --           queue   to the left end of its queue; or nowhere, a duplicate of a job that has the lock
 --           dead    into the dead set, which is trimmed
 --           mark    stays, due as before, as the other payload (the first step of a way to another shard)
---           delay   stays, due again later
+--           delay   stays, due again later: after the seconds that stand for its payload, else after those of ARGV 4
 --           remove  nowhere: a client middleware dropped it, or it is on its new shard
 -- RETURN  a list per job: 1 done, 0 another process was first, -1 the destination's key is of another type, so it is postponed,
 --         the jid of the job whose duplicate it was: it is nowhere, or, where its claim does not drop, in its queue and says so;
@@ -44,7 +44,7 @@ for i = 1, n do
     elseif word == 'mark' then
       redis.call('ZADD', KEYS[1], score, data)
     elseif word == 'delay' then
-      redis.call('ZADD', KEYS[1], later, member)
+      redis.call('ZADD', KEYS[1], data == '' and later or string.format('%.6f', seconds + tonumber(data)), member)
     end
     if type(put) == 'table' and put.err then
       redis.call('ZADD', KEYS[1], later, member)
