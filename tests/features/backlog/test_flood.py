@@ -91,8 +91,9 @@ def test_flood_at_maxmemory_takes_no_more_memory(full_site, second_redis, why):
     try:
         until(lambda: second_redis.scard("ran:small") == _SMALL, "the small class gets through", timeout_s=200)
         check_valves(redis)
-        # The working lists and the records of processes are what they take, and the jobs that wait at a limit for their slots.
-        assert peak.stop() < before + 3_000_000
+        # The working lists and the records of processes are what they take, the jobs that wait at a limit for their slots, and those
+        # that were held in the seconds before the new processes knew that memory is short.
+        assert peak.stop() < before + 6_000_000
         assert redis.scard(keys.ASIDE) == 1
         if flag is not None:
             unset_flag(redis, flag.name)

@@ -24,7 +24,7 @@ def check_valves(client):
     assert unpause_queue(client, "mail")
     assert [one.action for one in read_pause_log(client)] == ["unpause-queue", "pause-queue", "pause-queue"]
     set_flag(client, Flag("drop_sidekiq_jobs_Mail", 100, "full", "me", None, None), 60.0)
-    assert list(read_flags(client)) == ["drop_sidekiq_jobs_Mail"]
+    assert "drop_sidekiq_jobs_Mail" in read_flags(client)
     set_override(client, "Mail", LimitOverride(7, None, "full", "me"))
     assert read_limit_states(client, 0.0, ["Mail"])[0].limit == 7
 
