@@ -189,7 +189,9 @@ MOVES = {
         f"promote: {word}": (
             lambda redis: redis.zadd(keys.RETRY, {JOB: 1}),
             lambda client, word=word: script.ENQUEUE_DUE(
-                client, [keys.RETRY, keys.QUEUES, keys.DEAD, QUEUE], [1, 9, 9, 60, JOB, word, JOB, "q"]
+                client,
+                [keys.RETRY, keys.QUEUES, keys.DEAD, QUEUE],
+                [1, 9, 9, 60, JOB, word, "5" if word == "delay" else JOB, "q"],
             ),
         )
         for word in ("queue", "dead", "mark", "delay")
