@@ -122,6 +122,8 @@ class Feature:
     """``(Served) -> Mapping[str, Answer]``: paths of the health server of a process or group (``process/health_server.py``)."""
     protection: "Late[Any] | None" = None
     """``(SettingsBase) -> PayloadProtection``: the protection of stored payloads. One feature at most has it."""
+    moves: "Late[Any] | None" = None
+    """``(Shard) -> Iterable[MoveEpoch]``: reads the moves between shards that a shard knows. One feature at most has it."""
     fallback: "Late[Any] | None" = None
     """``(SettingsBase, Mapping[str, Shard]) -> PushFallback``: the store of refused pushes. One feature at most has it."""
     recorder: "Late[Any] | None" = None
@@ -183,6 +185,6 @@ def all_features() -> tuple[Feature, ...]:
     return (*features(), *_own)
 
 
-def single_part(name: Literal["locks", "protection", "fallback", "recorder"]) -> "Late[Any] | None":
+def single_part(name: Literal["locks", "protection", "fallback", "recorder", "moves"]) -> "Late[Any] | None":
     """Return the part that one feature at most has; ``None`` if no feature has it."""
     return next((part for one in features() if (part := getattr(one, name)) is not None), None)

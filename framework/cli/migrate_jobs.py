@@ -57,6 +57,7 @@ _REASONS: dict[SkipReason, str] = {
     "chosen queue": "the push chose this queue (set(queue=...), retry_queue)",
     "other shard": "the rules name another shard, and this command moves jobs within one shard",
     "in transit": "the job is already on its way to another shard",
+    "awaited": "something on this shard waits for the end of the job",
     "unreadable": "the payload is not a job's JSON",
     "wrong type": "the key of the target queue is not a list",
 }

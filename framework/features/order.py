@@ -23,6 +23,7 @@ from framework.features.isolation import ISOLATION
 from framework.features.iteration import ITERATION
 from framework.features.leases import LEASES
 from framework.features.limiters import LIMITERS
+from framework.features.moves import MOVES
 from framework.features.observability import OBSERVABILITY
 from framework.features.packing import PACKING
 from framework.features.pause import PAUSE
@@ -68,6 +69,7 @@ FEATURES: tuple[Feature, ...] = (
     STATUS,
     BACKLOG,
     PACKING,
+    MOVES,
     DEPLOYMENT,
     HISTORY,
     # Last: it only reads.

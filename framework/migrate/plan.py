@@ -14,7 +14,7 @@ from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRANSFER, decode, set
 from framework.wire.json import dumps, json_contains, loads, loads_object
 
 SkipReason: TypeAlias = Literal[
-    "unknown class", "retired class", "chosen queue", "other shard", "in transit", "unreadable", "wrong type"
+    "unknown class", "retired class", "chosen queue", "other shard", "in transit", "awaited", "unreadable", "wrong type"
 ]
 """The reason why a job stays that is at the wrong place, or whose right place is unknown."""
 
@@ -135,7 +135,7 @@ class MigrationPlan:
         try:
             payload = decode(data)
         except PayloadError:
-            return MoveDecision(reason="unreadable", queue=place or "", jid=_jid(data))
+            return MoveDecision(reason="unreadable", queue=place or "", jid=jid_of(data))
         named = payload.get("queue")
         queue = place if place is not None else named if isinstance(named, str) else ""
         name: str = payload["class"]
@@ -146,13 +146,13 @@ class MigrationPlan:
             return KEEP
         if target is None:
             reason = "in transit" if TRANSFER in payload else self._rule.reason(payload, queue)
-            return MoveDecision(reason=reason, queue=queue, worker=name, jid=_text(payload.get("jid")))
+            return MoveDecision(reason=reason, queue=queue, worker=name, jid=text_of(payload.get("jid")))
         try:
             changed = _rewrite(data, named, self._rule.fields(payload, queue, target))
         # The name of its queue is not valid JSON text.
         except PayloadError:
-            return MoveDecision(reason="unreadable", queue=queue, worker=name, jid=_text(payload.get("jid")))
-        return MoveDecision(target, changed, None, queue, name, _text(payload.get("jid")))
+            return MoveDecision(reason="unreadable", queue=queue, worker=name, jid=text_of(payload.get("jid")))
+        return MoveDecision(target, changed, None, queue, name, text_of(payload.get("jid")))
 
 
 def _rewrite(data: bytes, named: object, fields: dict[str, str]) -> bytes:
@@ -174,11 +174,13 @@ def _reason_if_unknown(payload: Payload, retired: Collection[str]) -> SkipReason
     return "retired class" if payload["class"] in retired else "unknown class"
 
 
-def _jid(data: bytes) -> str:
-    return _text(loads_object(data).get("jid"))
+def jid_of(data: bytes) -> str:
+    """Return the id of a job whose payload may be no valid one; empty for none."""
+    return text_of(loads_object(data).get("jid"))
 
 
-def _text(jid: object) -> str:
+def text_of(jid: object) -> str:
+    """Return the id of a job for a report; empty for none."""
     return jid[:64] if isinstance(jid, str) else ""
 
 

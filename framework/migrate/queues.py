@@ -128,7 +128,9 @@ class QueueMigrator:
             if state == _QUEUE_REPLACED:
                 raise QueueReplacedError(queue, keys.queue(queue), keys.working(keys.migration_identity(queue)))
             if state == _MOVED:
-                self._quota.use(self._record(queue, [_skip_wrong_type(one, refused) for one in decisions]))
+                moved = self._record(queue, [_skip_wrong_type(one, refused) for one in decisions])
+                self._quota.use(moved)
+                self._page_moved(moved)
                 self._on_scanned(len(page))
             if state == _LEASE_EXPIRED:
                 aside.renew()
@@ -150,9 +152,10 @@ class QueueMigrator:
         queues = list(dict.fromkeys([queue, *(decision.target for decision in decisions if decision.target)]))
         indexes = {name: number for number, name in enumerate(queues, 1)}
         stash, source = _keys_of(queue)
-        names = [keys.lease(keys.migration_identity(queue)), stash, keys.QUEUES, source, *map(keys.queue, queues[1:])]
+        targets = self._targets(queues[1:])
+        names = [keys.lease(keys.migration_identity(queue)), stash, keys.QUEUES, source, *(key for key, _ in targets)]
         moves = [
-            *(len(page), len(queues), *queues, *page),
+            *(len(page), len(queues), queue, *(name for _, name in targets), *page),
             *(decision.data for decision in decisions),
             *(indexes[decision.target or queue] for decision in decisions),
         ]
@@ -160,6 +163,13 @@ class QueueMigrator:
             reply: Any = MIGRATE(self._client, names, [self._timings.lease_ms, shown, PAGE_BYTES, *moves])
         state, refused, *following = reply
         return state, {queues[position - 1] for position in refused}, following
+
+    def _targets(self, queues: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the keys of the target queues, and their names in ``queues``; an empty name stands for a list that is no queue."""
+        return [(keys.queue(name), name) for name in queues]
+
+    def _page_moved(self, jobs: int) -> None:
+        """Note that a page was moved, and so many of its jobs to other queues."""
 
     def _decide(self, queue: str, page: Sequence[bytes], moving: int) -> list[MoveDecision]:
         """Decide about a page, after ``moving`` jobs that are not yet counted in the quota."""

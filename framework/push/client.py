@@ -1,6 +1,6 @@
 """Push requests: find the plan of the class, let it build the payloads, and write them to the shard."""
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextvars import copy_context
 from copy import deepcopy
 from functools import partial
@@ -40,9 +40,10 @@ from framework.push.push_plan import (
     tell_enqueued,
 )
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
+from framework.route.route_moves import KnownMoves, MoveEpoch
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
-from framework.shard.shard import Shard
+from framework.shard.shard import MOVES_AGE_S, Shard
 from framework.shard.shards import Shards
 from framework.telemetry.job_events import job_events
 from framework.types import Jid, Json, Payload
@@ -89,6 +90,9 @@ class Client:
         self._schedule_writer = ScheduleWriter()
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
+        self._known_moves = KnownMoves()
+        self._moves_reader: Callable[[Shard], Iterable[MoveEpoch]] | None = None
+        """Reads the moves between shards; ``None``: there are none."""
         self.state_signatures = protection.state
         self._services: dict[Late[Any], Any] = {}
 
@@ -98,6 +102,8 @@ class Client:
         self._steps = [one.push.load() for one in all_features() if one.push is not None]
         deciding = single_part("locks")
         self.locks = None if deciding is None else deciding.load()(self)
+        moves = single_part("moves")
+        self._moves_reader = None if moves is None else moves.load()
         recorder = single_part("recorder")
         self.recorder = None if recorder is None else self.service(recorder)
 
@@ -143,8 +149,14 @@ class Client:
         """
         declaration, args, due, options = request
         plan = self._plans.get(declaration.wire_name)
-        # A reloaded class has a new declaration under its old name.
-        if plan is None or options or plan.declaration is not declaration:
+        # A reloaded class has a new declaration under its old name. Mostly the moves were read a moment ago: a push then pays for one
+        # look at the clock.
+        if (
+            plan is None
+            or options
+            or plan.declaration is not declaration
+            or plan.shard.moves_valid_until <= monotonic()
+        ):
             plan = self._plan_for(declaration, options)
         if plan.spans:
             return plan.in_spans(partial(self._push_planned, plan, args, due), linked=due is not None)
@@ -422,12 +434,36 @@ class Client:
 
     def _plan_for(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         """Return the plan of a class with these options. Plans without options are kept."""
+        plan = self._known_plan(declaration, options)
+        # Jobs that have moved on may have done so more than once, each time to a shard whose moves are read once in a period.
+        while plan.shard.moves_valid_until <= monotonic():
+            self._read_moves(plan.shard)
+            plan = self._known_plan(declaration, options)
+        return plan
+
+    def _known_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
+        """Return the plan by the moves that are known."""
         if options:
             return self._make_plan(declaration, options)
         plan = self._plans.get(declaration.wire_name)
         if plan is None or plan.declaration is not declaration:
             plan = self._plans[declaration.wire_name] = self._make_plan(declaration, NO_OPTIONS)
         return plan
+
+    # Decision 263: the moves are read where the push goes in any case, so that no other shard can delay it. A process that does not
+    # know a move yet pushes to the old shard, whose processes forward the job.
+    def _read_moves(self, shard: Shard) -> None:
+        """Read which jobs have moved away from a shard. If it does not answer, the push itself says so."""
+        shard.moves_valid_until = monotonic() + MOVES_AGE_S
+        if self._moves_reader is None:
+            return
+        try:
+            found = self._moves_reader(shard)
+        except ShardUnavailableError:
+            return
+        if self._known_moves.note(found):
+            self._router.use_moves(self._known_moves.moves)
+            self._plans = {}
 
     def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)

@@ -10,11 +10,12 @@ from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
 from framework.feature import all_features
 from framework.route.query import Term, WorkerAttributes, WorkerQuery, closed_vocabularies, parse, worker_attributes
+from framework.route.route_moves import MovableJob, RouteMoves
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import CoreSettings, RoutingRule
 from framework.text import did_you_mean, join_names
 from framework.typeguards import short_repr
-from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, Payload
 
 MAIN = "main"
 """The default shard."""
@@ -64,12 +65,23 @@ class Router:
         self.categories = sorted(categories)
         self.vocabularies = closed_vocabularies(self.categories)
         self._routes = PerClass(self._compute_route)
+        self._moves = RouteMoves()
         self.compiled_rules: list[CompiledRule] = []
         problems: list[ConfigurationProblem] = []
         for index, rule in enumerate(rules):
             problems += self._compile_rule(ConfigurationProblem(source, f"routing_rules[{index}]", ""), rule)
         if problems:
             raise ConfigurationError(problems)
+
+    @property
+    def moves(self) -> RouteMoves:
+        """The moves between shards that this process knows. They apply to what rules, classes and pushes choose."""
+        return self._moves
+
+    def use_moves(self, moves: RouteMoves) -> None:
+        """Route by these moves from now on. Safe from any thread: a route that is computed meanwhile is discarded."""
+        self._moves = moves
+        self._routes.clear()
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, shard and deciding rule of a worker. Its own ``queue`` and ``shard`` override the rule.
@@ -148,7 +160,7 @@ class Router:
                 declaration.qualified_name,
                 f"set(shard={short_repr(shard)}) is not allowed: {self.unknown_shard_message(shard)}",
             )
-        return Route(options.get("queue", route.queue), shard, route.rule)
+        return self._moved(declaration, Route(options.get("queue", route.queue), shard, route.rule))
 
     def has_shard(self, shard: object) -> bool:
         return isinstance(shard, str) and shard in self._shards
@@ -174,7 +186,14 @@ class Router:
         problems = self.validate(declaration)
         if problems:
             raise ConfigurationError(problems)
-        return self.route_of(queue_facts.queue_facts(declaration, {}))
+        return self._moved(declaration, self.route_of(queue_facts.queue_facts(declaration, {})))
+
+    def _moved(self, declaration: Declaration, route: Route) -> Route:
+        """Return the route with the shard to which moves send the jobs of the class."""
+        if not self._moves:
+            return route
+        job = MovableJob(declaration.wire_name, route.queue, declaration.queue_namespace or "")
+        return route._replace(shard=self._moves.shard_of(job, route.shard))
 
     def _compile_rule(self, place: ConfigurationProblem, rule: RoutingRule) -> Iterator[ConfigurationProblem]:
         """Add the compiled rule, and yield its errors, each with the file and key of ``place``."""
@@ -191,6 +210,17 @@ class Router:
     def unknown_shard_message(self, shard: object) -> str:
         known = sorted(self._shards)
         return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; {self.folder}/redis.yml has: {join_names(known)}"
+
+
+def movable_job(payload: Payload, queue: str) -> MovableJob:
+    """Return what decides whether a move covers a job, by today's name of its class."""
+    name, jid = payload["class"], payload.get("jid")
+    worker: Any = registry.find(name)
+    if worker is None:
+        return MovableJob(name, queue, None, jid if isinstance(jid, str) else None)
+    declaration: Declaration = worker.declaration()
+    namespace = declaration.queue_namespace or ""
+    return MovableJob(declaration.wire_name, queue, namespace, jid if isinstance(jid, str) else None)
 
 
 def _reason(query: WorkerQuery, attributes: WorkerAttributes) -> str:

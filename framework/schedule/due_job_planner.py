@@ -17,7 +17,7 @@ from framework.push.argument_checks import SizeLimiter
 from framework.push.deduplication import PushLocks
 from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.recover.suspects import quarantine_counter
-from framework.route.router import Router
+from framework.route.router import Router, movable_job
 from framework.route.topology import QueueLocation
 from framework.schedule.cross_shard import CrossShardTransfer, DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
@@ -66,11 +66,16 @@ class DestinationResolver:
         self._routable = PerClass(self._routable_queues)
 
     def resolve(self, payload: Payload) -> QueueLocation:
-        """Return the destination of ``payload``.
+        """Return the destination of ``payload``. A move between shards applies to all of this.
 
         Raises:
             PayloadError: it has no queue name, and its class is not known here.
         """
+        found = self._resolve(payload)
+        moves = self._router.moves
+        return found._replace(shard=moves.shard_of(movable_job(payload, found.queue), found.shard)) if moves else found
+
+    def _resolve(self, payload: Payload) -> QueueLocation:
         queue = payload.get("queue")
         named = queue if isinstance(queue, str) and queue else None
         chosen = payload.get(CHOSEN_SHARD)

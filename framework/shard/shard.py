@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from time import monotonic
 from typing import Any, cast
 
 import redis
@@ -47,6 +48,9 @@ _MAX_SEARCHED = 10_000
 # A job that waits longer in its queue is no longer counted, so that a lost job is not counted forever.
 _RESERVATION_S = 600
 
+MOVES_AGE_S = 5.0
+"""How old the moves between shards may be by which a push chooses its shard."""
+
 
 class Shard:
     """Represent a named Redis. Opening it opens no socket; the first command does."""
@@ -70,6 +74,8 @@ class Shard:
         pool = ChannelPool(self.client, read_timeout_s=read_timeout_s)
         self.held_back = HeldBack(name, self.read)
         """The classes whose pushes the shard holds back."""
+        self.moves_valid_until = monotonic() + MOVES_AGE_S
+        """Until when pushes need not ask the shard again which jobs have moved away from it (seconds of the monotonic clock)."""
         self._connection = ShardConnection(name, endpoint, pool, self.held_back.largest)
 
     @property

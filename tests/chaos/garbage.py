@@ -42,7 +42,7 @@ STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
     "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
-    "aw:fleet_reporter", "aw:deferred_release:{cls}", "aw:memory", "aw:memory_pressure", "aw:memory_watcher",
+    "aw:fleet_reporter", "aw:deferred_release:{cls}", "aw:memory", "aw:memory_pressure", "aw:memory_watcher", "aw:moved:{jid}",
 )  # fmt: skip
 HASHES = (
     "aw:accepted_jobs", "aw:accepted_bytes",
@@ -50,12 +50,12 @@ HASHES = (
     "aw:limit:{cls}:scope_slots", "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
     "aw:counters", "j|{date}|1:1", "{date}-marks", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
-    "aw:packed", "aw:packed:blocks", "aw:packed:held",
+    "aw:packed", "aw:packed:blocks", "aw:packed:held", "aw:moves", "aw:moving_pages", "aw:moved",
     "{id}:workers", "aw:dead:business", "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
 )  # fmt: skip
 SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting", "aw:limit:{cls}:full",
         "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers", "aw:aside",
-        "aw:deferred_classes")  # fmt: skip
+        "aw:deferred_classes", "aw:moving")  # fmt: skip
 ZSETS = (
     "schedule", "retry", "dead", "interrupted", "aw:processes", "aw:paused_jobs:{cls}", "aw:turns:{queue}",
     "aw:limit:{cls}:running", "aw:limit:{cls}:waiting:", "aw:limit:{cls}:turns", "aw:batches", "aw:workflows", "aw:task_events",
@@ -65,7 +65,8 @@ ZSETS = (
 LISTS = ("{id}-signals", "aw:orders:{id}",
          "aw:working:{id}", "aw:batch_events", "aw:cron_ticks:{app}:{limiter}", "aw:result_calls:{jid}",
          "aw:workflow:{wid}:jobs:a", "queue:{queue}",
-         "queue:{queue}~k", "aw:working:{id}/x", "aw:working:aw:migration:{queue}", "aw:pause_log")  # fmt: skip
+         "queue:{queue}~k", "aw:working:{id}/x", "aw:working:aw:migration:{queue}", "aw:pause_log",
+         "aw:moving:{jid}:{queue}")  # fmt: skip
 STREAMS = ("aw:audit",)
 KINDS = {"string": STRINGS, "hash": HASHES, "set": SETS, "zset": ZSETS, "list": LISTS, "stream": STREAMS}
 

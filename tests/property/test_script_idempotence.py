@@ -129,6 +129,20 @@ def migrated(jobs):
     return places, [*counts, *jobs, NEW, *[b""] * (len(jobs) - 1), 2, *[1] * (len(jobs) - 1)]
 
 
+def leaving(redis, jobs):
+    """One job is in flight."""
+    redis.lpush("list", *jobs)
+    redis.hset("pages", "1 q", "old 1")
+
+
+def nothing(redis, jobs):
+    """The jobs are on another shard."""
+
+
+def received(jobs, queue):
+    return ["guard", QUEUE if queue else SET, QUEUES], [now_plus(60), 60_000, queue, "", *jobs]
+
+
 BLOCK = b'{ "class":"aw.Packed","aw_count":6}'
 
 
@@ -598,6 +612,11 @@ CALLS = {
     "receive_transfer": (held, landed),
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
+    "moves/take": (due, lambda jobs: ([SET, "list"], jobs)),
+    "moves/page": (leaving, lambda jobs: (["pages", "list", "counts"], ["1 q", "new", 2, 1_000, "old", "1", ""])),
+    "moves/receive": (nothing, lambda jobs: received(jobs, "q")),
+    "moves/receive, into a set": (nothing, lambda jobs: received([b"5\n" + job for job in jobs], "")),
+    "moves/restore": (leaving, lambda jobs: (["pages", "list", QUEUE, QUEUES], ["1 q", 100, "q", ""])),
     "packing/pack": (in_queue, lambda jobs: packing(jobs, 10)),
     "packing/pack, far from the end": (in_queue, lambda jobs: packing(jobs, -1)),
     "unpack": (in_block, lambda jobs: unpacking(jobs, "")),

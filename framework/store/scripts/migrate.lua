@@ -3,7 +3,7 @@
 -- KEYS    1 lease of the migration  2 its working list, where the whole queue was put  3 set of queue names
 --         4 the queue itself  5.. further queues
 -- ARGV    1 lease in ms  2 most jobs to show  3 most bytes to show (one job is always shown)  4 number of jobs n  5 number of queues q
---         then the q names of the queues from KEYS 4 on
+--         then the q names of the queues from KEYS 4 on, '' for a list of jobs that leave the shard
 --         then n payloads as they were shown, oldest first; n payloads to store, '' where the bytes stay; n positions of their
 --         queues from KEYS 4 on (1 is the queue itself)
 -- RETURN  { 1 moved, 0 the list's right end is not what was shown (another migration moved it), -1 the lease has expired,
@@ -58,9 +58,11 @@ for i = 1, q do
     local put = redis.pcall('LPUSH', KEYS[3 + i], unpack(arriving[i]))
     -- Where an ACL refuses LPUSH, the wrong end is better than losing the job.
     if type(put) == 'table' then redis.call('RPUSH', KEYS[3 + i], unpack(arriving[i])) end
-    redis.pcall('SADD', KEYS[3], ARGV[5 + i])
-    -- A sub-queue that was set aside has lost its turn.
-    arrive(ARGV[5 + i])
+    if ARGV[5 + i] ~= '' then
+      redis.pcall('SADD', KEYS[3], ARGV[5 + i])
+      -- A sub-queue that was set aside has lost its turn.
+      arrive(ARGV[5 + i])
+    end
   end
 end
 return show(1)

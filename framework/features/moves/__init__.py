@@ -1,0 +1,33 @@
+"""Define the record of moves between shards."""
+
+from typing import Any
+
+from framework.feature import Feature, Late, LateCommand, Rights
+from framework.features.moves import keys
+
+_SCRIPTS = (
+    *(Late[Any](f"framework.features.moves.store:{name}") for name in ("TAKE", "PAGE", "RECEIVE", "RESTORE")),
+    Late[Any]("framework.store.script:MIGRATE"),
+    Late[Any]("framework.store.script:UNPACK"),
+)
+
+MOVES = Feature(
+    name="moves",
+    rights={
+        "producer": Rights(keys=(keys.MOVES,), commands=("hvals",)),
+        # The leader of the processes of a shard carries a move on.
+        "worker": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "info", "renamenx")),
+        "operator": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "info")),
+        "read-only": Rights(commands=("hget", "hvals")),
+    },
+    moves=Late("framework.features.moves.records:read_moves"),
+    worker=Late("framework.features.moves.worker:worker_part"),
+    places={"aw:moving:": "moving"},
+    commands=(
+        LateCommand(
+            "shards",
+            "Move waiting jobs to another shard while producers and processes run.",
+            Late("framework.features.moves.commands:shards"),
+        ),
+    ),
+)

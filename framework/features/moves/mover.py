@@ -1,0 +1,408 @@
+"""Move the waiting jobs of one move from its source to its target, page by page, while producers and processes work.
+
+Every job takes three steps, each of one script. No job is ever in no key, and no job is in two places from which it could start:
+
+1. It leaves its place for a list of jobs that leave, on the same shard (``migrate.lua``, ``take.lua``).
+2. A page of that list is in flight under a token (``page.lua``). The target writes it, with a guard that is named by the token, in
+   one step (``receive.lua``).
+3. The source removes the page that has this token (``page.lua``).
+
+At a crash: the list stays, and so does the page in flight. Whatever goes on, another command or a process of either shard, writes
+the same page with the same token, and the target takes it once. Any number of movers may work on one move.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from framework.admin.statistics import queue_names
+from framework.errors import FrameworkError, PayloadError
+from framework.features.moves import keys as own_keys
+from framework.features.moves.plan import MovePlan
+from framework.features.moves.records import MoveRecord
+from framework.features.moves.store import PAGE, RECEIVE, RESTORE, TAKE
+from framework.migrate.plan import MigrationReport, MoveDecision, Quota
+from framework.migrate.queues import QueueMigrator, SetMigrator
+from framework.route.route_moves import RouteMoves
+from framework.shard.redis_errors import error_code
+from framework.shard.shard import Shard
+from framework.store.connect import server_time
+from framework.store.script import is_wrong_type, write_when_full
+from framework.store.steps import UNPACED, BoundedSteps
+from framework.wire import keys
+from framework.wire.job import decode
+from framework.wire.json import dumps
+from framework.wire.resources import Lock, lock_of
+
+PAGE_JOBS = (20, 500)
+"""The fewest and the most jobs of one page."""
+
+PAGE_BYTES = 500_000
+"""The most bytes of one page; a larger job is a page of its own."""
+
+GUARD_MS = 7 * 86_400_000
+"""The lifetime of a guard: longer than a page waits in flight for a shard that is away."""
+
+WRITE_WITHIN_S = 30.0
+"""How long a read page may be written. A mover that was suspended writes nothing: its page may be written, and its guard expired."""
+
+_WRONG_TYPE, _TOO_LATE = -1, -2
+
+SETS = (keys.SCHEDULE, keys.RETRY, keys.DEAD)
+"""The sorted sets whose jobs move."""
+
+
+class TargetRefusedError(FrameworkError):
+    """Report a target that answered, and took no job. Jobs that were about to leave are back in their places."""
+
+    def __init__(self, shard: str, reason: str) -> None:
+        self.shard = shard
+        super().__init__(f"{shard} does not take the jobs, and they are back in their places: {reason}")
+
+
+class _RefusedError(Exception):
+    """Signal that the target has certainly not written the page with this token."""
+
+    def __init__(self, token: str, reason: str) -> None:
+        self.token, self.reason = token, reason
+        super().__init__(reason)
+
+
+class Place(NamedTuple):
+    """A queue or a sorted set from which jobs leave."""
+
+    name: str
+    """The name of the queue, or the key of the sorted set."""
+    is_queue: bool
+
+    @classmethod
+    def of(cls, label: str) -> "Place":
+        """Return the place with this label."""
+        kind, _, name = label.partition(":")
+        return cls(name, is_queue=True) if kind == "queue" and name else cls(label, is_queue=False)
+
+    @property
+    def label(self) -> str:
+        return f"queue:{self.name}" if self.is_queue else self.name
+
+    @property
+    def key(self) -> str:
+        return keys.queue(self.name) if self.is_queue else self.name
+
+    @property
+    def queue(self) -> str:
+        """The argument of scripts that says which queue this is; empty for a sorted set."""
+        return self.name if self.is_queue else ""
+
+
+def field_of(move: str, place: Place) -> str:
+    """Return the name of a place of a move, in the SET of these places and the HASH of pages in flight."""
+    return f"{move} {place.label}"
+
+
+def places_left(client: "redis.Redis", move: str) -> dict[Place, int]:
+    """Return the places whose jobs are leaving a shard by a move, with the number of these jobs. Raises redis errors."""
+    members: Any = client.smembers(own_keys.MOVING)
+    places: list[Place] = []
+    for raw in sorted(members):
+        owner, _, label = raw.decode(errors="replace").partition(" ")
+        if owner == move and label:
+            places.append(Place.of(label))
+    pipeline: Any = client.pipeline(transaction=False)
+    for place in places:
+        pipeline.llen(own_keys.moving(move, place.label))
+    return dict(zip(places, pipeline.execute(), strict=True))
+
+
+@dataclass
+class MoveProgress:
+    """Count the jobs of one run of a mover. ``on_moved`` is called with each page that has moved."""
+
+    report: MigrationReport = field(default_factory=MigrationReport)
+    quota: Quota = field(default_factory=Quota)
+    """Asked to stop by a signal."""
+    on_moved: Callable[[int], None] = lambda _: None
+    moved: int = 0
+
+    def count(self, jobs: int) -> None:
+        self.moved += jobs
+        self.on_moved(jobs)
+
+
+class Mover:
+    """Carry out one move. For one thread."""
+
+    def __init__(
+        self,
+        record: MoveRecord,
+        moves: RouteMoves,
+        source: Shard,
+        target: Shard,
+        progress: MoveProgress,
+        rate: float | None = None,
+    ) -> None:
+        """``rate`` is that of ``BoundedSteps``."""
+        self._record = record
+        self._source = source.client
+        self._deliverer = Deliverer(record.id, source, target, progress, rate)
+        plan = MovePlan(record, moves)
+        leaving = _Leaving(record.id, self._source, self._deliverer)
+        self._queues = _LeavingQueues(leaving, plan, progress, rate)
+        self._sets = _LeavingSets(leaving, plan, progress, rate)
+        self._progress = progress
+
+    def places(self) -> list[Place]:
+        """Return the places on the source where jobs of the move may wait. Raises redis errors."""
+        names = [name.decode() for name in queue_names(self._source) if _is_text(name)]
+        aside = (
+            keys.migrated_queue(_text(owner))
+            for owner in cast("list[bytes]", self._source.zrange(keys.REGISTRY, 0, -1))
+        )
+        names = sorted({*names, *(name for name in aside if name is not None)})
+        return [*(Place(name, is_queue=True) for name in names), *(Place(key, is_queue=False) for key in SETS)]
+
+    def preview(self) -> None:
+        """Record what would move, and change nothing. Raises redis errors."""
+        for place in self.places():
+            self._skipping_wrong_type(place, self._queues.preview if place.is_queue else self._sets.preview)
+
+    def run(self) -> int:
+        """Move what waits, once through all places; return how many jobs have moved.
+
+        Raises:
+            TargetRefusedError: the target takes no job; the jobs are in their places.
+            RedisError, OSError: a shard does not answer. The next run, of any mover, goes on.
+        """
+        before = self._progress.moved
+        for place in places_left(self._source, self._record.id):
+            self._deliverer.deliver(place)
+        for place in self.places():
+            if self._progress.quota.stopped:
+                break
+            self._skipping_wrong_type(place, self._queues.migrate if place.is_queue else self._sets.migrate)
+        return self._progress.moved - before
+
+    def _skipping_wrong_type(self, place: Place, step: Callable[[str], None]) -> None:
+        """Take the step for a place; note a key of another type, which has no jobs."""
+        try:
+            step(place.name)
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            self._progress.report.wrong_type_keys.add(place.key)
+
+
+class Deliverer:
+    """Write the jobs that leave the source to the target."""
+
+    def __init__(
+        self, move: str, source: Shard, target: Shard, progress: MoveProgress, rate: float | None = None
+    ) -> None:
+        self._move = move
+        self._source, self._target = source.client, target.client
+        self._target_name = target.name
+        self._progress = progress
+        self._steps = BoundedSteps(*PAGE_JOBS, rate=rate)
+        self._clock_offset_s: float | None = None
+
+    def deliver(self, place: Place) -> None:
+        """Write all jobs that leave a place. Raises as ``Mover.run``: the jobs are back in their place then."""
+        try:
+            self._deliver(place)
+        except _RefusedError as error:
+            restore(self._source, self._move, place, error.token)
+            raise TargetRefusedError(self._target_name, error.reason) from error
+
+    def try_to_deliver(self, place: Place) -> bool:
+        """Write all jobs that leave a place; return false, and leave them where they are, if the target refuses them."""
+        try:
+            self._deliver(place)
+        except _RefusedError:
+            return False
+        return True
+
+    def _deliver(self, place: Place) -> None:
+        finished, locks = "", ""
+        while True:
+            # Read before the page: a mover that is suspended behind this line is too late.
+            until = self._target_now() + WRITE_WITHIN_S
+            with self._steps.step() as most:
+                page = self._next_page(place, finished, locks, most)
+            if not page:
+                return
+            token, jobs = page[0].decode(), page[1:]
+            copied = self._locks_of(place, jobs)
+            written = self._write(place, token, jobs, copied, until)
+            if written == _TOO_LATE:
+                finished, locks = "", ""
+                self._clock_offset_s = None
+                continue
+            finished, locks = token, dumps([[one["key"], one["jid"]] for one in copied]).decode() if copied else ""
+            self._progress.count(len(jobs))
+
+    def _next_page(self, place: Place, finished: str, locks: str, most: int) -> list[bytes]:
+        names = [own_keys.MOVING_PAGES, own_keys.moving(self._move, place.label), own_keys.MOVED_COUNTS]
+        words = [field_of(self._move, place), uuid.uuid4().hex, most, PAGE_BYTES, finished, self._move, locks]
+        return cast("list[bytes]", PAGE(self._source, names, words))
+
+    def _write(
+        self, place: Place, token: str, jobs: Sequence[bytes], locks: Sequence[dict[str, Any]], until: float
+    ) -> int:
+        names = [own_keys.moved_page(token), place.key, keys.QUEUES]
+        words: list[Any] = [f"{until:.6f}", GUARD_MS, place.queue, dumps(list(locks)) if locks else "", *jobs]
+        try:
+            written = int(cast("int", RECEIVE(self._target, names, words)))
+        except ResponseError as error:
+            # The script has answered, and its first write has failed: nothing is written.
+            full = error_code(error) == "OOM"
+            raise _RefusedError(token, "its memory is full (maxmemory)" if full else str(error)) from error
+        if written == _WRONG_TYPE:
+            raise _RefusedError(token, f"its key {place.key} is of another type")
+        return written
+
+    def _locks_of(self, place: Place, jobs: Sequence[bytes]) -> list[dict[str, Any]]:
+        """Return the locks that jobs of a page own on the source, for the target."""
+        owned = [lock for job in jobs if (lock := _lock_in(job if place.is_queue else job.partition(b"\n")[2]))]
+        if not owned:
+            return []
+        pipeline: Any = self._source.pipeline(transaction=False)
+        for lock in owned:
+            pipeline.hgetall(lock.key)
+            pipeline.pttl(lock.key)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        found: list[dict[str, Any]] = []
+        for lock, fields, left_ms in zip(owned, replies[::2], replies[1::2], strict=True):
+            if isinstance(fields, dict) and fields.get(b"jid") == lock.owner.encode() and left_ms > 0:
+                words = [_text(word) for pair in cast("dict[bytes, bytes]", fields).items() for word in pair]
+                found.append({"key": lock.key, "jid": lock.owner, "ms": left_ms, "fields": words})
+        return found
+
+    def _target_now(self) -> float:
+        """Return the time of the target's clock, which this host's monotonic clock advances between two reads."""
+        if self._clock_offset_s is None:
+            asked_at = time.monotonic()
+            # An estimate that is too early only shortens the time for the write.
+            self._clock_offset_s = server_time(self._target) - max(asked_at, time.monotonic())
+        return self._clock_offset_s + time.monotonic()
+
+
+def restore(client: "redis.Redis", move: str, place: Place, unwritten: str = "") -> int:
+    """Put the jobs that are leaving a place back into it; return their number. Raises redis errors.
+
+    A page in flight stays, unless it is the page ``unwritten``: the target may have its jobs.
+    """
+    names = [own_keys.MOVING_PAGES, own_keys.moving(move, place.label), place.key, keys.QUEUES]
+    total = 0
+    while True:
+        moved = int(cast("int", RESTORE(client, names, [field_of(move, place), PAGE_JOBS[1], place.queue, unwritten])))
+        if moved <= 0:
+            return total
+        total += moved
+
+
+def put_back(client: "redis.Redis", record: MoveRecord) -> None:
+    """Return to their queues, on a shard from which no job moves any more, what movers have set aside there. Raises redis errors."""
+    plan = MovePlan(record, RouteMoves())
+    for owner in cast("list[bytes]", client.zrange(keys.REGISTRY, 0, -1)):
+        queue = keys.migrated_queue(_text(owner))
+        if queue is not None:
+            QueueMigrator(client, plan, MigrationReport(), Quota(), rate=UNPACED).migrate(queue)
+
+
+class _Leaving:
+    """The list to which jobs of a place go before they leave the source, and the deliverer that empties it."""
+
+    def __init__(self, move: str, client: "redis.Redis", deliverer: Deliverer) -> None:
+        self._move = move
+        self._deliverer = deliverer
+        self._opened: set[Place] = set()
+        self.client = client
+
+    def open(self, place: Place) -> str:
+        """Return the list for jobs of a place. It is named for other movers before it has jobs."""
+        if place not in self._opened:
+            write_when_full(self.client, ("SADD", own_keys.MOVING, field_of(self._move, place)))
+            self._opened.add(place)
+        return own_keys.moving(self._move, place.label)
+
+    def empty(self, place: Place) -> None:
+        """Write the jobs to the target. Raises as ``Mover.run``."""
+        self._deliverer.deliver(place)
+
+    def try_to_empty(self, place: Place) -> bool:
+        """Write the jobs to the target; return false if it refuses them. Raises redis errors."""
+        return self._deliverer.try_to_deliver(place)
+
+
+class _LeavingQueues(QueueMigrator):
+    """Take jobs out of the queues of the source in order, and write each page to the target at once."""
+
+    def __init__(self, leaving: _Leaving, plan: MovePlan, progress: MoveProgress, rate: float | None) -> None:
+        super().__init__(leaving.client, plan, progress.report, progress.quota, rate=rate)
+        self._leaving = leaving
+        self._place = Place("", is_queue=True)
+        self._refused = False
+
+    def migrate(self, queue: str) -> None:
+        self._place = Place(queue, is_queue=True)
+        self._refused = False
+        super().migrate(queue)
+        if self._refused:
+            # By now all other jobs are back. Those that were to leave are older than they are, and go back in front of them.
+            self._quota.stopped = False
+            self._leaving.empty(self._place)
+
+    def _targets(self, queues: Sequence[str]) -> list[tuple[str, str]]:
+        return [(self._leaving.open(self._place), "") for _ in queues]
+
+    def _is_list(self, queue: str) -> bool:  # noqa: ARG002 - the list of jobs that leave
+        return True
+
+    def _page_moved(self, jobs: int) -> None:
+        if jobs and not self._leaving.try_to_empty(self._place):
+            self._refused = self._quota.stopped = True
+
+
+class _LeavingSets(SetMigrator):
+    """Take jobs out of a sorted set of the source, and write each page to the target at once."""
+
+    def __init__(self, leaving: _Leaving, plan: MovePlan, progress: MoveProgress, rate: float | None) -> None:
+        super().__init__(leaving.client, plan, progress.report, progress.quota, rate=rate)
+        self._leaving = leaving
+
+    def _replace(self, key: str, moving: Sequence[tuple[bytes, MoveDecision]]) -> list[int]:
+        if not moving:
+            return []
+        place = Place(key, is_queue=False)
+        names = [key, self._leaving.open(place)]
+        with self._moves.step(len(moving)):
+            taken = cast("list[int]", TAKE(self._client, names, [member for member, _ in moving]))
+        self._leaving.empty(place)
+        return taken
+
+
+def _lock_in(job: bytes) -> Lock | None:
+    # Most jobs have none, and are not parsed.
+    if b'"idempotency_key"' not in job:
+        return None
+    try:
+        return lock_of(decode(job))
+    except PayloadError:
+        return None
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""Move jobs between two real servers: none is lost or doubled, and the order is kept, whatever ends a mover."""
+
+from collections import Counter
+
+import pytest
+
+from framework.application_worker import ApplicationWorker
+from framework.declare import registry
+from framework.features.moves import keys as own_keys
+from framework.features.moves import mover as module
+from framework.features.moves.mover import MoveProgress, TargetRefusedError, places_left
+from framework.features.moves.moves import MoveRefusedError, ShardMoves, check_distinct
+from framework.migrate import queues
+from framework.store.steps import UNPACED
+from framework.wire import keys
+from tests.harness import encoded, forked, full_memory, opened
+from tests.migrate.ways import EACH_WAY
+from tests.proofs.crash_points.wire import Fault, Line, install
+
+QUEUE = keys.queue("old")
+MOVED = "MoveWorker"
+
+
+def job(serial, name=MOVED, **fields):
+    return encoded(name, queue="old", jid=f"{serial:024x}", args=[serial], **fields)
+
+
+def jobs_of(count):
+    """Every third is of another class, every seventh is no job."""
+    return [
+        b"\xff no job %d" % serial if serial % 7 == 3 else job(serial, "StayWorker" if serial % 3 == 0 else MOVED)
+        for serial in range(count)
+    ]
+
+
+def moves_away(data):
+    return MOVED.encode() in data
+
+
+def waiting(redis, key=QUEUE):
+    """Return the jobs of a queue, the next to run first."""
+    return redis.lrange(key, 0, -1)[::-1]
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    monkeypatch.setattr(queues, "PAGE", (7, 7))
+    monkeypatch.setattr(module, "PAGE_JOBS", (5, 5))
+
+
+@pytest.fixture
+def moves(redis_url, second_redis_url, small_pages):
+    return opened_moves(redis_url, second_redis_url)
+
+
+def opened_moves(url, second_url):
+    made = ShardMoves({"main": opened(url), "second": opened(second_url, "second")})
+    made.read()
+    return made
+
+
+def begin(moves, kind="class", name=MOVED, percent=100):
+    record = moves.begun(moves.new(kind, name, "main", "second", percent), 0)
+    moves.publish(record)
+    return record
+
+
+def run(moves, record):
+    while moves.run(record, MoveProgress(), UNPACED):
+        pass
+
+
+def fill(redis, count=40):
+    jobs = jobs_of(count)
+    redis.lpush(QUEUE, *jobs)
+    for key in module.SETS:
+        redis.zadd(key, {data: 1_700_000_000.25 + index for index, data in enumerate(jobs_of(12))})
+    return jobs
+
+
+def check_moved(redis, second_redis, jobs):
+    """Check that every movable job is on the second shard, once and in its order, and each other one where it was."""
+    assert waiting(second_redis) == [data for data in jobs if moves_away(data)]
+    assert waiting(redis) == [data for data in jobs if not moves_away(data)]
+    for key in module.SETS:
+        scores = {data: 1_700_000_000.25 + index for index, data in enumerate(jobs_of(12))}
+        assert dict(second_redis.zscan_iter(key)) == {data: score for data, score in scores.items() if moves_away(data)}
+        assert dict(redis.zscan_iter(key)) == {data: score for data, score in scores.items() if not moves_away(data)}
+
+
+def check_unmoved(redis, second_redis, jobs):
+    # The jobs of the page that was refused stand in front of those of their page that stay in any case.
+    for leaves in (True, False):
+        assert [data for data in waiting(redis) if moves_away(data) is leaves] == [
+            data for data in jobs if moves_away(data) is leaves
+        ]
+    assert [redis.zcard(key) for key in module.SETS] == [12, 12, 12]
+    assert not second_redis.exists(QUEUE, *module.SETS)
+
+
+def test_move_takes_jobs_of_all_places_in_their_order(moves, redis, second_redis):
+    jobs = fill(redis)
+    second_redis.lpush(QUEUE, job(999))
+    record = begin(moves)
+    run(moves, record)
+    assert second_redis.rpop(QUEUE) == job(999)
+    check_moved(redis, second_redis, jobs)
+    assert second_redis.smembers(keys.QUEUES) == {b"old"}
+    assert moves.counts(record).moved == sum(map(moves_away, jobs)) + 3 * sum(map(moves_away, jobs_of(12)))
+    assert not any(places_left(redis, record.id).values())
+
+
+def test_move_back_returns_every_job(moves, redis, second_redis):
+    jobs = fill(redis)
+    run(moves, begin(moves))
+    back = moves.reversed(moves.records[0])
+    moves.publish(back)
+    run(moves, back)
+    assert Counter(waiting(redis)) == Counter(jobs)
+    assert [redis.zcard(key) for key in module.SETS] == [12, 12, 12]
+    assert not second_redis.exists(QUEUE, *module.SETS)
+    # The ids and their shards are free for another move.
+    with pytest.raises(MoveRefusedError, match="wait for its end"):
+        moves.new("queue", "old", "main", "second", 100)
+    moves.end(back)
+    assert moves.new("queue", "old", "main", "second", 100).id != back.id
+
+
+def test_move_of_a_queue_leaves_what_it_cannot_move(moves, redis, second_redis):
+    body = {"feature_category": "not_owned", "wire_name": "Known", "perform": lambda self: None}
+    stay = [job(1), b"\xff", job(2, "Known", bid="aw-b"), job(3, "Known", aw_transfer="token")]
+    redis.lpush(QUEUE, *stay, job(4, "Known"))
+    progress = MoveProgress()
+    with registry.isolated():
+        type("KnownWorker", (ApplicationWorker,), body)
+        moves.run(begin(moves, "queue", "old"), progress, UNPACED)
+    reasons = {reason: found.jobs for (reason, *_), found in progress.report.skipped["old"].items()}
+    assert reasons == {"unknown class": 1, "unreadable": 1, "awaited": 1, "in transit": 1}
+    assert waiting(redis) == stay
+    assert waiting(second_redis) == [job(4, "Known")]
+
+
+def test_move_takes_locks_with_their_jobs(moves, redis, second_redis):
+    own, foreign = keys.lock("own"), keys.lock("foreign")
+    redis.lpush(QUEUE, job(1, idempotency_key=own), job(2, idempotency_key=foreign))
+    for key, jid in ((own, f"{1:024x}"), (foreign, "another")):
+        redis.hset(key, mapping={"v": "1", "jid": jid, "class": MOVED, "since": "1.5", "duplicates": "3"})
+        redis.pexpire(key, 500_000)
+    run(moves, begin(moves))
+    assert second_redis.hgetall(own)[b"duplicates"] == b"3"
+    assert 400_000 < second_redis.pttl(own) <= 500_000
+    assert not second_redis.exists(foreign)
+    assert not redis.exists(own)
+    assert redis.exists(foreign)
+
+
+@pytest.mark.parametrize("why", ["memory", "type"])
+def test_move_to_a_refusing_target_gives_jobs_back(moves, redis, second_redis, why):
+    jobs = fill(redis)
+    record = begin(moves)
+    if why == "type":
+        second_redis.set(QUEUE, "no list")
+        with pytest.raises(TargetRefusedError, match="another type"):
+            moves.run(record, MoveProgress(), UNPACED)
+        second_redis.delete(QUEUE)
+    else:
+        with full_memory(second_redis), pytest.raises(TargetRefusedError, match="maxmemory"):
+            moves.run(record, MoveProgress(), UNPACED)
+    check_unmoved(redis, second_redis, jobs)
+    run(moves, record)
+    check_moved(redis, second_redis, jobs)
+
+
+def test_move_from_a_full_source_frees_it(moves, redis, second_redis):
+    jobs = fill(redis)
+    with full_memory(redis):
+        run(moves, begin(moves))
+    check_moved(redis, second_redis, jobs)
+
+
+def test_suspended_mover_writes_no_page_twice(moves, redis, second_redis, monkeypatch):
+    """The guard has expired when the first mover goes on: it is too late, and reads its page again."""
+    redis.lpush(QUEUE, *[job(serial) for serial in range(20)])
+    record, write = begin(moves), module.Deliverer._write
+    pauses = []
+
+    def suspended(self, place, token, jobs, locks, until):
+        if not pauses:
+            pauses.append(token)
+            run(moves, record)
+            second_redis.delete(own_keys.moved_page(token))
+            until -= module.WRITE_WITHIN_S + 1
+        return write(self, place, token, jobs, locks, until)
+
+    monkeypatch.setattr(module.Deliverer, "_write", suspended)
+    run(moves, record)
+    assert waiting(second_redis) == [job(serial) for serial in range(20)]
+
+
+def test_second_mover_at_any_page_doubles_no_job(moves, redis, second_redis, redis_url, second_redis_url):
+    other = opened_moves(redis_url, second_redis_url)
+    for moment in (1, 2, 5, 8):
+        redis.flushall()
+        second_redis.flushall()
+        jobs = fill(redis)
+        record, seen = begin(moves), []
+
+        def second(_count, moment=moment, seen=seen, record=record):
+            seen.append(_count)
+            if len(seen) == moment:
+                other.read()
+                run(other, record)
+
+        moves.run(record, MoveProgress(on_moved=second), UNPACED)
+        run(moves, record)
+        assert len(seen) >= moment
+        check_moved(redis, second_redis, jobs)
+
+
+def test_move_of_one_redis_under_two_names_is_refused(redis_url, second_redis_url):
+    one, other = opened(redis_url, "one"), opened(redis_url, "other")
+    with pytest.raises(MoveRefusedError, match="one and other are two names of one Redis"):
+        check_distinct([one, opened(second_redis_url, "second"), other])
+
+
+def test_move_that_contradicts_another_is_refused(moves, redis):
+    record = begin(moves)
+    with pytest.raises(MoveRefusedError, match=f"the move {record.id} takes jobs of class MoveWorker away from main"):
+        moves.new("shard", "second", "second", "main", 100)
+    moves.new("class", "OtherWorker", "second", "main", 100)
+    assert moves.new("class", MOVED, "main", "second", 100) == record
+    assert moves.new("class", MOVED, "main", "second", 10).epoch == record.epoch + 1
+
+
+# --- deaths ---------------------------------------------------------------------------------------------------------
+
+
+def interrupted(urls, fault, folder, *, back=False):
+    """Move in a process of its own, with a fault; return the names of the commands that it sent, and its end."""
+    sent = folder / "sent"
+
+    def act():
+        with sent.open("w", buffering=1) as file:
+            install(Line(fault, lambda _number, name: file.write(f"{name}\n"), lambda: False, greetings=False))
+            moves = opened_moves(*urls)
+            if back:
+                moves.publish(moves.reversed(moves.records[0]))
+            run(moves, moves.records[0])
+
+    status = forked(act)
+    return sent.read_text().split(), status
+
+
+SCRIPTS = {"migrate", "moves/take", "moves/page", "moves/receive"}
+"""The commands that move jobs."""
+
+
+def check_all_there(home, away, jobs, *, in_order):
+    """Check that each movable job is at home, and that no job is lost or in two places."""
+    found = [data for data in waiting(home) if moves_away(data)]
+    moved = [data for data in jobs if moves_away(data)]
+    assert found == moved if in_order else Counter(found) == Counter(moved)
+    assert not any(map(moves_away, waiting(away)))
+    assert Counter(waiting(home) + waiting(away)) == Counter(jobs)
+    assert Counter([*home.zrange(keys.RETRY, 0, -1), *away.zrange(keys.RETRY, 0, -1)]) == Counter(jobs_of(7))
+
+
+@pytest.mark.proves("I1", "I2", "F1")
+@pytest.mark.parametrize("points", ["scripts", pytest.param("all", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("way", EACH_WAY)
+@pytest.mark.parametrize("direction", ["there", pytest.param("back", marks=pytest.mark.campaign), "undone midway"])
+def test_fault_of_a_mover_anywhere_loses_and_doubles_no_job(
+    redis, second_redis, redis_url, second_redis_url, small_pages, tmp_path, way, direction, points
+):
+    """A mover dies, or loses its connection, at each of its commands; then another one goes on, or moves back."""
+    urls = (redis_url, second_redis_url)
+
+    def case(fault):
+        redis.flushall()
+        second_redis.flushall()
+        jobs = jobs_of(14)
+        redis.lpush(QUEUE, *jobs)
+        redis.zadd(keys.RETRY, dict.fromkeys(jobs_of(7), 5))
+        moves = opened_moves(*urls)
+        record = begin(moves)
+        if direction == "back":
+            run(moves, record)
+        sent, status = interrupted(urls, fault, tmp_path, back=direction == "back")
+        assert (status != 0) == (fault is not None)
+        moves.read()
+        record = moves.records[0]
+        if direction != "there" and not record.is_undo:
+            record = moves.reversed(record)
+            moves.publish(record)
+        run(moves, record)
+        home, away = (second_redis, redis) if direction == "there" else (redis, second_redis)
+        check_all_there(home, away, jobs, in_order=direction == "there")
+        return sent
+
+    case(None)  # the servers know the scripts from now on
+    sent = case(None)
+    numbers = range(1, len(sent) + 1)
+    if points == "scripts":
+        numbers = [
+            number for number in numbers if sent.index(sent[number - 1]) == number - 1 and sent[number - 1] in SCRIPTS
+        ]
+        assert len(numbers) == len(SCRIPTS)
+    for number in numbers:
+        case(Fault(number, way))
