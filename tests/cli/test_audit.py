@@ -37,7 +37,17 @@ READERS = {
     *("jobs list", "jobs locks show", "jobs memory", "jobs paused", "jobs ping", "jobs processes", "jobs profile"),
     *("jobs queues", "jobs show", "jobs stack", "jobs stats", "jobs story", "jobs top", "jobs workflow", "ledger diff"),
     *("limiters list", "limiters show", "lint-workers", "monitoring thresholds", "payloads show", "pushes list"),
-    *("retired", "route", "store status", "tasks failures", "tasks list", "tasks show", "top", "workflows list"),
+    *(
+        "retired",
+        "route",
+        "shards status",
+        "store status",
+        "tasks failures",
+        "tasks list",
+        "tasks show",
+        "top",
+        "workflows list",
+    ),
 }
 NO_SHARD = {
     *("cluster", "deploy chart", "deploy image", "deploy kubernetes", "deploy systemd", "encryption new-key"),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args
 
 import click
@@ -35,6 +36,7 @@ from framework.terminal.output import (
     unknown_worker_message,
 )
 from framework.terminal.project import Project, load_project
+from framework.terminal.shards import recorded
 from framework.text import format_count, format_duration
 
 _PASS_WAIT_S = 0.5
@@ -271,10 +273,7 @@ class _Session:
         _stop_on_signals(quota)
         with self._talking():
             for plan in plans:
-                # A known record is written again: the command that made it may have been killed before all shards had it.
-                if self.moves.find(plan.record.id) != plan.record:
-                    plan.record = self.moves.begun(plan.record, plan.waiting)
-                self.moves.publish(plan.record, self._tell_unpublished)
+                recorded(partial(self._begin, plan))(self.shards[plan.record.source])
             for plan in plans:
                 try:
                     self._run(plan, quota, rate)
@@ -291,6 +290,14 @@ class _Session:
             echo(_RUN_AGAIN, err=True)
             return EXIT_UNREACHABLE
         return EXIT_FAILED if failed or quota.stopped else EXIT_OK
+
+    def _begin(self, plan: _Plan, _source: Shard) -> int:
+        """Publish a move; return how many jobs wait for it. Raises redis errors."""
+        # A known record is written again: the command that made it may have been killed before all shards had it.
+        if self.moves.find(plan.record.id) != plan.record:
+            plan.record = self.moves.begun(plan.record, plan.waiting)
+        self.moves.publish(plan.record, self._tell_unpublished)
+        return plan.waiting
 
     def _run(self, plan: _Plan, quota: Quota, rate: float | None) -> None:
         plan.report = MigrationReport()
