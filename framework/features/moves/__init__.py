@@ -5,10 +5,9 @@ from typing import Any
 from framework.feature import Feature, Late, LateCommand, Rights
 from framework.features.moves import keys
 
-_SCRIPTS = (
-    *(Late[Any](f"framework.features.moves.store:{name}") for name in ("TAKE", "PAGE", "RECEIVE", "RESTORE")),
-    Late[Any]("framework.store.script:MIGRATE"),
-    Late[Any]("framework.store.script:UNPACK"),
+_SCRIPTS = tuple(
+    Late[Any](f"framework.features.moves.store:{name}")
+    for name in ("TAKE", "PAGE", "RECEIVE", "RESTORE", "MIGRATE", "UNPACK")
 )
 
 MOVES = Feature(

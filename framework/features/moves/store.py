@@ -1,6 +1,8 @@
 """The scripts of moves between shards. The rights of Redis users list them, so this file loads little."""
 
-from framework.store.script import Script
+from framework.store.script import MIGRATE, UNPACK, Script
+
+__all__ = ["MIGRATE", "PAGE", "RECEIVE", "RESTORE", "TAKE", "UNPACK"]
 
 TAKE = Script("moves/take")
 PAGE = Script("moves/page", "lock")
