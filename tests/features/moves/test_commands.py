@@ -13,7 +13,7 @@ from framework.features.moves import moves as moves_module
 from framework.features.moves import worker as worker_module
 from framework.features.moves.commands import shards
 from framework.features.moves.keys import MOVES
-from framework.features.moves.worker import MoveForwarder
+from framework.features.moves.worker import Forwarding
 from framework.route.router import open_router
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
@@ -183,7 +183,7 @@ def test_leader_forwards_what_arrives_later(office, redis, second_redis):
         shard=SimpleNamespace(name="main"),
         settings=all_settings.load(),
     )
-    forwarder = MoveForwarder(process)
+    forwarder = Forwarding(process)
     forwarder.step()
     assert jids(second_redis) == ["r0", "r1", "r2"]
     forwarder.step()
