@@ -50,11 +50,19 @@ READERS = {
     ),
 }
 NO_SHARD = {
-    *("cluster", "deploy chart", "deploy image", "deploy kubernetes", "deploy systemd", "encryption new-key"),
+    *(
+        "cluster",
+        "dashboard",
+        "deploy chart",
+        "deploy image",
+        "deploy kubernetes",
+        "deploy systemd",
+        "encryption new-key",
+    ),
     *("generate-queues", "monitoring write", "payloads create", "payloads sweep", "store start", "store stop"),
     *("tasks migrate", "tasks prune", "worker"),
 }
-"""They write files, tables or blobs, or run processes: no jobs of a shard."""
+"""They write files, tables or blobs, or run processes: no jobs of a shard. The pages of the dashboard record their own actions."""
 PUSHES = {"jobs enqueue", "pushes replay"}
 """They push as an application does, with the rights of a producer."""
 

@@ -22,12 +22,12 @@ SHARED = (
     "--label",
 )
 OTHERS = {
-    "--shard": ("worker", "jobs enqueue"),
+    "--shard": ("worker", "jobs enqueue", "shards move"),
     "--tag": tuple(
         f"jobs {name}" for name in ("list", "top", "retry", "kill", "delete", "requeue", "cancel", "held drop", "clear")
     ),
 }
-"""Commands to which an option is another one of the same name: a worker and a push have one shard, and jobs have tags too."""
+"""Commands to which an option is another one of the same name: a worker and a push have one shard, a move takes all of one, and jobs have tags."""
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

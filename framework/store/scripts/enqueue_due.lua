@@ -44,7 +44,8 @@ for i = 1, n do
     elseif word == 'mark' then
       redis.call('ZADD', KEYS[1], score, data)
     elseif word == 'delay' then
-      redis.call('ZADD', KEYS[1], data == '' and later or string.format('%.6f', seconds + tonumber(data)), member)
+      local wait = tonumber(data)
+      redis.call('ZADD', KEYS[1], wait and string.format('%.6f', seconds + wait) or later, member)
     end
     if type(put) == 'table' and put.err then
       redis.call('ZADD', KEYS[1], later, member)

@@ -1,5 +1,6 @@
 -- Count the jobs that wait at limits, of all scopes. Reads only.
 -- KEYS    the limits (parts/slots.lua)
+-- ARGV    none
 -- RETURN  the number, of 200 scopes of each limit at most
 -- COST    O(scopes)
 -- CRASH   nothing moves.
