@@ -27,7 +27,7 @@ OTHERS = {
         f"jobs {name}" for name in ("list", "top", "retry", "kill", "delete", "requeue", "cancel", "held drop", "clear")
     ),
 }
-"""Commands to which an option is another one of the same name: a worker and a push have one shard, a move takes all of one, and jobs have tags."""
+"""Commands to which an option is another one of the same name: a worker and a push have one shard, a move takes all of one."""
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
