@@ -20,6 +20,8 @@ FrameworkError
 ├── UnknownNameError          framework.admin finds no queue, process or job of that name
 ├── ReadOnlyError             framework.admin was asked to change something inside of a ``read_only`` block
 ├── JobRefusedError           framework.admin cannot move a job, which stays as it is
+├── MoveRefusedError          a move between shards contradicts another one, or the shards
+│   └── TargetRefusedError    the target answered, and took no job; the jobs are back in their places
 ├── BatchError                a batch does not take jobs or callbacks
 │   ├── BatchCancelledError   the batch was cancelled, so it takes no jobs: a job that adds to it ends as cancelled
 │   └── UnknownBatchError     no shard has a batch of this id
@@ -362,6 +364,18 @@ class ReadOnlyError(FrameworkError):
 
 class JobRefusedError(FrameworkError):
     """Report a job of a set that an action of ``framework.admin`` cannot move. It stays as it is."""
+
+
+class MoveRefusedError(FrameworkError):
+    """Report a move between shards that contradicts another one, or the shards."""
+
+
+class TargetRefusedError(MoveRefusedError):
+    """Report a target that answered, and took no job. Jobs that were about to leave are back in their places."""
+
+    def __init__(self, shard: str, reason: str) -> None:
+        self.shard = shard
+        super().__init__(f"{shard} does not take the jobs, and they are back in their places: {reason}")
 
 
 class BatchError(FrameworkError):

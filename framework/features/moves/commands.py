@@ -15,8 +15,8 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from framework.all_settings import Settings, load
 from framework.command_line import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, command
 from framework.declare import registry
-from framework.errors import ShardUnavailableError
-from framework.features.moves.mover import MoveProgress, Mover, TargetRefusedError
+from framework.errors import ShardUnavailableError, TargetRefusedError
+from framework.features.moves.mover import MoveProgress, Mover
 from framework.features.moves.moves import MoveCounts, ShardMoves, check_distinct, passes
 from framework.features.moves.records import MoveRecord
 from framework.migrate.plan import MigrationReport, Quota, SkipReason

@@ -21,7 +21,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.statistics import queue_names
-from framework.errors import FrameworkError, PayloadError
+from framework.errors import PayloadError, TargetRefusedError
 from framework.features.moves import keys as own_keys
 from framework.features.moves.plan import MovePlan
 from framework.features.moves.records import MoveRecord
@@ -55,14 +55,6 @@ _WRONG_TYPE, _TOO_LATE = -1, -2
 
 SETS = (keys.SCHEDULE, keys.RETRY, keys.DEAD)
 """The sorted sets whose jobs move."""
-
-
-class TargetRefusedError(FrameworkError):
-    """Report a target that answered, and took no job. Jobs that were about to leave are back in their places."""
-
-    def __init__(self, shard: str, reason: str) -> None:
-        self.shard = shard
-        super().__init__(f"{shard} does not take the jobs, and they are back in their places: {reason}")
 
 
 class _RefusedError(Exception):

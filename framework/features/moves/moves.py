@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from framework.errors import FrameworkError
+from framework.errors import MoveRefusedError, TargetRefusedError
 from framework.features.moves import keys
 from framework.features.moves.mover import (
     Deliverer,
     MoveProgress,
     Mover,
-    TargetRefusedError,
     places_left,
     put_back,
     restore,
@@ -28,10 +27,6 @@ SETTLED_S = MOVES_AGE_S + 1.5
 """How long after its publication every process that runs follows a move."""
 
 _ENDS: Mapping[MoveState, MoveState] = {"moving": "moved", "undoing": "undone"}
-
-
-class MoveRefusedError(FrameworkError):
-    """Report a move that contradicts another one, or the shards."""
 
 
 class MoveCounts(NamedTuple):

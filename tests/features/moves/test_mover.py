@@ -6,10 +6,11 @@ import pytest
 
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
+from framework.errors import MoveRefusedError, TargetRefusedError
 from framework.features.moves import keys as own_keys
 from framework.features.moves import mover as module
-from framework.features.moves.mover import MoveProgress, TargetRefusedError, places_left
-from framework.features.moves.moves import MoveRefusedError, ShardMoves, check_distinct
+from framework.features.moves.mover import MoveProgress, places_left
+from framework.features.moves.moves import ShardMoves, check_distinct
 from framework.migrate import queues
 from framework.store.steps import UNPACED
 from framework.wire import keys
