@@ -21,6 +21,7 @@ from framework.store.script import (
     TAKE_SLOT,
 )
 from framework.wire import keys
+from framework.wire.json import dumps
 from framework.wire.resources import (
     MAX_TTL_MS,
     JobResources,
@@ -295,7 +296,9 @@ PAUSED, LIMIT = "aw:paused_jobs:C", "aw:limit:C"
 
 def paused(redis, holds):
     places = [WORKING, PAUSED, "aw:paused_classes", "aw:flags", "mark"]
-    return HOLD_PAUSED(redis, places, [DATA, "q", "C", "pause_jobs_C", "", "", 0, holds]) == 1
+    entry = b"%b\n%b" % (dumps(["q", 1, [KEY, "j", 60_000]]), DATA)
+    pause = ["C", "pause_jobs_C", "", "", 0]
+    return HOLD_PAUSED(redis, places, [*pause, DATA, 0, "", "", 0, entry, holds])[0] == 1
 
 
 def resumed(redis):

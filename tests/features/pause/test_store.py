@@ -13,9 +13,13 @@ KEYS = [HELD, PAUSES, QUEUES, FLAGS, MARK]
 
 
 def hold_job(redis, data, queue="q", *, expected="", strategy="", holds=""):
-    return HOLD_PAUSED(
-        redis, [WORKING, HELD, PAUSES, FLAGS, MARK], [data, queue, "C", "f", expected, strategy, 60_000, holds]
+    payload = data if isinstance(data, bytes) else data.encode()
+    entry = b'["%b"]\n%b' % (queue.encode(), payload)
+    pause = ["C", "f", expected, strategy, 60_000]
+    held_here, _ = HOLD_PAUSED(
+        redis, [WORKING, HELD, PAUSES, FLAGS, MARK], [*pause, payload, 0, "", "", 0, entry, holds]
     )
+    return held_here
 
 
 def release(redis, most=100, *, size=1_000_000, seen="", heed="", skip=0):
