@@ -33,7 +33,13 @@ def parts_of(process):
 
 def test_worker_parts_policies_are_asked_in_this_order(process):
     chain = parts_of(process).chain("owner")
-    assert [type(one).__name__ for one in chain._local] == ["DropFlag", "PausePolicy", "DeferFlag", "HealthPolicy"]
+    assert [type(one).__name__ for one in chain._local] == [
+        "DropFlag",
+        "AsidePolicy",
+        "PausePolicy",
+        "DeferFlag",
+        "HealthPolicy",
+    ]
     assert [type(one).__name__ for one in chain._remote] == [
         "QueueLimit",
         "ClassLimit",
@@ -51,14 +57,21 @@ def test_worker_parts_periodic_work_has_this_order(process):
         "Throttle.adjust",
         "LimitSweeper.sweep",
         "SkipTracker.warn_stale",
+        "ParkedJobs.release",
         "BatchEventLog.step",
         "TaskUpkeep.step",
+        "HeldUnpacker.step",
     ]
 
 
 def test_worker_parts_state_is_read_in_this_order(process):
     parts = parts_of(process)._parts
-    assert [one.refresh.__qualname__ for one in parts if one.refresh] == ["PauseStrategies.poll", "WorkerFlags.refresh"]
+    assert [one.refresh.__qualname__ for one in parts if one.refresh] == [
+        "PauseStrategies.poll",
+        "WorkerFlags.refresh",
+        "MemoryPressure.refresh",
+        "MoveFollower.refresh",
+    ]
 
 
 def test_worker_parts_of_capsules_share_state_not_slots(process):

@@ -65,11 +65,16 @@ class Forwarding:
     def __init__(self, process: ProcessContext) -> None:
         self._process = process
         self._forwarder: Any = None
+        self._has_moves = False
+        """Whether the shard had a move once: before that no process has to lead for them."""
 
     def step(self) -> float:
         """Carry on each move; return the seconds until the next step. Raises the redis errors of the own shard."""
         process = self._process
-        if not process.leads() or process.quiet or not process.absent.may_exist(keys.MOVES):
+        if process.quiet or not process.absent.may_exist(keys.MOVES):
+            return _PERIOD_S
+        # Whoever asks takes part in the lease from then on, which costs commands.
+        if self._has_moves and not process.leads():
             return _PERIOD_S
         try:
             records = read_records(process.upkeep)
@@ -78,7 +83,8 @@ class Forwarding:
             if not is_lasting(error):
                 raise
             return _PERIOD_S
-        if records:
+        leads, self._has_moves = self._has_moves, self._has_moves or bool(records)
+        if records and (leads or process.leads()):
             self._forwarder = self._forwarder or _FORWARDER.load()(process)
             self._forwarder.carry_on(records.values())
         return _PERIOD_S

@@ -30,6 +30,9 @@ _LONGEST_PAUSE_S = 0.1
 _SOON = 1_000
 """The held jobs that are unpacked ahead of those that leave next, where no leader does it."""
 
+_HELD = (keys.LIMITS_WAITING, keys.PAUSED_CLASSES)
+"""The keys of which one exists while jobs are held."""
+
 _FORGET_AFTER_S = 120.0
 """For how long a queue with blocks has no list before it counts as deleted: longer than a dead process keeps a block."""
 
@@ -82,10 +85,13 @@ class ShardPacker:
         self._packers: dict[str, QueuePacker] = {}
         self._held_packers: dict[bytes, HeldPacker] = {}
         self._absent_since: dict[str, float] = {}
+        self._has_held = False
+        """Whether jobs were held once: before that no process has to lead for them."""
 
     def step(self) -> float:
         """Pack or unpack one run of each place that needs it; return the seconds until the next step. Raises redis errors."""
-        if not self._process.leads():
+        # Whoever asks takes part in the lease from then on, which costs commands.
+        if not self._needs_leader() or not self._process.leads():
             return _PERIOD_S
         began, worked = time.perf_counter() - time.thread_time(), False
         for queue_packer, is_ours in self._packers_of_queues(self._queue_depth):
@@ -102,9 +108,16 @@ class ShardPacker:
         for name, is_ours in self._long_queues(depth):
             yield self._packers.setdefault(name, QueuePacker(self._client, name, depth)), is_ours
 
+    def _needs_leader(self) -> bool:
+        if self._queue_depth is None and not self._has_held and self._may_hold():
+            self._has_held = bool(self._client.exists(*_HELD))
+        return self._queue_depth is not None or self._has_held
+
+    def _may_hold(self) -> bool:
+        return any(map(self._process.absent.may_exist, _HELD))
+
     def _packers_of_held(self) -> list[HeldPacker]:
-        absent = self._process.absent
-        if not any(map(absent.may_exist, (keys.LIMITS_WAITING, keys.PAUSED_CLASSES))):
+        if not self._may_hold():
             return []
         found = [one.key for one in held_keys(self._client)]
         packers = {key: self._held_packers.get(key) or HeldPacker(self._client, key, self._held_depth) for key in found}
