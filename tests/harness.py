@@ -288,7 +288,7 @@ class Process:
         return [line[:2_000] for line in lines if f'"event_name":"{DIED}"' in line]
 
 
-_OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store", "flags", "cron", "dashboard", "shards")
+_OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store", "flags", "cron", "dashboard", "shards", "tasks")
 _READ_ONLY_COMMANDS = ("diagnose", "retired", "route", "exporter")
 
 
