@@ -11,8 +11,19 @@ from framework.errors import ReadOnlyError
 from framework.wire import keys
 from tests.harness import encoded, enqueue
 
-NO_REDIS = {"batches", "dead", "held", "interrupted", "read_only", "retries", "scheduled", "workflows"}
-"""Functions that only return a set, or bind."""
+NO_REDIS = {
+    "batches",
+    "dead",
+    "held",
+    "interrupted",
+    "read_only",
+    "retries",
+    "scheduled",
+    "worker_class",
+    "worker_classes",
+    "workflows",
+}
+"""Functions that only return a set, bind, or read what this process has loaded."""
 NO_REDIS_METHODS = {"add", "find of Processes", "of_state", "scan", "where"}
 
 

@@ -5,6 +5,6 @@ from framework.store.script import MIGRATE, UNPACK, Script
 __all__ = ["MIGRATE", "PAGE", "RECEIVE", "RESTORE", "TAKE", "UNPACK"]
 
 TAKE = Script("moves/take")
-PAGE = Script("moves/page", "lock")
+PAGE = Script("moves/page", "time", "lock")
 RECEIVE = Script("moves/receive", "time", "turns", "lock")
 RESTORE = Script("moves/restore", "turns")
