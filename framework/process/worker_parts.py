@@ -40,6 +40,8 @@ _OWN_FIELDS = ("policies", "refresh", "periodic")
 _OWN_STAGES = ("end", "hold", "check")
 """The stages of policies that acquire nothing: an application may have those."""
 _LOG_INTERVAL_S = 60.0
+ABSENT_PERIODS = 1.25
+"""How many periods of the record task an answer about absent keys is believed."""
 
 
 class ProcessContext:
@@ -78,7 +80,7 @@ class ProcessContext:
         orders = (keys.signals(identity), keys.orders(identity))
         rare = (keys.CANCELLED, keys.PAUSED, keys.RETRY, *orders, *map(keys.working, self.owners))
         # The record task checks them; an answer must last until the next check has been made.
-        self.absent = AbsentKeys(rare, 1.25 * timings.record_period_s)
+        self.absent = AbsentKeys(rare, ABSENT_PERIODS * timings.record_period_s)
         """The keys that a process without work or operators' orders does not find. Features add theirs."""
         self.poll_timing = PollTiming(self.upkeep, settings.poll_interval, self.absent, timings=timings)
         self.states = StatusWriter(shard, events.status_write_failed)

@@ -20,7 +20,10 @@ from framework.features.cron import keys as cron_keys
 from framework.features.cron.entries import collect_entries
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
+from framework.process import worker_parts
+from framework.push import client as push_client
 from framework.shard import held_back
+from framework.shard import shard as shard_module
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, endpoint_of
@@ -56,8 +59,9 @@ class CaseEnvironment:
     """The environment, made once before any fork; ``settings`` are those of a process in production."""
 
     def __init__(self, folder: Path) -> None:
-        # A push reads the report of the memory every five seconds: when a slow case lasts so long, its commands would differ.
-        held_back.READ_PERIOD_S = math.inf
+        # What a push and a process read again after some seconds would differ in a case that is slow: they know it for ever.
+        held_back.READ_PERIOD_S = shard_module.MOVES_AGE_S = push_client.MOVES_AGE_S = math.inf
+        worker_parts.ABSENT_PERIODS = math.inf
         self.servers = {name: EmbeddedServer(folder / f"redis-{name}") for name in SHARDS}
         for server in self.servers.values():
             server.start()
