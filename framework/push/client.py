@@ -450,7 +450,7 @@ class Client:
             plan = self._plans[declaration.wire_name] = self._make_plan(declaration, NO_OPTIONS)
         return plan
 
-    # Decision 263: the moves are read where the push goes in any case, so that no other shard can delay it. A process that does not
+    # Decision 265: the moves are read where the push goes in any case, so that no other shard can delay it. A process that does not
     # know a move yet pushes to the old shard, whose processes forward the job.
     def _read_moves(self, shard: Shard) -> None:
         """Read which jobs have moved away from a shard. If it does not answer, the push itself says so."""
