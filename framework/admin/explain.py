@@ -1,6 +1,6 @@
 """Explain why a job does not run and what makes it run: its blockers, in the order in which they apply."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from framework import timings
@@ -21,6 +21,7 @@ from framework.declare.declaration import Declaration
 from framework.execute.admission import LOCAL_STAGES, REMOTE_STAGES
 from framework.execute.timeouts import timeout_of
 from framework.feature import all_features
+from framework.settings.model import CoreSettings
 from framework.text import format_count, format_duration, format_times
 from framework.types import Jid, Payload
 from framework.wire import keys
@@ -95,6 +96,13 @@ class KnownClasses:
     retired: Mapping[str, str] = field(default_factory=dict[str, str])
     interruption_limit: int | None = None
     """The setting ``max_retries_after_interruption``."""
+
+    @classmethod
+    def of(cls, declarations: Iterable[Declaration], settings: CoreSettings) -> "KnownClasses":
+        """Return these classes, with their former names."""
+        current = {one.wire_name: one for one in declarations}
+        former = {alias: one for one in current.values() for alias in one.aliases}
+        return cls({**former, **current}, settings.retired_workers, settings.max_retries_after_interruption)
 
     def declaration(self, payload: Payload) -> Declaration | None:
         return (self.declarations or {}).get(str(payload.get("class")))

@@ -13,7 +13,6 @@ from framework.admin.search import search
 from framework.admin.statistics import ignore_progress
 from framework.async_twin import async_twin
 from framework.declare import registry
-from framework.declare.declaration import Declaration
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
 from framework.types import Jid
@@ -82,13 +81,7 @@ ajob_story = async_twin(job_story)
 
 def known_classes() -> KnownClasses:
     """Return the worker classes that this process has imported, with their former names."""
-    settings = port.current().settings
-    declared: dict[str, Declaration] = {}
-    for worker in registry.workers():
-        declaration: Declaration = worker.declaration()
-        declared.update(dict.fromkeys(declaration.aliases, declaration))
-        declared[declaration.wire_name] = declaration
-    return KnownClasses(declared, settings.retired_workers, settings.max_retries_after_interruption)
+    return KnownClasses.of((worker.declaration() for worker in registry.workers()), port.current().settings)
 
 
 def _read(shard: Shard, jid: Jid, classes: KnownClasses) -> _ShardStory:

@@ -112,11 +112,7 @@ def load_classes(modules: Sequence[str]) -> tuple[KnownClasses, Project | None]:
     except FrameworkError as error:
         print_load_error(", so the answer says nothing about them", error)
         return KnownClasses(), None
-    declarations = project.declarations
-    named = {alias: declaration for declaration in declarations.values() for alias in declaration.aliases}
-    settings = project.settings
-    known = KnownClasses({**named, **declarations}, settings.retired_workers, settings.max_retries_after_interruption)
-    return known, project
+    return KnownClasses.of(project.declarations.values(), project.settings), project
 
 
 def _format_text(

@@ -1,6 +1,5 @@
 """``migrate-jobs``: move waiting jobs to a queue, or to the queues of today's routing rules."""
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -139,7 +138,6 @@ def _skipped_rows(works: Sequence[ShardMigration]) -> Iterator[tuple[ShardMigrat
 QUEUED = "queued"
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}
 _RETRY_HINT = "Run the command again when Redis answers: it continues where it stopped."
-_STOP_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 _TRANSIENT_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 
@@ -206,7 +204,7 @@ def migrate_jobs(
             work.error = late[work.shard]
             _run_step(work, lambda one: _find_sources(one, what, sources))
         progress.begin(sum(work.jobs for work in works))
-        _stop_on_signals(allowance)
+        allowance.stop_on_signals()
         for work in works:
             _run_step(work, lambda one: _migrate(one, dry_run=dry_run))
     if allowance.stopped:
@@ -301,18 +299,6 @@ def _skip_wrong_type(work: ShardMigration, place: str) -> Generator[None]:
             raise
         work.sources = [one for one in work.sources if one != place]
         work.report.wrong_type_keys.add(keys.queue(place) if isinstance(work.mover, QueueMigrator) else place)
-
-
-def _stop_on_signals(quota: Quota) -> None:
-    """Stop at the first INT or TERM and return the jobs that were set aside; a second signal ends the process."""
-
-    def stop(_number: int, _frame: object) -> None:
-        if quota.stopped:
-            raise KeyboardInterrupt
-        quota.stopped = True
-
-    for number in _STOP_SIGNALS:
-        signal.signal(number, stop)
 
 
 class _ProgressBar:

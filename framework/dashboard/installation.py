@@ -24,7 +24,5 @@ def read_installation() -> Installation:
             error=error,
         )
         return Installation(settings, KnownClasses())
-    found = {worker.declaration().wire_name: worker.declaration() for worker in registry.workers()}
-    named = {alias: declaration for declaration in found.values() for alias in declaration.aliases}
-    known = KnownClasses({**named, **found}, settings.retired_workers, settings.max_retries_after_interruption)
-    return Installation(settings, known, router)
+    classes = KnownClasses.of((worker.declaration() for worker in registry.workers()), settings)
+    return Installation(settings, classes, router)

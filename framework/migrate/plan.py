@@ -1,5 +1,6 @@
 """Decide what happens to one waiting job: another queue, or the reason why it stays. Moves nothing."""
 
+import signal
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -252,6 +253,17 @@ class Quota:
     def remaining(self) -> int | None:
         """The number of jobs left, ``None`` for no limit."""
         return 0 if self.stopped else self._remaining
+
+    def stop_on_signals(self) -> None:
+        """Stop at the first INT or TERM: jobs that were set aside return, or move first. A second signal ends the process."""
+
+        def stop(_number: int, _frame: object) -> None:
+            if self.stopped:
+                raise KeyboardInterrupt
+            self.stopped = True
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
 
     def use(self, count: int) -> None:
         """Record that jobs were moved."""

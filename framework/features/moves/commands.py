@@ -1,6 +1,5 @@
 """``shards``: move the waiting jobs of a class, a queue, a namespace or a shard to another shard, and back."""
 
-import signal
 import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -270,7 +269,7 @@ class _Session:
     def carry_out(self, plans: Sequence[_Plan], *, rate: float | None) -> int:
         """Carry out the moves one after the other, and show them; return the exit status."""
         quota, failed = Quota(), False
-        _stop_on_signals(quota)
+        quota.stop_on_signals()
         with self._talking():
             for plan in plans:
                 recorded(partial(self._begin, plan))(self.shards[plan.record.source])
@@ -428,18 +427,6 @@ def _print_stays(plans: Sequence[_Plan]) -> None:
 
 def _number(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
-
-
-def _stop_on_signals(quota: Quota) -> None:
-    """Stop at the first INT or TERM, when the page in flight has moved; a second signal ends the process."""
-
-    def stop(_number: int, _frame: object) -> None:
-        if quota.stopped:
-            raise KeyboardInterrupt
-        quota.stopped = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
 
 
 class _ProgressLine:
