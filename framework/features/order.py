@@ -30,6 +30,7 @@ from framework.features.pause import PAUSE
 from framework.features.profiling import PROFILING
 from framework.features.reliable_push import RELIABLE_PUSH
 from framework.features.results import RESULTS
+from framework.features.simulation import SIMULATION
 from framework.features.status import STATUS
 from framework.features.tasks import TASKS
 from framework.features.tracing import TRACING
@@ -71,6 +72,7 @@ FEATURES: tuple[Feature, ...] = (
     PACKING,
     MOVES,
     DEPLOYMENT,
+    SIMULATION,
     HISTORY,
     # Last: it only reads.
     OBSERVABILITY,

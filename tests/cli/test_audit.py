@@ -60,7 +60,7 @@ NO_SHARD = {
         "encryption new-key",
     ),
     *("generate-queues", "monitoring write", "payloads create", "payloads sweep", "store start", "store stop"),
-    *("tasks migrate", "tasks prune", "worker"),
+    *("simulate", "tasks migrate", "tasks prune", "worker"),
 }
 """They write files, tables or blobs, or run processes: no jobs of a shard. The pages of the dashboard record their own actions."""
 PUSHES = {"jobs enqueue", "pushes replay"}

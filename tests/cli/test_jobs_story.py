@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from framework.cli.main import jobs as command
 from framework.cli.story import chain as chains
-from framework.cli.story.log_files import facts_of
+from framework.terminal.log_files import facts_of
 from tests.tables import each_row
 
 ROOT = {"class": "Order", "jid": "root", "correlation_id": "c1", "worker_id": "a:1", "meta.caller_id": "POST /orders"}

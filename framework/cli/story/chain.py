@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from framework.cli.story.log_files import LogFiles
+from framework.terminal.log_files import LogFiles
 from framework.types import Payload
 from framework.wire.context_fields import CALLER_ID, CORRELATION_ID, META_PREFIX
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from framework.cli.story.chain import JobChain, Moment, ToldBatch, ToldJob, context_of, read_chain
-from framework.cli.story.log_files import LogFiles
+from framework.terminal.log_files import LogFiles
 from framework.command_line import EXIT_FAILED, command
 from framework.errors import TaskNotFoundError
 from framework.feature import Late, features
