@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from framework.cli.story.chain import JobChain, Moment, ToldBatch, ToldJob, context_of, read_chain
-from framework.terminal.log_files import LogFiles
 from framework.command_line import EXIT_FAILED, command
 from framework.errors import TaskNotFoundError
 from framework.feature import Late, features
+from framework.terminal.log_files import LogFiles
 from framework.terminal.options import json_option
 from framework.terminal.output import echo, echo_json, echo_whole, reports_errors
 from framework.text import format_count, format_duration

@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 
 from framework.features.reliable_push.settings import ReliablePushSettings
-from framework.features.simulation.engine import Result, Simulation
+from framework.features.simulation.engine import Simulation, SimulationResult
 from framework.features.simulation.model import build_model
 from framework.features.simulation.page import page_of
 from framework.features.simulation.recorded import read_jobs
-from framework.features.simulation.report import Report, report_of, text_of
-from framework.features.simulation.scenario import Scenario, read_scenario
+from framework.features.simulation.report import SimulationReport, report_of, text_of
+from framework.features.simulation.scenario import FleetScenario, read_scenario
 from framework.terminal.options import json_option, modules_option
 from framework.terminal.output import display_path, echo, echo_json, echo_lines, reports_errors, write_all
 from framework.terminal.project import load_project
@@ -48,9 +48,9 @@ def simulate(
     project = load_project(modules)
     recorded = read_jobs(logs) if logs else []
     keeps = ReliablePushSettings.of(project.settings).reliable_push.enabled
-    given = [read_scenario(path) for path in scenarios] or [Scenario()]
+    given = [read_scenario(path) for path in scenarios] or [FleetScenario()]
     models = [build_model(project, one, recorded, keeps_pushes=keeps) for one in given]
-    found: list[tuple[Report, Result]] = []
+    found: list[tuple[SimulationReport, SimulationResult]] = []
     for model in models:
         if not as_json:
             echo(f"simulating {model.scenario.name or 'recorded jobs'}: {model.seconds:,.0f} s", err=True)

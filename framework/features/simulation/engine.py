@@ -29,6 +29,7 @@ from framework.features.simulation.scenario import Change, Durations
 from framework.features.simulation.store_costs import HELD_BYTES, HELD_US, RETRY_BYTES, RETRY_US
 from framework.finish.retry import retry_delay_s
 from framework.timings import current as current_timings
+from framework.types import Urgency
 
 STEPS = 300
 """Points of each line of a chart."""
@@ -61,7 +62,7 @@ class ClassResult:
 
 
 @dataclass
-class Sample:
+class FleetSample:
     """The state of the fleet at one moment; the counts are by shard, or by set of processes."""
 
     at: float
@@ -75,12 +76,12 @@ class Sample:
 
 
 @dataclass
-class Result:
+class SimulationResult:
     """What a simulation has found."""
 
     model: Model
     classes: Mapping[str, ClassResult]
-    samples: list[Sample]
+    samples: list[FleetSample]
     store_us: Mapping[str, list[float]]
     """The processor time of each shard's Redis in each step."""
     traffic: Mapping[str, list[float]]
@@ -109,13 +110,13 @@ class Simulation:
         self._results: dict[str, ClassResult] = {}
         self._sets: dict[str, ProcessSet] = {}
         self._loads: dict[str, ShardLoad] = {}
-        self._samples: list[Sample] = []
+        self._samples: list[FleetSample] = []
         self._most: dict[str, tuple[int, float]] = {}
         self._started = Counter[str]()
         self._in_time = Counter[str]()
         self._build()
 
-    def run(self) -> Result:
+    def run(self) -> SimulationResult:
         """Return what happens until the end of the scenario's time."""
         # The rotation of queues draws from the module's generator.
         random.seed(self._model.scenario.seed)
@@ -126,7 +127,7 @@ class Simulation:
         self._plan_changes()
         self._plan_periods()
         self._loop()
-        return Result(
+        return SimulationResult(
             self._model,
             self._results,
             self._samples,
@@ -554,7 +555,7 @@ class Simulation:
         self._started.clear()
         self._in_time.clear()
         self._samples.append(
-            Sample(
+            FleetSample(
                 self._now,
                 {one.name: sum(queue.size for queue in one.queues.values()) for one in shards},
                 {one.name: held[one.name] for one in shards},
@@ -590,7 +591,7 @@ class Simulation:
         loads: Mapping[str, QueueLoad] = self._loads[shard.name].note(
             LoadSample(self._now, sizes, frozenset(), runs, busy, mean)
         )
-        urgencies = {cls.queue.name: cls.facts.urgency for cls in classes}
+        urgencies: dict[str, Urgency] = {cls.queue.name: cls.facts.urgency for cls in classes}
         limits = Counter[str]()
         unlimited = {cls.queue.name for cls in classes if cls.limit is None}
         for cls in classes:

@@ -1,13 +1,13 @@
 """Build the fleet of a scenario from an installation: its classes with their routes and limits, its sets of processes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.features.deployment.worker_sets import WorkerSet, plan_installation
 from framework.features.simulation.recorded import RecordedJob
-from framework.features.simulation.scenario import ClassLoad, ProcessCount, Scenario
+from framework.features.simulation.scenario import FleetScenario, JobLoad, ProcessCount
 from framework.features.simulation.store_costs import StoreCost, cost_of
 from framework.fetch.queues import QueueOrder
 from framework.route.router import Router
@@ -27,7 +27,7 @@ class SimulatedClass(NamedTuple):
     shard: str
     queue: str
     limit: int | None
-    load: ClassLoad
+    load: JobLoad
     cost: StoreCost
     retries: int
     """How often a failed job runs again."""
@@ -49,7 +49,7 @@ class SimulatedSet(NamedTuple):
 class Model(NamedTuple):
     """Everything that the simulation needs to know."""
 
-    scenario: Scenario
+    scenario: FleetScenario
     classes: Mapping[str, SimulatedClass]
     sets: Mapping[str, SimulatedSet]
     groups: Mapping[str, Sequence[str]]
@@ -59,7 +59,9 @@ class Model(NamedTuple):
     """Whether pushes to a shard that is away are kept."""
 
 
-def build_model(project: Project, scenario: Scenario, recorded: Sequence[RecordedJob], *, keeps_pushes: bool) -> Model:
+def build_model(
+    project: Project, scenario: FleetScenario, recorded: Sequence[RecordedJob], *, keeps_pushes: bool
+) -> Model:
     """Return the model of a scenario.
 
     Raises:
@@ -69,7 +71,7 @@ def build_model(project: Project, scenario: Scenario, recorded: Sequence[Recorde
     plan = plan_installation(project)
     declarations = project.declarations
     recorded_names = {one.name for one in recorded}
-    loads = {**dict.fromkeys(recorded_names, ClassLoad()), **scenario.classes}
+    loads = {**dict.fromkeys(recorded_names, JobLoad()), **scenario.classes}
     sets = {one.name: _simulated_set(project, one, scenario) for one in plan.sets}
     shards = {one.shard for one in sets.values()}
     problems = list(_unknown(scenario, loads, declarations, sets, shards))
@@ -86,7 +88,7 @@ def build_model(project: Project, scenario: Scenario, recorded: Sequence[Recorde
     return Model(scenario, classes, sets, plan.groups, recorded, seconds, keeps_pushes)
 
 
-def _with_rules(project: Project, scenario: Scenario) -> Project:
+def _with_rules(project: Project, scenario: FleetScenario) -> Project:
     if scenario.routing_rules is None:
         return project
     rules: list[RoutingRule] = []
@@ -100,7 +102,7 @@ def _with_rules(project: Project, scenario: Scenario) -> Project:
     return project._replace(settings=settings, router=router)
 
 
-def _simulated_set(project: Project, planned: WorkerSet, scenario: Scenario) -> SimulatedSet:
+def _simulated_set(project: Project, planned: WorkerSet, scenario: FleetScenario) -> SimulatedSet:
     processes = scenario.processes.get(planned.name, ProcessCount())
     weights = list[tuple[str, int]]()
     for queue in queues_on(project.router, list(project.declarations.values()), planned.shard):
@@ -114,11 +116,12 @@ def _simulated_set(project: Project, planned: WorkerSet, scenario: Scenario) -> 
     )
 
 
-def _simulated_class(project: Project, declaration: Declaration, load: ClassLoad, scenario: Scenario) -> SimulatedClass:
+def _simulated_class(
+    project: Project, declaration: Declaration, load: JobLoad, scenario: FleetScenario
+) -> SimulatedClass:
     route = project.router.route(declaration)
     name = declaration.wire_name
-    declared = declaration.facts["concurrency_limit"]
-    limit = scenario.limits[name] if name in scenario.limits else declared() if callable(declared) else declared
+    limit = scenario.limits[name] if name in scenario.limits else _declared_limit(declaration)
     retries = declaration.retry_limit(project.settings.max_retries)
     fair = declaration.fair_by is not None
     return SimulatedClass(
@@ -134,9 +137,14 @@ def _simulated_class(project: Project, declaration: Declaration, load: ClassLoad
     )
 
 
+def _declared_limit(declaration: Declaration) -> int | None:
+    declared: int | Callable[[], int | None] | None = declaration.facts["concurrency_limit"]
+    return declared() if callable(declared) else declared
+
+
 def _unknown(
-    scenario: Scenario,
-    loads: Mapping[str, ClassLoad],
+    scenario: FleetScenario,
+    loads: Mapping[str, JobLoad],
     declarations: Mapping[str, Declaration],
     sets: Mapping[str, SimulatedSet],
     shards: set[str],
@@ -163,5 +171,5 @@ def _unknown(
             yield ConfigurationProblem(_file(scenario), key, message)
 
 
-def _file(scenario: Scenario) -> str:
+def _file(scenario: FleetScenario) -> str:
     return scenario.name or "the scenario"

@@ -5,8 +5,8 @@ from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from framework.features.simulation.engine import Result
-from framework.features.simulation.report import Report
+from framework.features.simulation.engine import SimulationResult
+from framework.features.simulation.report import SimulationReport
 from framework.text import format_bytes
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 560, 170, 64, 20
@@ -47,12 +47,12 @@ class Chart(NamedTuple):
     shown: Callable[[float], str]
 
 
-def page_of(reports: Sequence[tuple[Report, Result]]) -> str:
+def page_of(reports: Sequence[tuple[SimulationReport, SimulationResult]]) -> str:
     """Return the page."""
     return "\n".join(_page(reports)) + "\n"
 
 
-def _page(reports: Sequence[tuple[Report, Result]]) -> Iterator[str]:
+def _page(reports: Sequence[tuple[SimulationReport, SimulationResult]]) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Simulation</title>'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<style>{_STYLE}{_COLOURS}</style></head><body><h1>Simulation</h1>"
@@ -68,7 +68,7 @@ def _page(reports: Sequence[tuple[Report, Result]]) -> Iterator[str]:
     yield "</body></html>"
 
 
-def _class_table(report: Report) -> Iterator[str]:
+def _class_table(report: SimulationReport) -> Iterator[str]:
     head = ["class", "urgency", "queue", "jobs", "in time", "p50 s", "p95 s", "p99 s", "longest s", "most held"]
     rows = [
         [
@@ -92,7 +92,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _charts(result: Result) -> Iterator[Chart]:
+def _charts(result: SimulationResult) -> Iterator[Chart]:
     samples = result.samples
     moments = [one.at for one in samples]
     shards = list(result.store_us)
@@ -135,7 +135,7 @@ def _charts(result: Result) -> Iterator[Chart]:
 
 
 def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"  # noqa: PLR2004 - two digits
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def _share(value: float) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from framework.features.observability.slots_needed import TARGETS
-from framework.features.simulation.engine import ClassResult, Result
+from framework.features.simulation.engine import ClassResult, SimulationResult
 from framework.terminal.output import columns
 from framework.text import format_bytes, format_duration
 
@@ -21,7 +21,7 @@ class Waits(NamedTuple):
     longest: float
 
 
-class ClassFigures(NamedTuple):
+class ClassWaits(NamedTuple):
     """The figures of one class."""
 
     name: str
@@ -63,13 +63,13 @@ class ShardFigures(NamedTuple):
     """Bytes a second, in and out, on average."""
 
 
-class Report(NamedTuple):
+class SimulationReport(NamedTuple):
     """All figures of one scenario."""
 
     name: str
     seconds: float
     events: int
-    classes: Sequence[ClassFigures]
+    classes: Sequence[ClassWaits]
     sets: Sequence[SetFigures]
     shards: Sequence[ShardFigures]
     remarks: Sequence[str]
@@ -96,18 +96,17 @@ def _plain(one: Any) -> dict[str, Any]:
 def waits_of(seconds: Sequence[float]) -> Waits:
     """Return the figures of some waits; zeros for none."""
     ordered = sorted(seconds) or [0.0]
-    return Waits(
-        *(ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95, 0.99)), ordered[-1]
-    )
+    p50, p95, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95, 0.99))
+    return Waits(p50, p95, p99, ordered[-1])
 
 
-def report_of(result: Result) -> Report:
+def report_of(result: SimulationResult) -> SimulationReport:
     """Return the figures of a simulation."""
-    classes = [_class_figures(name, one) for name, one in sorted(result.classes.items()) if one.waits or one.refused]
+    classes = [_class_waits(name, one) for name, one in sorted(result.classes.items()) if one.waits or one.refused]
     sets = [_set_figures(result, name) for name in result.model.sets]
     shards = [_shard_figures(result, name) for name in result.store_us]
     scenario = result.model.scenario
-    return Report(
+    return SimulationReport(
         scenario.name,
         result.model.seconds,
         result.events,
@@ -118,10 +117,10 @@ def report_of(result: Result) -> Report:
     )
 
 
-def _class_figures(name: str, one: ClassResult) -> ClassFigures:
+def _class_waits(name: str, one: ClassResult) -> ClassWaits:
     target = TARGETS[one.facts.urgency].seconds
     started = len(one.waits)
-    return ClassFigures(
+    return ClassWaits(
         name,
         one.facts.urgency,
         one.facts.queue,
@@ -137,14 +136,14 @@ def _class_figures(name: str, one: ClassResult) -> ClassFigures:
     )
 
 
-def _set_figures(result: Result, name: str) -> SetFigures:
+def _set_figures(result: SimulationResult, name: str) -> SetFigures:
     slots = result.model.sets[name].slots
     counts = [sample.processes[name] for sample in result.samples]
     busy = sum(sample.busy[name] for sample in result.samples)
     return SetFigures(name, min(counts), max(counts), busy / max(1, sum(counts) * slots))
 
 
-def _shard_figures(result: Result, name: str) -> ShardFigures:
+def _shard_figures(result: SimulationResult, name: str) -> ShardFigures:
     step_us = result.step_s * 1e6
     shares = [us / step_us for us in result.store_us[name][:-1]]
     return ShardFigures(
@@ -157,7 +156,7 @@ def _shard_figures(result: Result, name: str) -> ShardFigures:
     )
 
 
-def _remarks(result: Result, classes: Sequence[ClassFigures], shards: Sequence[ShardFigures]) -> Iterator[str]:
+def _remarks(result: SimulationResult, classes: Sequence[ClassWaits], shards: Sequence[ShardFigures]) -> Iterator[str]:
     """Yield what a reader should know about the figures."""
     for shard in shards:
         if shard.most_store > FULL_STORE:
@@ -181,7 +180,7 @@ def _remarks(result: Result, classes: Sequence[ClassFigures], shards: Sequence[S
             yield f"class {one.name}: {one.refused:,} pushes fail while its shard is away: reliable_push would keep them."
 
 
-def text_of(report: Report) -> Iterator[str]:
+def text_of(report: SimulationReport) -> Iterator[str]:
     """Yield the lines of a report."""
     yield f"{report.name or 'recorded jobs'}: {format_duration(report.seconds)}, {sum(one.started for one in report.classes):,} jobs"
     yield ""

@@ -62,7 +62,7 @@ class Burst(Section):
     every: _Positive
 
 
-class ClassLoad(Section):
+class JobLoad(Section):
     """The jobs of one class: how many a second come at random times, or in bursts."""
 
     rate: _Seconds = 0.0
@@ -118,13 +118,13 @@ class Change(Section):
     """Classes whose jobs do not start, as by a pause."""
 
 
-class Scenario(Section):
+class FleetScenario(Section):
     """A fleet and its load. Names of classes are wire names, those of sets as in ``deploy``: SHARD-GROUP."""
 
     name: str = ""
     seconds: _Positive = 600.0
     seed: int = 1
-    classes: Mapping[str, ClassLoad] = Field(default_factory=dict)
+    classes: Mapping[str, JobLoad] = Field(default_factory=dict)
     processes: Mapping[str, ProcessCount] = Field(default_factory=dict)
     autoscaling: Autoscaling = Autoscaling()
     limits: Mapping[str, int | None] = Field(default_factory=dict)
@@ -140,7 +140,7 @@ class Scenario(Section):
     changes: Sequence[Change] = ()
 
 
-def read_scenario(path: Path) -> Scenario:
+def read_scenario(path: Path) -> FleetScenario:
     """Return the scenario of a file.
 
     Raises:
@@ -154,7 +154,7 @@ def read_scenario(path: Path) -> Scenario:
         message = "must hold a scenario, for example `classes: {MailJob: {rate: 10, duration: 0.2}}`"
         raise ConfigurationError([ConfigurationProblem(str(path), "", message)])
     try:
-        return Scenario.model_validate({"name": path.stem, **content})
+        return FleetScenario.model_validate({"name": path.stem, **content})
     except ValidationError as error:
         raise ConfigurationError(
             [
