@@ -1,9 +1,9 @@
 """Read the entries of sorted sets of jobs, plan actions on them, and carry them out in slices of one script call each."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import redis
 
@@ -36,6 +36,8 @@ from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import StatusCommand, tracked_job
 from framework.wire.sub_queues import arrival_queue
 from framework.wire.waiters import JobEnd, awaited_job_of
+
+T = TypeVar("T")
 
 JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
 """A sorted set of jobs, by the name that commands and the API give it."""
@@ -257,15 +259,15 @@ def act(client: "redis.Redis", terms: ActionTerms, members: Sequence[bytes], ste
     return _run(client, terms, planned, steps)
 
 
-def next_slice(members: Sequence[bytes], start: int, most: int) -> Sequence[bytes]:
-    """Return the members from ``start`` on that one step may move: at most ``most``, and of a bounded size, but at least one."""
+def next_slice(jobs: Sequence[T], start: int, most: int, size_of: Callable[[T], int]) -> Sequence[T]:
+    """Return the jobs from ``start`` on that one step may move: at most ``most``, and of a bounded size, but at least one."""
     end, size = start, 0
-    for member in members[start : start + most]:
-        size += len(member)
+    for job in jobs[start : start + most]:
+        size += size_of(job)
         if end > start and size > SLICE_BYTES:
             break
         end += 1
-    return members[start:end]
+    return jobs[start:end]
 
 
 def _run(

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 import redis
 
@@ -21,9 +21,11 @@ from framework.admin.access import (
     sum_of,
 )
 from framework.admin.audit import audited
+from framework.admin.entries import next_slice
 from framework.admin.held_jobs import HeldKind, held_keys, measure_held
 from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
-from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_held
+from framework.admin.pages import ranked_members
+from framework.admin.search import JobStore, ScanPage, list_held_stores, payload_of_member
 from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import ShardUnavailableError
@@ -37,8 +39,9 @@ from framework.store.steps import BoundedSteps
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
-from framework.types import Jid, JobState
+from framework.types import Jid, JobState, Payload
 from framework.wire import keys
+from framework.wire.blocks import expand_member, is_block
 from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
@@ -95,11 +98,37 @@ def held_records(
     now = server_time(shard.client)
     scanned = 0
     for store in list_held_stores(shard.client):
-        for block, page in scan_held(shard.client, store.key, wanted.needle):
-            records = [HeldRecord(shard.name, store, member, score, sizes, block) for member, score in page]
-            scanned += len(page)
+        # In their order: Redis reads and removes neighbours in half the time.
+        for page in ranked_members(shard.client, store.key):
+            for block, members in _by_block(page):
+                scanned += len(members)
+                yield store, len(members), list(_matching(shard.name, store, members, block, wanted, sizes, now))
             on_progress(decode_escaped(store.key), scanned)
-            yield store, len(page), [one for one in records if wanted.matches(one, one.since, now)]
+
+
+def _by_block(page: ScanPage) -> Iterator[tuple[bytes | None, ScanPage]]:
+    """Yield the jobs of a page of members: first those that are in no block, then those of each block."""
+    yield None, [one for one in page if not is_block(one[0])]
+    for member, score in page:
+        if is_block(member):
+            yield member, cast("ScanPage", expand_member(member, score))
+
+
+def _matching(
+    shard: str,
+    store: JobStore,
+    members: ScanPage,
+    block: bytes | None,
+    wanted: JobFilter,
+    sizes: SizeLimitSettings,
+    now: float,
+) -> Iterator[HeldRecord]:
+    needle = wanted.needle or b""
+    for member, score in members:
+        if needle in member:
+            record = HeldRecord(shard, store, member, score, sizes, block)
+            if wanted.matches(record, record.since, now):
+                yield record
 
 
 def purge(
@@ -136,9 +165,9 @@ def purge(
                 unpack_held(shard.client, store.key, found[0].block)
             start = 0
             while start < len(found):
-                part = found[start : start + steps.size]
+                part = next_slice(found, start, steps.size, _size_of)
                 start += len(part)
-                result.dropped += sum(_drop(shard.client, store, part, end, steps))
+                result.dropped += _drop(shard.client, store, part, end, steps)
             limits |= {store.name} if store.kind == "waiting" else set()
         if quota.is_used_up:
             break
@@ -147,34 +176,37 @@ def purge(
     return result
 
 
-_DROPPED_AT_ONCE = (10, 200)
-"""The fewest and the most jobs that one round trip drops, each in a step of its own."""
+_DROPPED_AT_ONCE = (10, 500)
+"""The fewest and the most jobs of one step."""
 
 
 def _drop(
-    client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: HeldEnd, steps: BoundedSteps
-) -> Iterator[int]:
-    calls: list[tuple[list[Any], list[Any]]] = []
+    client: "redis.Redis", store: JobStore, found: Sequence[HeldRecord], end: HeldEnd, steps: BoundedSteps
+) -> int:
+    """Drop the jobs in one atomic step; return how many were still there."""
+    series: dict[str, int] = {}
+    jobs: list[Any] = []
     for one in found:
-        payload = one.payload
-        held, track = (
-            JobResources(lock_of(payload), awaited=awaited_job_of(payload), end_word="removed"),
-            tracked_job(payload),
-        )
-        resources = "" if held.lock is None and held.awaited is None else held.on_end()
-        series = series_name(end.counter, {"worker": str(payload.get("class")), **end.labels})
-        places: list[Any] = [store.key, keys.COUNTERS]
-        state: Sequence[Any] = ("", 0)
-        if track is not None:
-            places.append(keys.status(track.jid))
-            state = (end.state, track.ttl_s)
-        calls.append((places, [one.member, resources, *state, series]))
-    with steps.step(len(calls)):
-        replies = DROP_HELD.each(client, calls)
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-        yield int(reply)
+        name = series_name(end.counter, {"worker": str(one.payload.get("class")), **end.labels})
+        jobs += one.member, _holds(one.payload, end.state), series.setdefault(name, len(series) + 1)
+    with steps.step(len(found)):
+        reply: Any = DROP_HELD(client, [store.key, keys.COUNTERS], [len(series), *series, *jobs])
+    return int(reply)
+
+
+def _size_of(one: HeldRecord) -> int:
+    return len(one.member)
+
+
+def _holds(payload: Payload, state: JobState) -> str:
+    """Return the resources of a held job, as the argument of the script: its lock, its status, what waits for its end."""
+    held, track = (
+        JobResources(lock_of(payload), awaited=awaited_job_of(payload), end_word="removed"),
+        tracked_job(payload),
+    )
+    if held.lock is None and held.awaited is None and track is None:
+        return ""
+    return held.on_end(None if track is None else track.command(state))
 
 
 class HeldPlace(NamedTuple):

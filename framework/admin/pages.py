@@ -46,25 +46,41 @@ def list_pages(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Ite
             raise
 
 
-# ZSCAN reads the same in four times the time: it jumps through Redis's memory.
 def ranked_pages(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield the jobs of a sorted set by rank, with their scores. Each page begins behind a member of the page before it.
+    """Yield the jobs of a sorted set, with their scores, in the pages of ``ranked_members``: those in blocks, too."""
+    for page in ranked_members(client, key, most):
+        yield [one for member, score in page for one in expand_member(member, score)]
 
-    Raises redis errors.
+
+# ZSCAN reads the same in four times the time: it jumps through Redis's memory.
+def ranked_members(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Iterator[list[tuple[bytes, float]]]:
+    """Yield the members of a sorted set by rank, with their scores. Each page begins behind a member of the page before it.
+
+    Each member that stays is yielded; one beside it may come twice while others leave. A key of another type has none. Raises redis
+    errors.
     """
     if (key if isinstance(key, bytes) else key.encode()) in packed_held(client):
         most = _BLOCKS
     start, size = 0, min(_FIRST, most)
-    while True:
-        reply: Any = client.zrange(cast("str", key), start, start + size - 1, withscores=True)
-        page: list[tuple[bytes, float]] = reply
-        if not page:
-            return
-        yield [one for member, score in page for one in expand_member(member, score)]
-        pipeline: Any = client.pipeline(transaction=False)
-        for member, _ in page[: -_ANCHORS - 1 : -1]:
-            pipeline.zrank(key, member)
-        ranks: list[int | None] = pipeline.execute()
-        # Where all of them have left, the next ones stand at the rank of the page.
-        start = next((rank + 1 for rank in ranks if rank is not None), start)
-        size = page_size([member for member, _ in page], most)
+    try:
+        while page := _ranked(client, key, start, start + size - 1):
+            yield page
+            start, size = _rank_behind(client, key, page), page_size([member for member, _ in page], most)
+    except ResponseError as error:
+        if not is_wrong_type(error):
+            raise
+
+
+def _ranked(client: "redis.Redis", key: bytes | str, first: int, last: int) -> list[tuple[bytes, float]]:
+    reply: Any = client.zrange(cast("str", key), first, last, withscores=True)
+    return reply
+
+
+def _rank_behind(client: "redis.Redis", key: bytes | str, page: Sequence[tuple[bytes, float]]) -> int:
+    pipeline: Any = client.pipeline(transaction=False)
+    for member, _ in page[: -_ANCHORS - 1 : -1]:
+        pipeline.zrank(key, member)
+    # Where all of them have left, others before the page may have left, too: the next ones have this score, or a higher one.
+    pipeline.zcount(key, "-inf", f"({page[-1][1]!r}")
+    *ranks, lower = pipeline.execute()
+    return next((rank + 1 for rank in ranks if rank is not None), lower)

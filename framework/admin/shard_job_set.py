@@ -174,7 +174,7 @@ class ShardJobSet:
                 while start < len(members):
                     if time.monotonic() >= deadline:
                         return result
-                    part = next_slice(members, start, steps.size)
+                    part = next_slice(members, start, steps.size, len)
                     start += len(part)
                     slice_jobs = len(part)
                     result.matched += slice_jobs

@@ -313,7 +313,7 @@ def test_prover_accepts_policies_of_the_real_scripts(proven):
     (held_job,) = proven.zrange(f"{BASE}:waiting:", 0, -1)
     series = series_name(SKIPPED_JOBS, {"worker": "A::B"})
     ended = JobResources(locks["j2"]).on_end()
-    assert DROP_HELD(proven.client, [f"{BASE}:waiting:", "aw:counters"], [held_job, ended, "", 0, series]) == 1
+    assert DROP_HELD(proven.client, [f"{BASE}:waiting:", "aw:counters"], [1, series, held_job, ended, 1]) == 1
     verdict = proven.verdict
     assert not [str(violation) for violation in verdict.violations]
     assert verdict.ends == {"finished": 1, "dropped by an operator": 1}

@@ -571,10 +571,10 @@ CALLS = {
     "cron/push, without a job": (cron_state, lambda jobs: cron_tick(jobs, TICK, outcome="missed")),
     "note_pushed": (due, lambda jobs: (["token", SET], [60_000])),
     "note_pushed, to a key of another type": (held, lambda jobs: (["token", LEASE], [60_000])),
-    "drop_held": (due, lambda jobs: ([SET, "counts"], [jobs[0], "", "", 0, "n"])),
+    "drop_held": (due, lambda jobs: ([SET, "counts"], [1, "n", *(part for job in jobs for part in (job, "", 1))])),
     "drop_held, holding": (
         due_holding,
-        lambda jobs: ([SET, "counts", "status"], [jobs[0], HOLDS, "discarded", 60, "n"]),
+        lambda jobs: ([SET, "counts"], [1, "n", jobs[0], HOLDS[:-1] + b',"status":["status","discarded","60"]}', 1]),
     ),
     "act_on_entries, to its queue": (due_holding, lambda jobs: acted(jobs, "queue", HOLDS)),
     "act_on_entries, to the dead": (due_holding, lambda jobs: acted(jobs, "dead", HOLDS)),

@@ -169,18 +169,20 @@ def test_schedule_uses_server_clock_and_own_jobs_only(redis, memory):
     assert 5 < due_b - now(redis) <= 9
 
 
-def test_drop_held_removes_and_counts_present_job_only(redis, memory):
-    redis.zadd(SET, {ODD: 1, "a": 2})
+def test_drop_held_removes_and_counts_present_jobs_only(redis, memory):
+    redis.zadd(SET, {ODD: 1, "a": 2, "b": 3, "c": 4})
     redis.hset("lock", "jid", "j1")
     with memory():
-        assert DROP_HELD(redis, [SET, "counts"], ["gone", HELD, "", 0, "n"]) == 0
+        assert DROP_HELD(redis, [SET, "counts"], [1, "n", "gone", HELD, 1]) == 0
         assert redis.exists("lock")
-        assert DROP_HELD(redis, [SET, "counts", "status"], [ODD, HELD, "discarded", 60, "n"]) == 1
-    assert (redis.zrange(SET, 0, -1), redis.exists("lock")) == ([b"a"], 0)
-    assert (redis.hgetall("counts"), redis.get("status")) == ({b"n": b"1"}, b"discarded")
+        jobs = [ODD, HELD_TRACKED, 1, "gone", HELD, 1, "a", "", 2, "b", "", 1]
+        assert DROP_HELD(redis, [SET, "counts"], [2, "n", "m", *jobs]) == 3
+    assert (redis.zrange(SET, 0, -1), redis.exists("lock")) == ([b"c"], 0)
+    assert (redis.hgetall("counts"), redis.get("status")) == ({b"n": b"2", b"m": b"1"}, b"discarded")
 
 
 HELD = dumps({"lock": {"key": "lock", "owner": "j1", "keep_ms": 0}, "slots": [["limit", "me j1"]]})
+HELD_TRACKED = HELD[:-1] + b',"status":["status","discarded","60"]}'
 KEPT = HELD.replace(b'"keep_ms":0', b'"keep_ms":60000')
 
 
