@@ -184,11 +184,12 @@ def _drop(
     client: "redis.Redis", store: JobStore, found: Sequence[HeldRecord], end: HeldEnd, steps: BoundedSteps
 ) -> int:
     """Drop the jobs in one atomic step; return how many were still there."""
-    series: dict[str, int] = {}
+    workers: dict[str, int] = {}
     jobs: list[Any] = []
     for one in found:
-        name = series_name(end.counter, {"worker": str(one.payload.get("class")), **end.labels})
-        jobs += one.member, _holds(one.payload, end.state), series.setdefault(name, len(series) + 1)
+        worker = str(one.payload.get("class"))
+        jobs += one.member, _holds(one.payload, end.state), workers.setdefault(worker, len(workers) + 1)
+    series = [series_name(end.counter, {"worker": worker, **end.labels}) for worker in workers]
     with steps.step(len(found)):
         reply: Any = DROP_HELD(client, [store.key, keys.COUNTERS], [len(series), *series, *jobs])
     return int(reply)

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.access import Answers, ask
 from framework.admin.held_jobs import held_keys, measure_held
-from framework.admin.pages import MOST, list_pages, ranked_pages
+from framework.admin.pages import MOST, list_pages, ranked_data
 from framework.admin.process_list import read_running
 from framework.async_twin import async_twin
 from framework.errors import PayloadError, ShardUnavailableError
@@ -131,8 +131,8 @@ def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[s
 
 
 def _members(client: "redis.Redis", key: str) -> Iterator[tuple[str, list[bytes]]]:
-    for page in ranked_pages(client, key):
-        yield key, [member for member, _ in page]
+    for page in ranked_data(client, key):
+        yield key, page
 
 
 def _payload_of(data: bytes) -> Payload:

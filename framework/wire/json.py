@@ -118,7 +118,10 @@ def json_contains(texts: Collection[str]) -> Callable[[bytes], object]:
     words = [rb"\u00", *(text.encode(errors="surrogatepass") for text in texts)]
     if len(words) > _FEW_TEXTS:
         return re.compile(b"|".join(map(re.escape, words))).search
-    # The search for one text at a time is twenty times as fast as that for any of them.
+    # The search for one text at a time is twenty times as fast as that for any of them, and a loop takes longer than a search.
+    if len(words) == 2:
+        escape, word = words
+        return lambda data: word in data or escape in data
     return lambda data: any(word in data for word in words)
 
 

@@ -1,14 +1,14 @@
 """Summarize the jobs of the schedule set that a policy deferred, and let them run sooner."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
 
 from framework.admin.explain_reader import deferrals_of
-from framework.admin.pages import ranked_pages
-from framework.admin.search import ScanPage, scan_members
+from framework.admin.pages import ranked_data
+from framework.admin.search import scan_members
 from framework.admin.statistics import OnProgress
 from framework.store.connect import server_time
 from framework.store.steps import BoundedSteps
@@ -36,11 +36,14 @@ class Deferral:
     oldest: float | None = None
     """When the oldest of the jobs was pushed."""
 
-    def add(self, payload: Payload, due: float) -> None:
+    def add(self, payload: Payload) -> None:
         self.jobs += 1
         self.max_deferrals = max(self.max_deferrals, deferrals_of(payload))
-        self.next_due = due if self.jobs == 1 else min(self.next_due, due)
-        created = timestamp(payload.get("created_at"))
+        created: object = payload.get("created_at")
+        # Most are younger than the oldest one, and need no check.
+        if self.oldest is not None and type(created) is float and created >= self.oldest:
+            return
+        created = timestamp(created)
         if created is not None:
             self.oldest = created if self.oldest is None else min(self.oldest, created)
 
@@ -49,9 +52,13 @@ def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[
     """Return the deferred jobs by class and reason, the oldest first. Reads the schedule set in pages. Raises redis errors."""
     found: dict[tuple[str, str], Deferral] = {}
     # Ranked pages cost Redis and this process less than a scan, and a job that moves meanwhile may be missed.
-    for payload, _, due in _deferred_in(ranked_pages(client, keys.SCHEDULE), on_progress):
+    for payload, data in _deferred_in(ranked_data(client, keys.SCHEDULE), on_progress):
         name = str(payload.get("class", "")), str(payload.get(DEFERRED_BY, ""))
-        found.setdefault(name, Deferral(*name)).add(payload, due)
+        one = found.get(name)
+        if one is None:
+            # The next one to be due comes first.
+            one = found[name] = Deferral(*name, next_due=_due(client, data))
+        one.add(payload)
     return sorted(found.values(), key=lambda deferral: (deferral.oldest or 0.0, deferral.worker))
 
 
@@ -66,7 +73,8 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
     moved = 0
     steps = BoundedSteps(*_CHANGED_AT_ONCE)
     page: dict[bytes, float] = {}
-    for payload, data, _ in _deferred_in(scan_members(client, keys.SCHEDULE, _NEEDLE), on_progress):
+    pages = ([data for data, _ in page] for page in scan_members(client, keys.SCHEDULE, _NEEDLE))
+    for payload, data in _deferred_in(pages, on_progress):
         if payload.get("class") == worker:
             page[data] = now + (moved + len(page)) / rate
         if len(page) >= steps.size or moved + len(page) == limit:
@@ -85,11 +93,17 @@ def _write_times(client: "redis.Redis", times: dict[bytes, float], steps: Bounde
     return int(moved)
 
 
-def _deferred_in(pages: Iterable[ScanPage], on_progress: OnProgress) -> Iterator[tuple[Payload, bytes, float]]:
+def _due(client: "redis.Redis", member: bytes) -> float:
+    """Return when a job of the schedule set is due: now, if it has left the set."""
+    score: Any = client.zscore(keys.SCHEDULE, member)
+    return server_time(client) if score is None else clamp_time(score)
+
+
+def _deferred_in(pages: Iterable[Sequence[bytes]], on_progress: OnProgress) -> Iterator[tuple[Payload, bytes]]:
     scanned = 0
     for page in pages:
         scanned += len(page)
         on_progress(keys.SCHEDULE, scanned)
-        for data, due in page:
+        for data in page:
             if _NEEDLE in data and (payload := loads_object(data)).get(DEFERRED):
-                yield payload, data, clamp_time(due)
+                yield payload, data

@@ -200,3 +200,13 @@ def test_held_job_in_a_block_is_found_and_dropped(shard, redis):
     assert admin.held().find(f"{13:024}") is None
     del jobs[13]
     assert [data for data, _ in waiting_of(redis, HELD_KEY)] == jobs
+
+
+def test_some_held_jobs_of_each_block_are_dropped(shard, redis):
+    jobs = held_and_packed(redis, 32)
+    dropped = [loads_object(job.partition(b"\n")[2])["jid"] for job in jobs[::2]]
+    done = MatchingHeldJobs(None, JobFilter(jids=frozenset(dropped))).delete()
+    assert (done.matched, done.done, done.completed) == (16, 16, True)
+    assert [data for data, _ in waiting_of(redis, HELD_KEY)] == jobs[1::2]
+    assert MatchingHeldJobs(None, JobFilter(cls="Job")).delete().done == 16
+    assert not redis.zcard(HELD_KEY)
