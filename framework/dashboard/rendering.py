@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from starlette.requests import Request
 
-from framework.dashboard.texts import catalogue, chosen_language
+from framework.dashboard.texts import LANGUAGE_COOKIE, catalogue, chosen_language, language_names
 from framework.pages.page import Page
 from framework.text import format_bytes, format_duration
 from framework.version import VERSION
@@ -33,7 +33,7 @@ class Renderer:
             extensions=["jinja2.ext.do"],
         )
         self._environment.filters.update(
-            duration=format_duration, bytes=format_bytes, count=_count, iso=_iso, json=_compact
+            duration=format_duration, span=_span, bytes=format_bytes, count=_count, iso=_iso, json=_compact
         )
 
     def page(self, request: Request, page: Page, values: Mapping[str, Any]) -> str:
@@ -43,14 +43,19 @@ class Renderer:
 
     def render(self, request: Request, template: str, values: Mapping[str, Any]) -> str:
         """Return a template with these values."""
-        texts = catalogue(chosen_language(request.headers.get("accept-language", "")))
+        accepted = request.headers.get("accept-language", "")
+        texts = catalogue(chosen_language(f"{request.cookies.get(LANGUAGE_COOKIE, '')},{accepted}"))
         is_part = "hx-request" in request.headers
         shared: dict[str, Any] = {
             "_": texts.text,
             "language": texts.language,
+            "languages": language_names(),
+            "root": _root(request),
             "layout": "part.html" if is_part else "base.html",
             "link": self._linker(request),
+            "shard_link": _shard_linker(request),
             "static": f"{_root(request)}/static/{{}}?v={VERSION}".format,
+            "pages": self.pages,
             "menu": [one for one in self.pages if one.menu],
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         }
@@ -78,6 +83,16 @@ class Renderer:
         return link
 
 
+def _shard_linker(request: Request) -> Callable[[str], str]:
+    """Return what makes the address of the same page on another shard."""
+    others = [(word, text) for word, text in request.query_params.multi_items() if word != "shard"]
+
+    def link(shard: str) -> str:
+        return f"?{urlencode([*others, ('shard', shard)] if shard else others)}"
+
+    return link
+
+
 class _Loader(BaseLoader):
     def __init__(self, pages: Mapping[str, Path]) -> None:
         self._pages = pages
@@ -102,6 +117,13 @@ def _root(request: Request) -> str:
 
 def _count(number: int) -> str:
     return f"{number:,}"
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time; below ten seconds with the digits that matter: ``84 ms``, ``1.2 s``."""
+    if seconds < 1:
+        return f"{max(seconds, 0.0) * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else format_duration(seconds)
 
 
 def _iso(epoch_s: float | None) -> str:

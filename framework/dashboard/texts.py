@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+LANGUAGE_COOKIE = "aw_language"
+"""The cookie with the language that a viewer has chosen; the script of the pages sets it."""
+
 _FOLDER = Path(__file__).parent / "catalogues"
 
 
@@ -32,6 +35,12 @@ def catalogue(language: str) -> Catalogue:
 def languages() -> frozenset[str]:
     """Return the languages beside English."""
     return frozenset(file.stem for file in _FOLDER.glob("*.json"))
+
+
+@cache
+def language_names() -> Mapping[str, str]:
+    """Return the name of each language in this language, by its code. A catalogue translates ``English`` as its own name."""
+    return {language: catalogue(language).text("English") for language in ("en", *sorted(languages()))}
 
 
 def chosen_language(accept: str) -> str:

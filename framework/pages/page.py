@@ -1,7 +1,7 @@
 """A page of the dashboard: its path, what it reads, its template, and its actions."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
@@ -63,6 +63,12 @@ class Page:
     """What a caller needs on a shard to see the page."""
     of_jobs: ClassVar[bool] = False
     """Whether a caller with the role for some feature categories only sees it: it then shows the jobs of these alone."""
+    overview_part: ClassVar[str] = ""
+    """The id of the element that the overview shows too. It is loaded after the overview, so that its read delays nothing."""
+    class_part: ClassVar[str] = ""
+    """The id of the element that the page of a class shows too; it is asked with the word ``class``."""
+    mends: ClassVar[Collection[str]] = ()
+    """The codes of the causes (``diagnose``) that an operator mends here: each cause leads to these pages."""
     within_s: ClassVar[float] = 1.0
     """How long it waits for a shard."""
     fresh_s: ClassVar[float] = 2.0

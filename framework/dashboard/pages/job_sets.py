@@ -84,6 +84,7 @@ class RetriesPage(JobSetPage):
         SetAction("retry", "delete", "Delete"),
     )
     heading = "Next run"
+    mends = ("failing", "deep_retry_set")
     grouped_by = "error"
 
     def job_set(self, shard: str) -> JobSet:
@@ -99,6 +100,7 @@ class DeadPage(JobSetPage):
     title = "Dead"
     actions = (SetAction("dead", "retry", "Retry"), SetAction("dead", "delete", "Delete"))
     heading = "Died"
+    mends = ("failing",)
     grouped_by = "error"
 
     def job_set(self, shard: str) -> JobSet:
@@ -118,6 +120,7 @@ class InterruptedPage(JobSetPage):
         SetAction("interrupted", "delete", "Delete"),
     )
     heading = "Interrupted"
+    mends = ("poison", "process_died")
 
     def job_set(self, shard: str) -> JobSet:
         """Return the set of a shard."""

@@ -14,6 +14,7 @@ class ProcessesPage(Page):
     path = "/processes"
     title = "Processes"
     menu = "work"
+    mends = ("few_slots", "large_process", "not_fetching", "process_silent", "scheduler_stalled", "unserved")
     actions = (
         ProcessAction("quiet", "Quiet", "They fetch no more jobs, and end the jobs that they run."),
         ProcessAction(

@@ -18,6 +18,7 @@ class QueuesPage(Page):
     path = "/queues"
     title = "Queues"
     menu = "jobs"
+    mends = ("queue_paused", "flood")
 
     async def read(self, view: View) -> Facts:
         """Read the queues, the fullest first."""

@@ -13,6 +13,7 @@ class LimitsPage(Page):
     path = "/limits"
     title = "Limits"
     menu = "control"
+    mends = ("limit_reached", "slots_leaked", "limit_free")
     of_jobs = True
     actions = (SetLimit(), ClearLimit())
 

@@ -12,6 +12,7 @@ class CronPage(Page):
     path = "/cron"
     title = "Cron"
     menu = "work"
+    mends = ("cron_disabled", "cron_missed", "cron_no_leader")
     of_jobs = True
 
     async def read(self, view: View) -> Facts:

@@ -5,6 +5,7 @@ from framework.feature import Feature, Late, LateCommand
 HISTORY = Feature(
     name="history",
     worker=Late("framework.features.history.worker:worker_part"),
+    pages=(Late("framework.features.history.page:ActivityPage"),),
     commands=(
         LateCommand(
             "deployed",

@@ -1,0 +1,99 @@
+"""The page of the runs over time: a chart with the deploys, and a row for each class."""
+
+from collections.abc import Iterable, Sequence
+
+from framework.admin.access import Listing
+from framework.execute.stats import BUCKETS_MS
+from framework.features.history.admin import DeployMark, RunSeries, deploys, run_series
+from framework.features.history.series import Runs
+from framework.pages.page import Page
+from framework.pages.view import Facts, View
+
+_HOURS = (1, 8, 24, 72)
+"""The times that the page offers. Redis keeps 72 hours."""
+
+_DAY_HOURS = 24
+_MOST_CLASSES = 100
+
+
+class ActivityPage(Page):
+    """Show the runs of the last hours by period, in total and by class. The word ``class`` of the query chooses one."""
+
+    name = "activity"
+    path = "/activity"
+    title = "Activity"
+    menu = "now"
+    of_jobs = True
+    fresh_s = 10.0
+    overview_part = "activity-chart"
+    class_part = "activity-chart"
+
+    async def read(self, view: View) -> Facts:
+        """Read the runs and the deploys of each shard.
+
+        Raises:
+            ValueError: ``hours`` is none of the times that the page offers.
+        """
+        hours, name = _hours(view), view.query.get("class")
+
+        def read(shard: str) -> tuple[RunSeries, Listing[DeployMark]]:
+            return run_series(hours, name, shard), deploys(1 + hours // _DAY_HOURS, shard)
+
+        found = await view.each(read)
+        classes: dict[str, list[Runs]] = {}
+        for shard, (series, _) in found.items():
+            for one, runs in series.classes.items():
+                if view.may("read", shard, one):
+                    known = classes.setdefault(one, [Runs()] * len(runs))
+                    classes[one] = [first.plus(second) for first, second in zip(known, runs, strict=True)]
+        any_series = next((series for series, _ in found.values()), None)
+        starts: Sequence[float] = () if any_series is None else any_series.starts
+        rows: list[Facts] = [
+            {"class": one, **_sum_facts(runs), "points": [run.processed for run in runs]}
+            for one, runs in classes.items()
+        ]
+        return {
+            "hours": hours,
+            "choices": list(_HOURS),
+            "class": name,
+            "step_s": 0 if any_series is None else any_series.step_s,
+            "periods": [
+                {"at": at, **_sum_facts(runs[place] for runs in classes.values())} for place, at in enumerate(starts)
+            ],
+            "deploys": _deploy_facts([marks for _, marks in found.values()], starts),
+            "classes": sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES],
+            "durations": _durations([series for series, _ in found.values()]) if name in classes else [],
+        }
+
+
+def _hours(view: View) -> int:
+    text = view.query.get("hours", "8")
+    if text not in {str(one) for one in _HOURS}:
+        raise ValueError(f"hours={text}: choose one of {', '.join(map(str, _HOURS))}")
+    return int(text)
+
+
+def _sum_facts(runs: Iterable[Runs]) -> Facts:
+    total = Runs()
+    for one in runs:
+        total = total.plus(one)
+    succeeded = total.processed - total.failed
+    mean_s = total.seconds / succeeded if succeeded > 0 else None
+    return {"runs": total.processed, "failed": total.failed, "seconds": total.seconds, "mean_s": mean_s}
+
+
+def _deploy_facts(found: Iterable[Iterable[DeployMark]], starts: Sequence[float]) -> list[Facts]:
+    """Return the deploys since the first period, the oldest first; one that several shards have counts once."""
+    marks = {(one.at, one.label) for listed in found for one in listed if starts and one.at >= starts[0]}
+    return [{"at": at, "label": label} for at, label in sorted(marks)]
+
+
+def _durations(found: Sequence[RunSeries]) -> list[Facts]:
+    """Return how many runs lasted up to each bound; the last one has no bound. Buckets without runs at the ends are left out."""
+    counts = [sum(column) for column in zip(*(one.durations for one in found), strict=True)]
+    filled = [at for at, count in enumerate(counts) if count]
+    if not filled:
+        return []
+    bounds_s = [*(bound / 1000 for bound in BUCKETS_MS), None]
+    places = range(filled[0], filled[-1] + 1)
+    return [{"up_to_s": bounds_s[at], "runs": counts[at]} for at in places]
