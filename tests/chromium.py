@@ -12,6 +12,11 @@ import pytest
 
 from tests.harness import until
 
+_IS_READY = (
+    "document.readyState === 'complete' && !document.querySelector('.htmx-request, [hx-trigger^=load] > p:only-child')"
+)
+"""Whether a page has what it shows: also the parts that it has asked for after itself."""
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -87,6 +92,22 @@ class BrowserPage:
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression; ``None`` while the page is being left."""
         return self.call("Runtime.evaluate", expression=expression, userGesture=True).get("result", {}).get("value")
+
+    def open(self, url: str) -> None:
+        """Open an address, and wait until the page and what htmx asks for are there."""
+        self.call("Page.navigate", url=url)
+        until(lambda: self.evaluate(_IS_READY), url)
+
+    def press(self, key: str) -> None:
+        """Press a key, such as ``j`` or ``Enter``."""
+        text = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def awaited(self, expression: str) -> Any:
+        """Return what the promise of an expression is resolved with, as JSON."""
+        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        return found["result"]["value"]
 
     def text(self) -> str:
         """Return the visible text of the page."""

@@ -24,6 +24,7 @@ from framework.dashboard.pages import own_pages
 from framework.dashboard.rendering import Renderer
 from framework.dashboard.security import (
     Authorize,
+    ChosenLanguage,
     LoopbackHosts,
     SecureHeaders,
     caller_of,
@@ -80,7 +81,7 @@ class DashboardSite:
         """Return the ASGI application that serves the pages."""
         static = Mount("/static", StaticFiles(directory=_STATIC), name="static")
         handlers = {HTTPException: self.on_error, Exception: self.on_error}
-        served = Starlette(routes=[static, *self.routes()], exception_handlers=handlers)
+        served = ChosenLanguage(Starlette(routes=[static, *self.routes()], exception_handlers=handlers))
         # Outside of Starlette, so that the answer to an unexpected error has the headers too.
         return SecureHeaders(LoopbackHosts(served) if loopback_only else served)
 

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound, pass_context
+from jinja2.runtime import Context
 from starlette.requests import Request
 
-from framework.dashboard.texts import LANGUAGE_COOKIE, catalogue, chosen_language, language_names
+from framework.dashboard.texts import catalogue, chosen_language, language_names
 from framework.pages.page import Page
 from framework.text import format_bytes, format_duration
 from framework.version import VERSION
 
 _FOLDER = Path(__file__).parent / "templates"
+
+UNIT_TEXTS = ("d", "h", "min", "s", "ms")
+"""The units in lengths of time, which a catalogue translates."""
 
 
 class Renderer:
@@ -32,9 +36,16 @@ class Renderer:
             lstrip_blocks=True,
             extensions=["jinja2.ext.do"],
         )
-        self._environment.filters.update(
-            duration=format_duration, span=_span, bytes=format_bytes, count=_count, iso=_iso, json=_compact
-        )
+        filters: dict[str, Callable[..., str]] = {
+            "duration": _duration,
+            "span": _span,
+            "bytes": format_bytes,
+            "count": _count,
+            "iso": _iso,
+            "json": _compact,
+        }
+        for name, one in filters.items():
+            self._environment.filters[name] = one
 
     def page(self, request: Request, page: Page, values: Mapping[str, Any]) -> str:
         """Return a page, or the part of it that changes if htmx asks for it."""
@@ -43,20 +54,19 @@ class Renderer:
 
     def render(self, request: Request, template: str, values: Mapping[str, Any]) -> str:
         """Return a template with these values."""
-        accepted = request.headers.get("accept-language", "")
-        texts = catalogue(chosen_language(f"{request.cookies.get(LANGUAGE_COOKIE, '')},{accepted}"))
+        texts = catalogue(chosen_language(request.headers.get("accept-language", "")))
         is_part = "hx-request" in request.headers
         shared: dict[str, Any] = {
             "_": texts.text,
             "language": texts.language,
-            "languages": language_names(),
-            "root": _root(request),
             "layout": "part.html" if is_part else "base.html",
             "link": self._linker(request),
             "shard_link": _shard_linker(request),
             "static": f"{_root(request)}/static/{{}}?v={VERSION}".format,
             "pages": self.pages,
             "menu": [one for one in self.pages if one.menu],
+            "languages": language_names(),
+            "root": _root(request),
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         }
         return self._environment.get_template(template).render({**shared, **values})
@@ -83,16 +93,6 @@ class Renderer:
         return link
 
 
-def _shard_linker(request: Request) -> Callable[[str], str]:
-    """Return what makes the address of the same page on another shard."""
-    others = [(word, text) for word, text in request.query_params.multi_items() if word != "shard"]
-
-    def link(shard: str) -> str:
-        return f"?{urlencode([*others, ('shard', shard)] if shard else others)}"
-
-    return link
-
-
 class _Loader(BaseLoader):
     def __init__(self, pages: Mapping[str, Path]) -> None:
         self._pages = pages
@@ -102,6 +102,16 @@ class _Loader(BaseLoader):
         if not file.is_file():
             raise TemplateNotFound(template)
         return file.read_text(encoding="utf-8"), str(file), lambda: True
+
+
+def _shard_linker(request: Request) -> Callable[[str], str]:
+    """Return what makes the address of the same page on another shard."""
+    others = [(word, text) for word, text in request.query_params.multi_items() if word != "shard"]
+
+    def link(shard: str) -> str:
+        return f"?{urlencode([*others, ('shard', shard)] if shard else others)}"
+
+    return link
 
 
 def live_path(page: Page, request: Request) -> str:
@@ -119,11 +129,23 @@ def _count(number: int) -> str:
     return f"{number:,}"
 
 
-def _span(seconds: float) -> str:
+@pass_context
+def _duration(context: Context, seconds: float) -> str:
+    return _with_units(context, format_duration(seconds))
+
+
+@pass_context
+def _span(context: Context, seconds: float) -> str:
     """Return a length of time; below ten seconds with the digits that matter: ``84 ms``, ``1.2 s``."""
     if seconds < 1:
-        return f"{max(seconds, 0.0) * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else format_duration(seconds)
+        return _with_units(context, f"{max(seconds, 0.0) * 1000:.0f} ms")
+    return _with_units(context, f"{seconds:.1f} s" if seconds < 10 else format_duration(seconds))
+
+
+def _with_units(context: Context, text: str) -> str:
+    """Return the text with its units in the language of the viewer."""
+    translate = context["_"]
+    return " ".join(translate(word) if word in UNIT_TEXTS else word for word in text.split(" "))
 
 
 def _iso(epoch_s: float | None) -> str:

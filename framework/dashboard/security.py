@@ -1,4 +1,4 @@
-"""Decide about a request before a page sees it: its caller, its host, the site and the token of a change. Add headers to answers."""
+"""Decide about a request before a page sees it: its caller, host, language, site and token. Add headers to answers."""
 
 import hmac
 import inspect
@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from framework.dashboard.texts import LANGUAGE_COOKIE, language_names
 from framework.pages.caller import Caller
 
 Authorize: TypeAlias = Callable[[Request], Caller | Awaitable[Caller | None] | None]
@@ -72,6 +73,24 @@ class LoopbackHosts:
                 {"type": "http.response.body", "body": b"This dashboard answers to localhost and 127.0.0.1 only.\n"}
             )
             return
+        await self._app(scope, receive, send)
+
+
+class ChosenLanguage:
+    """Let the language that a viewer has chosen (a cookie) stand before those of the browser: pages read ``Accept-Language`` only."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        if scope["type"] == "http":
+            request = HTTPConnection(scope)
+            chosen = request.cookies.get(LANGUAGE_COOKIE)
+            if chosen in language_names():
+                accepted = f"{chosen},{request.headers.get('accept-language', '')}".encode("latin-1")
+                others = [(name, value) for name, value in scope["headers"] if name != b"accept-language"]
+                scope = {**scope, "headers": [*others, (b"accept-language", accepted)]}
         await self._app(scope, receive, send)
 
 

@@ -16,11 +16,12 @@ class Catalogue:
 
     def __init__(self, language: str, texts: Mapping[str, str]) -> None:
         self.language = language
-        self._texts = texts
+        self.texts = texts
+        """The text of each English text."""
 
     def text(self, english: str, **values: object) -> str:
         """Return the text in this language, in English without a translation; ``{name}`` stands for a value."""
-        found = self._texts.get(english, english)
+        found = self.texts.get(english, english)
         return found.format(**values) if values else found
 
 

@@ -8,7 +8,9 @@ from framework.cli.main import main
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = frozenset(main.entries)
 LAUNCHERS = {name.replace("-", "_") for name in INSTALLED}
-OF_CHECKOUT = frozenset({"architecture", "bench", "browser_files", "chaos", "demo", "docs", "prove", "setup", "test"})
+OF_CHECKOUT = frozenset(
+    {"architecture", "bench", "browser_files", "dashboard_pictures", "chaos", "demo", "docs", "prove", "setup", "test"}
+)
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 SOURCES = [
     path

@@ -85,7 +85,10 @@
   // The row of the keyboard is the one with the focus.
   const rowOf = (one) => one?.closest?.("main tbody tr");
   const move = (step) => {
-    const rows = [...document.querySelectorAll("main tbody tr")].filter((one) => one.offsetParent && one.querySelector("a, input, summary"));
+    const all = [...document.querySelectorAll("main tbody tr")].filter((one) => one.offsetParent && one.querySelector("a, input, summary"));
+    // On a page with actions the rows are those that can be selected.
+    const selectable = all.filter((one) => one.querySelector("input[type=checkbox]"));
+    const rows = selectable.length ? selectable : all;
     const at = rows.indexOf(rowOf(document.activeElement));
     const next = rows[Math.max(0, Math.min(rows.length - 1, at + step))];
     (next?.querySelector("a") ?? next?.querySelector("input, summary"))?.focus();
