@@ -68,6 +68,12 @@ def acting_as(name: str, source: ActionSource = "api", address: str = "") -> Gen
         _actor.reset(token)
 
 
+def acting_name() -> str:
+    """Return the name under which actions are recorded now: that of ``acting_as``, else ``user@host`` of the process."""
+    actor = _actor.get()
+    return operator_name() if actor is None else actor.name
+
+
 def audited(
     action: str,
     step: Callable[[Shard], T],

@@ -14,11 +14,11 @@ import redis
 from redis.client import Pipeline
 
 from framework import timings
+from framework.admin.audit import acting_name
 from framework.admin.queue_reader import scan_elements, sub_queues
 from framework.errors import QueueReplacedError
 from framework.fetch.blocks import split_block, unpack
 from framework.process.heartbeat import QueueAside
-from framework.process.identity import operator_name
 from framework.store.connect import server_time
 from framework.store.script import DROP_QUEUED, MIGRATE, RING, write_when_full
 from framework.store.steps import BoundedSteps
@@ -59,7 +59,7 @@ def note_pause(
 
     A full Redis takes them: a pause may be what lets it recover.
     """
-    record = PauseRecord(action, name, operator_name(), reason, server_time(client))
+    record = PauseRecord(action, name, acting_name(), reason, server_time(client))
     replies = write_when_full(client, *commands, ("LPUSH", keys.PAUSE_LOG, dumps(asdict(record))))
     client.ltrim(keys.PAUSE_LOG, 0, KEPT_RECORDS - 1)
     return replies

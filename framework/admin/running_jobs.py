@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from framework.admin.access import Listing, ask, check_jid, check_writable
-from framework.admin.audit import audited
+from framework.admin.audit import acting_name, audited
 from framework.admin.port import current
 from framework.admin.process_list import (
     RunningJob,
@@ -26,7 +26,6 @@ from framework.async_twin import async_twin
 from framework.command_line import command
 from framework.errors import UnknownNameError
 from framework.finish.outcome import StopFate
-from framework.process.identity import operator_name
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.script import write_when_full
@@ -140,7 +139,7 @@ def stop_running(
     if jobs and fate == "cancel":
         shard.cancel([jid])
     orders = {
-        identity: {"order": STOP, "jid": jid, "fate": fate, "by": operator_name()}
+        identity: {"order": STOP, "jid": jid, "fate": fate, "by": acting_name()}
         for identity in jobs
         if not _is_ruby(running[identity])
     }

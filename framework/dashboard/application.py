@@ -275,7 +275,8 @@ class _ServedPage:
             view.within_s = _ACTION_WITHIN_S
             if not form.get("confirmed"):
                 preview = await action.preview(view, form)
-                return self._site.rendered(request, "preview.html", {**values, "preview": preview})
+                shown = {**values, "preview": preview, "data": {"unanswered": view.unanswered}}
+                return self._site.rendered(request, "preview.html", shown)
             # The context goes along into the threads of the shards.
             with acting_as(view.caller.name, "dashboard", request.client.host if request.client else ""):
                 done = await action.apply(view, form)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
 from framework.pages.caller import Role
+from framework.pages.forms import Field
 from framework.pages.view import Facts, View
 
 Menu: TypeAlias = Literal["", "now", "jobs", "work", "control", "records"]
@@ -35,6 +36,8 @@ class Action:
     role: ClassVar[Role] = "operate"
     is_harmful: bool = False
     """Whether it cannot be undone: the button has another colour."""
+    fields: ClassVar[Sequence[Field]] = ()
+    """The fields of the form that it reads, beside the chosen rows."""
 
     async def preview(self, view: View, form: Mapping[str, Sequence[str]]) -> Preview:
         """Return what it would do.
@@ -74,7 +77,7 @@ class Page:
     fresh_s: ClassVar[float] = 2.0
     """For how long all callers share what was read."""
     template: ClassVar[str] = ""
-    actions: ClassVar[Sequence[Action]] = ()
+    actions: Sequence[Action] = ()
 
     async def read(self, view: View) -> Facts:
         """Return what the page shows, as JSON.

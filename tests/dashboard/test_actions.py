@@ -1,12 +1,19 @@
 """The changes of pages: a preview changes nothing, a confirmed one changes what it has said, and only what the caller may change."""
 
+import json
+import time
+
 import pytest
 
 from framework import ApplicationWorker
 from framework.admin import audit_log
+from framework.admin.queue_actions import read_pause_log
 from framework.dashboard import Caller
 from framework.dashboard.application import all_pages
+from framework.features.batches import keys as batch_keys
 from framework.features.concurrency.limit_state import LimitOverride, set_override
+from framework.features.leases import keys as lease_keys
+from framework.features.limiters import keys as limiter_keys
 from framework.wire import keys
 from tests.harness import encoded, register_process
 
@@ -114,23 +121,138 @@ def test_process_gets_the_signal(browser, shards, redis):
 
 def test_limit_is_set_with_a_preview_and_cleared(browser, shards, redis):
     set_override(redis, "Charge", LimitOverride(5, None, "before", "eve"))
-    form = {"limit": "main Charge", "value": "2", "minutes": "30", "reason": "load"}
+    form = {"row": "main Charge", "value": "2", "minutes": "30", "reason": "load"}
     client = browser(ADMIN)
     text = send(client, "/limits", action="set", **form)
     assert "at most 2 jobs at a time, for 30 min" in text
     assert "Charge on main: now limit 5, 0 running, 0 waiting" in text
+    # What would hold is that of `jobs explain --assume`.
+    assert "nothing blocks its jobs" in text
     assert redis.hget(keys.limit("Charge"), "override") == b"5"
-    for wrong in ({"value": "x"}, {"value": "-2"}, {"minutes": "0"}, {"reason": " "}, {"limit": ""}):
-        fields = {**form, **wrong} if "limit" not in wrong else {name: form[name] for name in form if name != "limit"}
+    for wrong in ({"value": "x"}, {"value": "-2"}, {"minutes": "0"}, {"reason": " "}, {"row": ""}):
+        fields = {**form, **wrong} if "row" not in wrong else {name: form[name] for name in form if name != "row"}
         send(client, "/limits", status=409, action="set", confirmed="yes", **fields)
     send(browser(Caller("bob", "operate")), "/limits", status=403, action="set", confirmed="yes", **form)
     assert redis.hget(keys.limit("Charge"), "override") == b"5"
     assert "1 limit changed" in send(browser(ADMIN), "/limits", action="set", confirmed="yes", **form)
     (limit,) = browser(ADMIN).get("/api/limits").json()["limits"]
     assert (limit["limit"], limit["set_by"], limit["reason"]) == (2, "ann", "load")
-    assert "1 limit changed" in send(browser(ADMIN), "/limits", action="clear", confirmed="yes", limit="main Charge")
+    assert "1 limit changed" in send(browser(ADMIN), "/limits", action="clear", confirmed="yes", row="main Charge")
     assert not redis.hexists(keys.limit("Charge"), "override")
     assert {(one.action, one.actor, one.end) for one in audit_log()} == {
         ("jobs limits set", "ann", "done"),
         ("jobs limits clear", "ann", "done"),
     }
+
+
+def test_class_is_paused_dropped_limited_and_runs_again(browser, shards, redis, second_redis):
+    redis.zadd("schedule", {encoded("Charge", jid="J1", deferred=True, deferred_by="health"): time.time() + 600})
+    client = browser(ADMIN)
+    path, terms = "/classes/Charge?shard=main", {"minutes": "30", "reason": "load"}
+    # A class that is not loaded and has not run has no page, and actions on it are allowed.
+    client.get("/dead")
+    token = client.cookies["aw_token"]
+
+    def act(action, status=200, **fields):
+        answer = client.post(path, data={"token": token, "action": action, **fields})
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    for wrong in ({}, {**terms, "reason": ""}, {**terms, "minutes": "-1"}):
+        act("pause", 409, **wrong)
+    text = act("pause", **terms)
+    # The answer of `jobs explain --assume`.
+    assert "now: no process of main is running; then: no process of main is running; Charge is paused by" in text
+    assert not redis.exists(keys.FLAGS)
+    for action in ("pause", "drop", "defer"):
+        act(action, **terms, percent="40", confirmed="yes")
+    flags = {one["name"]: one for one in client.get("/api/flags").json()["flags"]}
+    assert {name: one["percentage"] for name, one in flags.items()} == {
+        "pause_jobs_Charge": 100.0,
+        "drop_jobs_Charge": 40.0,
+        "run_jobs_Charge": 60.0,
+    }
+    assert {(one["class"], one["set_by"], one["reason"]) for one in flags.values()} == {("Charge", "ann", "load")}
+    assert not second_redis.exists(keys.FLAGS)
+    assert [(one.action, one.by) for one in read_pause_log(redis)] == [("pause", "ann")]
+    act("resume", confirmed="yes")
+    act("run", confirmed="yes")
+    assert not redis.exists(keys.FLAGS)
+    assert "1 deferred job on main: 1 by health" in act("run-deferred", rate="10")
+    assert "1 deferred job made due" in act("run-deferred", rate="10", confirmed="yes")
+    assert redis.zscore("schedule", redis.zrange("schedule", 0, 0)[0]) < time.time() + 60
+    act("limit", value="3", confirmed="yes", **terms)
+    assert redis.hget(keys.limit("Charge"), "override") == b"3"
+    act("open-breaker", confirmed="yes", **terms)
+    assert [one["state"] for one in client.get("/api/breakers").json()["breakers"]] == ["open"]
+    send(client, "/breakers", action="close", row="main Charge", confirmed="yes")
+    assert {(one.actor, one.action, one.end) for one in audit_log(shard="main")} == {
+        ("ann", name, "done")
+        for name in (
+            "jobs pause",
+            "jobs drop",
+            "jobs defer",
+            "jobs resume",
+            "jobs flags clear",
+            "jobs deferred run-now",
+            "jobs limits set",
+            "breakers open",
+            "breakers close",
+        )
+    }
+
+
+def test_flag_is_set_on_each_shard_and_cleared(browser, shards, redis, second_redis):
+    client = browser(ADMIN)
+    form = {"name": "new_mailer", "percent": "25", "reason": "trial", "minutes": ""}
+    assert "until it is cleared" in send(client, "/flags", action="set", **form)
+    send(client, "/flags", status=409, action="set", **{**form, "name": "drop_jobs_Charge"})
+    send(client, "/flags", action="set", confirmed="yes", **form)
+    assert second_redis.hlen(keys.FLAGS) == redis.hlen(keys.FLAGS) == 1
+    send(client, "/flags?shard=main", action="clear", all="yes", confirmed="yes")
+    assert (redis.hlen(keys.FLAGS), second_redis.hlen(keys.FLAGS)) == (0, 1)
+
+
+def test_lock_lease_and_limiter_are_changed_by_their_rows(browser, shards, redis):
+    lock = f"{keys.LOCKS}Charge:1"
+    redis.hset(lock, mapping={"class": "Charge", "jid": "J1", "since": "1"})
+    lease = lease_keys.exclusive_lease("nightly")
+    redis.hset(lease, mapping={"token": "t", "holder": "job J1", "since": "1"})
+    redis.expire(lease, 600)
+    redis.zadd(lease_keys.EXCLUSIVE_LEASES, {"nightly": time.time() + 600})
+    rule = {"kind": "window", "limit": 5, "interval_s": 60}
+    redis.zadd(limiter_keys.NAMES, {"mail": 1})
+    redis.hset(limiter_keys.limiter("mail"), mapping={"rule": json.dumps(rule)})
+    client = browser(ADMIN)
+    assert [one["jid"] for one in client.get("/api/locks?class=Charge").json()["locks"]] == ["J1"]
+    assert client.get("/api/locks?class=Other").json()["locks"] == []
+    text = send(client, "/locks", action="delete", row=f"main {lock}")
+    assert "held by job J1 of Charge, without end" in text
+    assert "1 lock changed" in send(client, "/locks", action="delete", row=f"main {lock}", confirmed="yes")
+    assert not redis.exists(lock)
+    (found,) = client.get("/api/leases").json()["leases"]
+    assert (found["name"], found["holder"], "token" in found) == ("nightly", "job J1", False)
+    assert "1 lease changed" in send(client, "/leases", action="end", row="main nightly", confirmed="yes")
+    assert not redis.exists(lease)
+    form = {"row": "main mail", "value": "9", "minutes": "5", "reason": "load"}
+    assert "now 5 (0 used), then 9" in send(client, "/limiters", action="resize", **form)
+    send(client, "/limiters", action="resize", confirmed="yes", **form)
+    (limiter,) = client.get("/api/limiters").json()["limiters"]
+    assert (limiter["limit"], limiter["declared"], limiter["resized_by"]) == (9.0, 5, "ann")
+    assert "1 limiter changed" in send(client, "/limiters", action="unresize", all="yes", confirmed="yes")
+    send(browser(Caller("bob", "operate")), "/locks", status=403, action="delete", all="yes", confirmed="yes")
+
+
+def test_batch_and_workflow_are_cancelled(browser, shards, redis):
+    redis.zadd(batch_keys.BATCHES, {"b-1": time.time() + 600})
+    redis.hset(
+        batch_keys.batch("b-1"),
+        mapping={"pending": 2, "total": 3, "description": "import", "created_at": 1, "ttl_s": 600},
+    )
+    client = browser(ADMIN)
+    assert "2 of 3 jobs pending" in send(client, "/batches", action="cancel", row="main b-1")
+    assert "1 batch changed" in send(client, "/batches", action="cancel", row="main b-1", confirmed="yes")
+    (batch,) = client.get("/api/batches").json()["batches"]
+    assert (batch["state"], batch["ended"]) == ("cancelled", [1, 3])
+    send(client, "/batches", action="delete", all="yes", confirmed="yes")
+    assert client.get("/api/batches").json()["batches"] == []

@@ -11,8 +11,15 @@ from framework.admin.audit import acting_as
 from framework.dashboard import Caller
 from framework.dashboard.application import all_pages
 from framework.features.batches import keys as batch_keys
+from framework.features.breaker.store import open_breaker
 from framework.features.concurrency.limit_state import LimitOverride, set_override
 from framework.features.cron.admin import ScheduledEntry
+from framework.features.flags.flag import Flag
+from framework.features.flags.redis_flags import set_flag
+from framework.features.leases import keys as lease_keys
+from framework.features.limiters import keys as limiter_keys
+from framework.features.limiters.store import resize_limiter
+from framework.wire import keys
 from tests.dashboard.test_routes import address
 from tests.harness import encoded, register_process
 
@@ -90,6 +97,16 @@ def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, red
         set_override(redis, attack, LimitOverride(1, time.time() + 60, attack, attack))
         redis.zadd(batch_keys.BATCHES, {attack: time.time() + 60})
         redis.hset(batch_keys.batch(attack), mapping={"pending": 1, "total": 1, "description": attack})
+        redis.hset(lease_keys.exclusive_lease(attack), mapping={"token": attack, "holder": attack, "since": "1"})
+        redis.expire(lease_keys.exclusive_lease(attack), 600)
+        redis.zadd(lease_keys.EXCLUSIVE_LEASES, {attack: time.time() + 600})
+        redis.hset(f"{keys.LOCKS}{attack}", mapping={"class": attack, "jid": attack, "since": "1"})
+        rule = json.dumps({"kind": attack, "limit": 5, "interval_s": 60})
+        redis.zadd(limiter_keys.NAMES, {attack: 1})
+        redis.hset(limiter_keys.limiter(attack), mapping={"rule": rule})
+        resize_limiter(redis, attack, 3, 600, attack, attack)
+        open_breaker(redis, attack, attack, 60)
+        set_flag(redis, Flag(f"pause_jobs_{attack}", 100, attack, attack), 600)
         with acting_as(attack, "dashboard", attack):
             Queue(attack, "main").pause(reason=attack)
         times = {"next_tick": 1, "last_tick": 1, "last_jid": attack, "waits": True, "reason": attack}
@@ -98,7 +115,8 @@ def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, red
     # An entry whose class and expression are hostile is not usable, and is not listed.
     monkeypatch.setattr("framework.features.cron.page.cron_entries", lambda shard: entries if shard == "main" else [])
     client = browser(ADMIN)
-    for path in ("/processes", "/running", "/limits", "/batches", "/audit", "/cron"):
+    tables = ("/locks", "/leases", "/limiters", "/breakers", "/flags")
+    for path in ("/processes", "/running", "/limits", "/batches", "/audit", "/cron", *tables):
         answer = client.get(path)
         found = check_inert(answer.text, path)
         # The page has shown them, as text.

@@ -18,6 +18,7 @@ WORDS = {
     "{queue}": "default",
     "{jid:path}": "J1",
     "{jid}": "J1",
+    "{workflow}": "w1",
 }
 
 

@@ -1,20 +1,19 @@
 """The changes that pages of the core offer: of queues, of jobs in sets, of processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from framework import admin
 from framework.admin import BulkResult, JobEntry, JobSet, MatchingJobs, Queue, WorkerProcess
 from framework.admin.entries import EntryAction, JobSetKind
 from framework.admin.job_record import JobFilter
+from framework.pages.forms import Form, word
 from framework.pages.page import Action, Preview
+from framework.pages.shard_action import SAMPLE
 from framework.pages.view import View
 from framework.text import format_count
 
-Form: TypeAlias = Mapping[str, Sequence[str]]
-
-_SAMPLE = 8
 _TIME_LIMIT_S = 20.0
 
 
@@ -32,7 +31,7 @@ class QueueAction(Action):
     async def apply(self, view: View, form: Form) -> str:
         """Act on each shard."""
         name, shards = view.parameters["queue"], self._shards(view, form)
-        reason = _word(form, "reason")
+        reason = word(form, "reason")
         found = await view.each(lambda shard: self.act(Queue(name, shard), reason), shards)
         return "; ".join(f"{shard}: {done}" for shard, done in found.items()) or "no shard has answered"
 
@@ -135,7 +134,7 @@ class SetAction(Action):
 
     async def preview(self, view: View, form: Form) -> Preview:
         """Count the jobs, and name some."""
-        if _word(form, "all"):
+        if word(form, "all"):
             found = await view.each(lambda shard: self._count(self._matching(view, shard, form)))
             count, sample = sum(one[0] for one in found.values()), [job for one in found.values() for job in one[1]]
             which = "all jobs that match" if _filters(form) else "all jobs of the set"
@@ -143,11 +142,11 @@ class SetAction(Action):
             entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
             count, sample, which = len(entries), list(map(_shown, entries)), "the selected jobs"
         question = f"{self.label}: {which}, {format_count(count, 'job')}?"
-        return Preview(question, count, sample[:_SAMPLE], _EFFECTS[self._verb])
+        return Preview(question, count, sample[:SAMPLE], _EFFECTS[self._verb])
 
     async def apply(self, view: View, form: Form) -> str:
         """Act on the jobs, in bounded steps."""
-        if not _word(form, "all"):
+        if not word(form, "all"):
             entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
             acted = await view.each(lambda shard: [self._act(one) for one in entries if one.shard == shard])
             done = sum(sum(one) for one in acted.values())
@@ -191,7 +190,7 @@ class SetAction(Action):
 
     @staticmethod
     def _count(jobs: MatchingJobs | None) -> tuple[int, list[str]]:
-        return (0, []) if jobs is None else (jobs.count(), [_shown(one) for one in islice(jobs, _SAMPLE)])
+        return (0, []) if jobs is None else (jobs.count(), [_shown(one) for one in islice(jobs, SAMPLE)])
 
     def _act_on_all(self, jobs: MatchingJobs | None) -> BulkResult:
         if jobs is None:
@@ -235,7 +234,7 @@ class ProcessAction(Action):
         found = await self._chosen(view, form)
         names = [f"{one.identity} on {one.shard}" for one in found]
         return Preview(
-            f"{self.label}: {format_count(len(found), 'process')}?", len(found), names[:_SAMPLE], self._effect
+            f"{self.label}: {format_count(len(found), 'process')}?", len(found), names[:SAMPLE], self._effect
         )
 
     async def apply(self, view: View, form: Form) -> str:
@@ -260,12 +259,8 @@ class ProcessAction(Action):
         return [one for one in listed if f"{one.shard} {one.identity}" in wanted and view.may(self.role, one.shard)]
 
 
-def _word(form: Form, name: str) -> str:
-    return (form.get(name) or [""])[0]
-
-
 def _filters(form: Form) -> dict[str, str]:
-    return {name: word for name in ("class", "queue", "error", "tag") if (word := _word(form, name))}
+    return {name: text for name in ("class", "queue", "error", "tag") if (text := word(form, name))}
 
 
 def _shown(job: JobEntry) -> str:

@@ -1,11 +1,14 @@
 """The worker classes: what each does now, and its attributes and rule."""
 
+from collections.abc import Sequence
+
 from framework.admin.access import ask
 from framework.admin.explain_class import RunCounts, read_runs_by_class
 from framework.admin.statistics import server_times
 from framework.declare.declaration import Declaration
 from framework.errors import UnknownNameError
-from framework.pages.page import Page
+from framework.feature import all_features
+from framework.pages.page import Action, Page
 from framework.pages.view import Facts, View
 from framework.text import did_you_mean
 
@@ -39,6 +42,9 @@ class ClassPage(Page):
     path = "/classes/{class:path}"
     title = "Class"
     of_jobs = True
+
+    def __init__(self) -> None:
+        self.actions: Sequence[Action] = [part.load()() for one in all_features() for part in one.class_actions]
 
     async def read(self, view: View) -> Facts:
         """Read the runs of the class on each shard.

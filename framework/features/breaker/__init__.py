@@ -15,6 +15,8 @@ BREAKER = Feature(
     notices=Late("framework.features.breaker.explain:notices"),
     causes=Late("framework.features.breaker.causes:BreakerCauses"),
     explain=Late("framework.features.breaker.explain:BreakerReader"),
+    pages=(Late("framework.features.breaker.page:BreakersPage"),),
+    class_actions=(Late("framework.features.breaker.page:OpenBreaker"),),
     commands=(
         LateCommand(
             "breakers",

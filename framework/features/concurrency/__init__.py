@@ -20,6 +20,7 @@ CONCURRENCY = Feature(
     figures=Figures(reader=Late("framework.features.concurrency.figures:LimitFigures"), part="concurrency/figures"),
     causes=Late("framework.features.concurrency.causes:LimitCauses"),
     pages=(Late("framework.features.concurrency.page:LimitsPage"),),
+    class_actions=(Late("framework.features.concurrency.page_actions:LimitClass"),),
     job_commands=(
         LateCommand(
             "limits", "Show, set and clear concurrency limits.", Late("framework.features.concurrency.commands:limits")

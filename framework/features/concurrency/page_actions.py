@@ -1,154 +1,178 @@
-"""The changes that the page of limits offers: override the limits of the application, and end this."""
+"""The changes of limits that pages offer: override the limit of the application for some time, and end this."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
 
-from framework.admin.audit import audited
+from framework.admin.audit import acting_name
 from framework.execute.admission import assign_free_slots
 from framework.features.concurrency.admin import LimitReport, limits
-from framework.features.concurrency.limit_state import LimitOverride, clear_override, set_override
-from framework.pages.page import Action, Preview
-from framework.pages.view import View
+from framework.features.concurrency.limit_state import LimitOverride, clear_override, read_limit_states, set_override
+from framework.pages.assumed import assumed_text
+from framework.pages.forms import MINUTES, REASON, Field, Form, lasts_s_of, number_of, reason_of
+from framework.pages.shard_action import ClassAction, FormAt, RowAction
+from framework.pages.table import Rows
+from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import format_count, format_duration
-from framework.typeguards import short_repr
 
-Form: TypeAlias = Mapping[str, Sequence[str]]
-
-_SAMPLE = 8
 _MOST = 1_000_000
-_MOST_MINUTES = 30 * 24 * 60
+_VALUE = Field("value", "Jobs at a time", -1, _MOST, hint="0: no limit, -1: no job")
+_HOLDS = "It holds for all processes at once. Then the limit of the application holds again."
 
 
-@dataclass(frozen=True, slots=True)
-class _Override:
-    limit: int
-    lasts_s: float
-    reason: str
+class LimitRows(Rows[LimitReport]):
+    """The limits of a shard."""
 
-    @property
-    def text(self) -> str:
-        """Say what holds with it."""
-        held = "no job" if self.limit < 0 else f"at most {format_count(self.limit, 'job')} at a time"
-        return f"{'without a limit' if self.limit == 0 else held}, for {format_duration(self.lasts_s)}"
+    noun = "limit"
 
+    def read(self, view: View, shard: Shard) -> Iterable[LimitReport]:  # noqa: ARG002 - of Rows
+        """Return the limits."""
+        return limits(shard.name).by_shard[shard.name]
 
-class LimitAction(Action):
-    """An action on the limits that the form names, each as ``SHARD NAME``."""
+    def name_of(self, one: LimitReport) -> str:
+        """Return the class or queue."""
+        return one.name
 
-    role = "admin"
+    def worker_of(self, one: LimitReport) -> str | None:
+        """Return the name: that of a queue is no class, so only the shard decides about it."""
+        return one.name
 
-    async def chosen(self, view: View, form: Form) -> dict[str, list[LimitReport]]:
-        """Return the limits that the caller may change, by shard.
-
-        Raises:
-            ValueError: none is selected.
-        """
-        wanted = set(form.get("limit", ()))
-        if not wanted:
-            raise ValueError("No limit is selected.")
-        found = await view.each(lambda shard: limits(shard).by_shard[shard], {one.partition(" ")[0] for one in wanted})
+    def facts(self, one: LimitReport) -> Facts:
+        """Return what holds, and what waits."""
         return {
-            shard: [one for one in listed if f"{shard} {one.name}" in wanted and view.may(self.role, shard, one.name)]
-            for shard, listed in found.items()
+            "limit": one.limit,
+            "source": one.source,
+            "running": one.running,
+            "is_full": one.is_full,
+            "until": one.until,
+            "set_by": None if one.override is None else one.override.by,
+            "reason": None if one.override is None else one.override.reason,
+            "waiting": 0 if one.waiting is None else one.waiting.jobs,
+            "waiting_since": None if one.waiting is None else one.waiting.since,
         }
 
-    async def change(
-        self, view: View, form: Form, what: Mapping[str, object], step: Callable[[Shard, str], int]
-    ) -> str:
-        """Change each chosen limit, with a record; give its free slots to waiting jobs. Return what was done."""
-        chosen = await self.chosen(view, form)
 
-        def act(shard: str) -> tuple[int, int]:
-            changed = assigned = 0
-            for one in chosen[shard]:
-
-                def named(at: Shard, name: str = one.name) -> int:
-                    return step(at, name)
-
-                run = audited(f"jobs limits {self.name}", named, {"name": one.name, **what})
-                changed += run(view.shards[shard])
-                assigned += assign_free_slots(view.shards[shard].client, one.name, None)[0]
-            return changed, assigned
-
-        done = await view.each(act, [shard for shard, listed in chosen.items() if listed])
-        changed, assigned = (sum(one[at] for one in done.values()) for at in range(2))
-        return f"{format_count(changed, 'limit')} changed; {format_count(assigned, 'waiting job')} got a free slot"
-
-
-class SetLimit(LimitAction):
+class SetLimit(RowAction[LimitReport]):
     """Override limits of the application for some time."""
 
     name = "set"
     label = "Set limit"
+    role = "admin"
+    record = "jobs limits set"
+    fields = (_VALUE, MINUTES, REASON)
+    rows = LimitRows()
 
-    async def preview(self, view: View, form: Form) -> Preview:
-        """Return the limits with what holds now, and how many running jobs are above the new limit."""
-        new, chosen = _override(form), await self.chosen(view, form)
-        reports = [(shard, one) for shard, listed in chosen.items() for one in listed]
-        above = sum(max(one.running - max(new.limit, 0), 0) for _, one in reports) if new.limit else 0
-        effect = (
-            f"{format_count(above, 'running job', 'is')} above it: they go on, and no other starts before they end. "
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return the limit, the time and the reason."""
+        return _details(form)
+
+    def question(self, form: Form, count: int) -> str:
+        """Return what would hold."""
+        return f"Run {_held(form)}: {format_count(count, self.noun)}?"
+
+    def shown(self, at: FormAt, one: LimitReport) -> str:
+        """Return what holds now, what blocks the jobs then, and how many running jobs are above the new limit."""
+        new = _value(at.form)
+        above = max(one.running - max(new, 0), 0) if new else 0
+        more = (
+            f"; {format_count(above, 'running job', 'is')} above it, and no other starts before they end"
+            if above
+            else ""
         )
-        return Preview(
-            f"Run {new.text}: {format_count(len(reports), 'limit')}?",
-            len(reports),
-            [_shown(shard, one) for shard, one in reports[:_SAMPLE]],
-            f"{effect if above else ''}It holds for all processes at once. Then the limit of the application holds again.",
-        )
+        return f"{_now(at, one)}{more}. {_assumed(at, one.name)}"
 
-    async def apply(self, view: View, form: Form) -> str:
-        """Set the override of each limit."""
-        new = _override(form)
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return for how long."""
+        return _HOLDS
 
-        def step(shard: Shard, name: str) -> int:
-            until = server_time(shard.client) + new.lasts_s
-            set_override(shard.client, name, LimitOverride(new.limit, until, new.reason, view.caller.name))
-            return 1
-
-        return await self.change(view, form, {"limit": new.limit, "for": new.lasts_s, "reason": new.reason}, step)
+    def change(self, at: FormAt, one: LimitReport) -> int:
+        """Set the override, and give free slots to jobs that wait."""
+        return _set(at, one.name)
 
 
-class ClearLimit(LimitAction):
+class ClearLimit(RowAction[LimitReport]):
     """End overrides, so that the limits of the application hold again."""
 
     name = "clear"
     label = "Clear override"
+    role = "admin"
+    record = "jobs limits clear"
+    rows = LimitRows()
 
-    async def preview(self, view: View, form: Form) -> Preview:
-        """Return the limits that have an override."""
-        chosen = await self.chosen(view, form)
-        there = [(shard, one) for shard, listed in chosen.items() for one in listed if one.override is not None]
-        sample = [_shown(shard, one) for shard, one in there[:_SAMPLE]]
-        question = f"Clear the override of {format_count(len(there), 'limit')}?"
-        return Preview(question, len(there), sample, "The limits of the application hold again at once.")
+    def shown(self, at: FormAt, one: LimitReport) -> str:
+        """Return what holds now."""
+        return f"{_now(at, one)}{'' if one.override is not None else ', without an override'}"
 
-    async def apply(self, view: View, form: Form) -> str:
-        """Remove the override of each limit."""
-        return await self.change(view, form, {}, lambda shard, name: int(clear_override(shard.client, name)))
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return what follows."""
+        return "The limits of the application hold again at once."
 
-
-def _override(form: Form) -> _Override:
-    reason = " ".join(form.get("reason", ())).strip()
-    if not reason or not reason.isprintable():
-        raise ValueError("Give the reason in one line, for the next operator.")
-    return _Override(_number(form, "value", -1, _MOST), _number(form, "minutes", 1, _MOST_MINUTES) * 60.0, reason)
+    def change(self, at: FormAt, one: LimitReport) -> int:
+        """Remove the override, and give free slots to jobs that wait."""
+        cleared = clear_override(at.shard.client, one.name)
+        assign_free_slots(at.shard.client, one.name, None)
+        return int(cleared)
 
 
-def _number(form: Form, name: str, least: int, most: int) -> int:
-    text = (form.get(name) or [""])[0]
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be a number from {least} to {most:,}, not {short_repr(text)}.")
-    return number
+class LimitClass(ClassAction):
+    """Override the limit of a class, also of one that has none yet."""
+
+    name = "limit"
+    label = "Set limit"
+    role = "admin"
+    record = "jobs limits set"
+    fields = (_VALUE, MINUTES, REASON)
+
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return the limit, the time and the reason."""
+        return _details(form)
+
+    def question(self, form: Form, count: int) -> str:
+        """Return what would hold."""
+        return f"Run {_held(form)}, on {format_count(count, 'shard')}?"
+
+    def shown(self, at: FormAt, one: str) -> str:
+        """Return what holds now, and what blocks the jobs then."""
+        (now,) = read_limit_states(at.shard.client, server_time(at.shard.client), [one])
+        return f"{one} on {at.shard.name}: now {now.usage} running. {_assumed(at, one)}"
+
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return for how long."""
+        return _HOLDS
+
+    def change(self, at: FormAt, one: str) -> int:
+        """Set the override, and give free slots to jobs that wait."""
+        return _set(at, one)
 
 
-def _shown(shard: str, one: LimitReport) -> str:
+def _set(at: FormAt, name: str) -> int:
+    client = at.shard.client
+    until = server_time(client) + lasts_s_of(at.form)
+    set_override(client, name, LimitOverride(_value(at.form), until, reason_of(at.form), acting_name()))
+    assign_free_slots(client, name, None)
+    return 1
+
+
+def _details(form: Form) -> Mapping[str, object]:
+    return {"limit": _value(form), "for": lasts_s_of(form), "reason": reason_of(form)}
+
+
+def _value(form: Form) -> int:
+    return number_of(form, "value", -1, _MOST)
+
+
+def _held(form: Form) -> str:
+    """Say what holds with the override of the form."""
+    limit = _value(form)
+    held = "no job" if limit < 0 else f"at most {format_count(limit, 'job')} at a time"
+    return f"{'without a limit' if limit == 0 else held}, for {format_duration(lasts_s_of(form))}"
+
+
+def _assumed(at: FormAt, name: str) -> str:
+    return assumed_text(at.view, at.shard, name, {"concurrency": {name: _value(at.form)}})
+
+
+def _now(at: FormAt, one: LimitReport) -> str:
     now = "no limit" if not one.limit else "no job runs" if one.limit < 0 else f"limit {one.limit:,}"
     waiting = 0 if one.waiting is None else one.waiting.jobs
-    return f"{one.name} on {shard}: now {now}, {one.running:,} running, {waiting:,} waiting"
+    return f"{one.name} on {at.shard.name}: now {now}, {one.running:,} running, {waiting:,} waiting"

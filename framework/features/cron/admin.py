@@ -3,17 +3,18 @@
 The class of an entry must be loaded: its arguments are checked, and its jobs decide about the shard.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from framework.admin.access import Listing, check_writable, collect, sum_of
-from framework.admin.audit import audited
+from framework.admin.audit import acting_name, audited
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
 from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
+from framework.features.cron.changes import with_order
 from framework.features.cron.entries import (
     AddedEntries,
     AddedEntry,
@@ -27,7 +28,6 @@ from framework.features.cron.entries import (
 )
 from framework.features.cron.settings import CronSettings
 from framework.features.cron.store import CronStates, Snapshot, last_tick, next_tick
-from framework.process.identity import operator_name
 from framework.push.protection import open_protection
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -95,9 +95,9 @@ def add_cron_entry(
     entry, declaration = check_new_entry(settings, name, facts)
 
     def add(shard: Shard) -> int:
-        added = AddedEntry(entry, reason.strip(), operator_name(), server_time(shard.client))
+        added = AddedEntry(entry, reason.strip(), acting_name(), server_time(shard.client))
         added = hide_arguments(settings, name, added, declaration)
-        return _states(shard).add(name, added.encode())
+        return states_of(shard).add(name, added.encode())
 
     what = {"entry": name, "class": wire_name, "cron": cron, "reason": reason.strip()}
     if not sum_of(_shard_of(declaration), audited("add_cron_entry", add, what)):
@@ -133,13 +133,10 @@ def cron_entries(shard: str | None = None) -> Listing[ScheduledEntry]:
     Raises:
         ShardUnavailableError: no shard answers.
     """
-    settings = CronSettings.of(current().settings)
-    configured = collect_entries(settings)
 
     def read(one: Shard) -> list[ScheduledEntry]:
-        snapshot = _states(one).read()
-        here = {name: entry for name, entry in configured.items() if _shard_of(entry.declaration) == one.name}
-        here |= AddedEntries(settings, one.name, _shard_of).usable(snapshot.added)
+        snapshot = states_of(one).read()
+        here = entries_on(one, snapshot.added)
         return [_described(here[name], one.name, snapshot) for name in sorted(here)]
 
     return collect(shard, read)
@@ -165,7 +162,16 @@ def _check_types(name: Any, cls: Any, args: Any, reason: Any) -> None:
         raise ConfigurationError(problems)
 
 
-def _states(shard: Shard) -> CronStates:
+def entries_on(shard: Shard, added: Mapping[str, bytes]) -> dict[str, CronEntry]:
+    """Return the entries whose jobs go to a shard, by name: those of the configuration, and of these that were added."""
+    settings = CronSettings.of(current().settings)
+    configured = collect_entries(settings)
+    here = {name: entry for name, entry in configured.items() if _shard_of(entry.declaration) == shard.name}
+    return {**here, **AddedEntries(settings, shard.name, _shard_of).usable(added)}
+
+
+def states_of(shard: Shard) -> CronStates:
+    """Return the states of the entries on a shard."""
     settings = CronSettings.of(current().settings)
     return CronStates(shard.client, settings.cron.application, open_protection(settings).state)
 
@@ -175,8 +181,7 @@ def _shard_of(declaration: Declaration) -> str:
 
 
 def _described(configured: CronEntry, shard: str, snapshot: Snapshot) -> ScheduledEntry:
-    order = snapshot.orders.get(configured.name)
-    entry = configured if order is None else configured.ordered(order)
+    entry = with_order(configured, snapshot)
     state = snapshot.states.get(entry.name)
     return ScheduledEntry(
         name=entry.name,

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
@@ -14,9 +14,8 @@ import click
 from framework.all_settings import Settings
 from framework.command_line import EXIT_FAILED
 from framework.cron_expression import check_cron
-from framework.declare import port
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError
+from framework.features.cron.changes import change_order, changed, disabled, enabled, push_now, with_order
 from framework.features.cron.entries import (
     SCHEDULE_FILE,
     AddedEntries,
@@ -24,18 +23,13 @@ from framework.features.cron.entries import (
     CronEntry,
     Order,
     Origin,
-    arguments_problems,
     check_new_entry,
     collect_entries,
     hide_arguments,
 )
-from framework.features.cron.push import TICK_JOBS
 from framework.features.cron.store import (
-    FIRST_ELSEWHERE,
     CronStates,
     EntryState,
-    Settlement,
-    Snapshot,
     last_tick,
     next_tick,
 )
@@ -236,7 +230,7 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
     entry, on = schedule.find(name)
     pushed = True
     for shard, (jid, settlement) in on.each(
-        recorded(lambda one: _push_now(schedule.states(one), entry), lambda pushed: int(pushed[0] is not None))
+        recorded(lambda one: push_now(schedule.states(one), entry), lambda pushed: int(pushed[0] is not None))
     ):
         pushed = jid is not None and settlement.outcome == "manual"
         if as_json:
@@ -247,22 +241,6 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
             why = f"job {settlement.other} has its lock" if settlement.other else "a client middleware dropped it"
             echo(f"{shard}: {name} has pushed no job: {why}", err=True)
     on.exit_unless(pushed)
-
-
-def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Settlement]:
-    while True:
-        snapshot = states.read()
-        entry = with_order(configured, snapshot)
-        job = port.current().service(TICK_JOBS).make(entry, None)
-        if job is None:
-            return None, Settlement("dropped")
-        raw = snapshot.raw.get(entry.name, b"")
-        settlement = states.push(entry.name, raw, None, entry.fingerprint, job, "run")
-        # A tick of the entry was settled in between.
-        if settlement is not FIRST_ELSEWHERE:
-            if settlement.outcome == "pushed":
-                job.note_written()
-            return job.jid, settlement
 
 
 @cron.command("leader")
@@ -300,13 +278,10 @@ def forget(name: str, *, names: Sequence[str]) -> None:
 
 
 def _change_order(name: str, modules: Sequence[str], change: Callable[[CronEntry, Order], Order], effect: str) -> None:
-    """Write another order for the entry, with the operator and the time, and print the effect."""
+    """Write another order for the entry, and print the effect."""
 
     def step(states: CronStates, configured: CronEntry) -> None:
-        def changed(before: Order, now: float) -> Order:
-            return replace(change(configured, before), set_by=operator_name(), set_at=now)
-
-        states.change_order(name, changed)
+        change_order(states, configured, change)
 
     for shard, _ in load_schedule(modules).change(name, step):
         echo(f"{shard}: {name} {effect}")
@@ -321,7 +296,7 @@ def _change_order(name: str, modules: Sequence[str], change: Callable[[CronEntry
 def disable(name: str, *, reason: str, modules: Sequence[str]) -> None:
     """Disable ENTRY: its ticks push no jobs until it is enabled, whatever a deploy changes."""
     reason = check_reason(reason)
-    _change_order(name, modules, lambda _, order: replace(order, enabled=False, reason=reason), "is disabled")
+    _change_order(name, modules, lambda _, order: disabled(order, reason), "is disabled")
 
 
 @cron.command("enable")
@@ -332,12 +307,7 @@ def disable(name: str, *, reason: str, modules: Sequence[str]) -> None:
 def enable(name: str, *, reason: str, modules: Sequence[str]) -> None:
     """Enable ENTRY, which begins with its next tick: ticks while it was disabled are not missed."""
 
-    def change(entry: CronEntry, order: Order) -> Order:
-        # An entry that the file enables needs no order.
-        enabled = replace(order, enabled=None if entry.enabled else True)
-        return replace(enabled, reason=reason.strip() or ("" if enabled.changes_nothing else order.reason))
-
-    _change_order(name, modules, change, "is enabled")
+    _change_order(name, modules, lambda entry, order: enabled(entry, order, reason), "is enabled")
 
 
 @cron.command("set")
@@ -359,21 +329,10 @@ def set_entry(name: str, *, expression: str | None, arguments: str | None, reaso
     args = None if arguments is None else _parse_arguments(arguments)
 
     def change(entry: CronEntry, order: Order) -> Order:
-        if args is not None:
-            if entry.declaration.encrypt:
-                raise click.UsageError(
-                    f"{entry.declaration.wire_name} declares encrypt, and an order is stored in plain text: "
-                    "change the file, or remove the added entry, and add it again."
-                )
-            problems = list(arguments_problems("--args", name, entry.declaration, args))
-            if problems:
-                raise ConfigurationError(problems)
-        return replace(
-            order,
-            cron=order.cron if checked is None else checked,
-            args=order.args if args is None else args,
-            reason=reason,
-        )
+        try:
+            return changed(entry, order, checked, args, reason)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
 
     _change_order(name, modules, change, "is changed")
 
@@ -518,8 +477,3 @@ def load_schedule(modules: Sequence[str]) -> LoadedSchedule:
     entries = collect_entries(project.settings)
     shards = {name: project.router.route(one.declaration).shard for name, one in entries.items()}
     return LoadedSchedule(project.settings, project.router, entries, shards)
-
-
-def with_order(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
-    order = snapshot.orders.get(entry.name)
-    return entry if order is None else entry.ordered(order)

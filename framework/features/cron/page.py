@@ -1,8 +1,209 @@
-"""The schedule: each entry with its last and next run."""
+"""The schedule: each entry with its last and next run. Operators run, disable, enable and change entries here."""
 
-from framework.features.cron.admin import ScheduledEntry, cron_entries
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from framework.cron_expression import check_cron
+from framework.errors import UnknownNameError
+from framework.features.cron.admin import ScheduledEntry, cron_entries, entries_on, states_of
+from framework.features.cron.changes import change_order, changed, disabled, enabled, push_now
+from framework.features.cron.entries import CronEntry, Order
+from framework.features.cron.store import CronStates
+from framework.pages.forms import REASON, Field, Form, line, reason_of, word
 from framework.pages.page import Page
+from framework.pages.shard_action import FormAt, RowAction
+from framework.pages.table import Rows
 from framework.pages.view import Facts, View
+from framework.shard.shard import Shard
+from framework.text import format_count
+
+_LEADER_READS = "The leader knows within 5 s."
+
+
+class EntryRows(Rows[ScheduledEntry]):
+    """The entries whose classes are loaded."""
+
+    noun = "cron job"
+
+    def read(self, view: View, shard: Shard) -> Iterable[ScheduledEntry]:  # noqa: ARG002 - of Rows
+        """Return the entries of a shard."""
+        return cron_entries(shard.name)
+
+    def name_of(self, one: ScheduledEntry) -> str:
+        """Return the name."""
+        return one.name
+
+    def worker_of(self, one: ScheduledEntry) -> str | None:
+        """Return the class."""
+        return one.cls
+
+    def facts(self, one: ScheduledEntry) -> Facts:
+        """Return its rhythm, its runs and its state."""
+        return {
+            "class": one.cls,
+            "cron": one.cron,
+            "time_zone": one.time_zone,
+            "origin": one.origin,
+            "is_enabled": one.enabled,
+            "missed": one.missed,
+            "overlap": one.overlap,
+            "next_at": one.next_tick,
+            "last_at": one.last_tick,
+            "last_jid": one.last_jid,
+            "waits": one.waits,
+            "reason": one.reason,
+        }
+
+
+class EntryAction(RowAction[ScheduledEntry]):
+    """An action on entries of the schedule."""
+
+    rows = EntryRows()
+
+    def change(self, at: FormAt, one: ScheduledEntry) -> int:
+        """Change one entry, as the configuration has it.
+
+        Raises:
+            UnknownNameError: it is no longer there.
+        """
+        states = states_of(at.shard)
+        configured = entries_on(at.shard, states.read_added()).get(one.name)
+        if configured is None:
+            raise UnknownNameError(f"the entry {one.name} is no longer there")
+        return self.act(at.form, states, configured)
+
+    def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
+        """Act on one entry; return the number of changes."""
+        raise NotImplementedError
+
+    def shown(self, at: FormAt, one: ScheduledEntry) -> str:
+        """Return its rhythm and its state."""
+        state = "enabled" if one.enabled else "disabled"
+        return f"{one.name} on {at.shard.name}: {one.cls}, {one.cron} {one.time_zone}, {state}"
+
+
+class RunEntry(EntryAction):
+    """Push a job of each entry now."""
+
+    name = "run"
+    label = "Run now"
+    record = "cron run"
+
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return what follows."""
+        return "A job of each is pushed now, also if its last job still runs or the entry is disabled. The ticks stay as they are."
+
+    def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:  # noqa: ARG002 - of EntryAction
+        """Push a job."""
+        _, settlement = push_now(states, entry)
+        return int(settlement.outcome == "manual")
+
+    def done(self, count: int) -> str:
+        """Return how many were pushed: an equal job may have the lock, and a middleware may drop one."""
+        return f"{format_count(count, 'job')} pushed"
+
+
+class DisableEntry(EntryAction):
+    """Let ticks of entries push no jobs."""
+
+    name = "disable"
+    label = "Disable"
+    record = "cron disable"
+    fields = (REASON,)
+
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return the reason."""
+        return {"reason": reason_of(form)}
+
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return what follows."""
+        return f"Their ticks push no jobs until they are enabled, whatever a deploy changes. {_LEADER_READS}"
+
+    def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
+        """Write the order."""
+        reason = reason_of(form)
+        change_order(states, entry, lambda _, order: disabled(order, reason))
+        return 1
+
+
+class EnableEntry(EntryAction):
+    """Let ticks of entries push jobs again."""
+
+    name = "enable"
+    label = "Enable"
+    record = "cron enable"
+    fields = (REASON,)
+
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return the reason."""
+        return {"reason": line(form, "reason")}
+
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return what follows."""
+        return f"They begin with their next ticks: ticks while they were disabled are not missed. {_LEADER_READS}"
+
+    def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
+        """Write the order."""
+        reason = line(form, "reason")
+        change_order(states, entry, lambda configured, order: enabled(configured, order, reason))
+        return 1
+
+
+class ChangeEntry(EntryAction):
+    """Give entries another expression or other arguments."""
+
+    name = "change"
+    label = "Change"
+    role = "admin"
+    record = "cron set"
+    fields = (Field("cron", "Expression", hint="0 3 * * *"), Field("args", "Arguments", hint='["full"]'), REASON)
+
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return what is changed, and the reason.
+
+        Raises:
+            ValueError: the expression or the arguments are not valid, or both are missing.
+        """
+        expression, args = _change_of(form)
+        return {"cron": expression, "args": args, "reason": reason_of(form)}
+
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return what follows."""
+        return f"They begin with their next ticks, until they are reset to the configuration. {_LEADER_READS}"
+
+    def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
+        """Write the order."""
+        expression, args = _change_of(form)
+        reason = reason_of(form)
+        change_order(states, entry, lambda configured, order: changed(configured, order, expression, args, reason))
+        return 1
+
+
+class ResetEntry(EntryAction):
+    """Let entries be as the configuration says."""
+
+    name = "reset"
+    label = "Reset"
+    role = "admin"
+    record = "cron reset"
+    fields = (REASON,)
+
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return the reason."""
+        return {"reason": line(form, "reason")}
+
+    def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
+        """Return what follows."""
+        return (
+            f"They are enabled or not, with their expressions and arguments, as the configuration says. {_LEADER_READS}"
+        )
+
+    def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
+        """Write the order."""
+        given = Order(reason=line(form, "reason"))
+        change_order(states, entry, lambda _configured, _order: given)
+        return 1
 
 
 class CronPage(Page):
@@ -14,32 +215,32 @@ class CronPage(Page):
     menu = "work"
     mends = ("cron_disabled", "cron_missed", "cron_no_leader")
     of_jobs = True
+    actions = (RunEntry(), DisableEntry(), EnableEntry(), ChangeEntry(), ResetEntry())
 
     async def read(self, view: View) -> Facts:
         """Read the entries of each shard."""
-        found = await view.each(lambda shard: list(cron_entries(shard)))
+        rows = EntryRows()
+        found = await view.each(lambda shard: list(rows.read(view, view.shards[shard])))
         entries = [one for listed in found.values() for one in listed if view.may("read", one.shard, one.cls)]
-        return {"entries": [_facts(one) for one in sorted(entries, key=_next)]}
+        facts = [{"name": one.name, "shard": one.shard, **rows.facts(one)} for one in sorted(entries, key=_next)]
+        return {"entries": facts}
 
 
 def _next(entry: ScheduledEntry) -> tuple[bool, int, str]:
     return entry.next_tick is None, entry.next_tick or 0, entry.name
 
 
-def _facts(entry: ScheduledEntry) -> Facts:
-    return {
-        "name": entry.name,
-        "shard": entry.shard,
-        "class": entry.cls,
-        "cron": entry.cron,
-        "time_zone": entry.time_zone,
-        "origin": entry.origin,
-        "is_enabled": entry.enabled,
-        "missed": entry.missed,
-        "overlap": entry.overlap,
-        "next_at": entry.next_tick,
-        "last_at": entry.last_tick,
-        "last_jid": entry.last_jid,
-        "waits": entry.waits,
-        "reason": entry.reason,
-    }
+def _change_of(form: Form) -> tuple[str | None, list[Any] | None]:
+    expression, text = line(form, "cron"), word(form, "args")
+    if not expression and not text:
+        raise ValueError("Give another expression, or other arguments.")
+    if not text:
+        return check_cron(expression), None
+    try:
+        args: Any = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"The arguments are not JSON: {error}.") from None
+    if not isinstance(args, list):
+        # The text of an operator, not the type of an argument.
+        raise ValueError('The arguments are no list: give one in JSON, such as [30, "full"].')  # noqa: TRY004
+    return check_cron(expression) if expression else None, cast("list[Any]", args)

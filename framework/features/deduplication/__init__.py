@@ -12,6 +12,7 @@ DEDUPLICATION = Feature(
     explain=Late("framework.features.deduplication.explain:LockReader"),
     figures=Figures(reader=Late("framework.features.deduplication.figures:LockFigures"), part="deduplication/figures"),
     causes=Late("framework.features.deduplication.causes:LockCauses"),
+    pages=(Late("framework.features.deduplication.page:LocksPage"),),
     job_commands=(
         LateCommand(
             "locks",

@@ -8,6 +8,7 @@ DEFERRAL = Feature(
     explain=Late("framework.features.deferral.explain:FlagReader"),
     figures=Figures(reader=Late("framework.features.deferral.figures:DeferralFigures"), part="deferral/figures"),
     causes=Late("framework.features.deferral.causes:FlagCauses"),
+    class_actions=(Late("framework.features.deferral.page_actions:RunDeferredNow"),),
     job_commands=(
         LateCommand(
             "deferred",

@@ -6,6 +6,12 @@ FLAGS = Feature(
     name="flags",
     worker=Late("framework.features.flags.process_flags:worker_part"),
     assumptions=Late("framework.features.flags.explain:FlagAssumption"),
+    pages=(Late("framework.features.flags.page:FlagsPage"),),
+    class_actions=(
+        Late("framework.features.flags.page:DropJobs"),
+        Late("framework.features.flags.page:DeferJobs"),
+        Late("framework.features.flags.page:RunJobs"),
+    ),
     commands=(
         LateCommand(
             "flags",

@@ -30,14 +30,14 @@ _EVALUATIONS = 200
 
 def flags_in_force(snapshot: ShardSnapshot) -> Mapping[str, Flag]:
     """Return the operators' flags in force on a shard, by name. What is assumed counts instead of it."""
-    return snapshot.fact(_IN_FORCE)
+    # A snapshot under an assumption shares what was read: the assumption is no part of it.
+    return {**snapshot.fact(_IN_FORCE), **snapshot.assumed.get("flags", {})}
 
 
 def read_for_explain(snapshot: ShardSnapshot) -> Mapping[str, Flag]:
-    """See ``flags_in_force``. Raises redis errors."""
+    """Return the flags in force, without what is assumed. Raises redis errors."""
     read = read_flags(snapshot.client)
-    found = {name: one for name, one in read.items() if one.expires_at is None or one.expires_at > snapshot.now}
-    return {**found, **snapshot.assumed.get("flags", {})}
+    return {name: one for name, one in read.items() if one.expires_at is None or one.expires_at > snapshot.now}
 
 
 _IN_FORCE: "Late[Callable[[ShardSnapshot], Mapping[str, Flag]]]" = Late(

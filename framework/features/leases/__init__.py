@@ -20,6 +20,7 @@ LEASES = Feature(
         "read-only": Rights(commands=("hgetall", "pttl", "zrangebyscore")),
     },
     figures=Figures(reader=Late("framework.features.leases.figures:LeaseFigures"), part="leases/figures"),
+    pages=(Late("framework.features.leases.page:LeasesPage"),),
     job_commands=(
         LateCommand(
             "leases",

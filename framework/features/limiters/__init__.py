@@ -25,6 +25,7 @@ LIMITERS = Feature(
         "read-only": Rights(scripts=(_READ,)),
     },
     figures=Figures(reader=Late("framework.features.limiters.figures:LimiterFigures"), part="limiters/figures"),
+    pages=(Late("framework.features.limiters.page:LimitersPage"),),
     commands=(
         LateCommand(
             "limiters",

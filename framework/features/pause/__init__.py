@@ -17,6 +17,10 @@ PAUSE = Feature(
     explain=Late("framework.features.pause.explain:PauseReader"),
     figures=Figures(reader=Late("framework.features.pause.figures:PauseFigures"), part="pause/figures"),
     causes=Late("framework.features.pause.causes:PauseCauses"),
+    class_actions=(
+        Late("framework.features.pause.page_actions:PauseClass"),
+        Late("framework.features.pause.page_actions:ResumeClass"),
+    ),
     job_commands=(
         LateCommand(
             "pause",

@@ -17,6 +17,10 @@ WORKFLOWS = Feature(
         "operator": Rights(scripts=(_CHANGE,)),
     },
     worker=Late("framework.features.workflows.worker:worker_part"),
+    pages=(
+        Late("framework.features.workflows.page:WorkflowsPage"),
+        Late("framework.features.workflows.page:WorkflowPage"),
+    ),
     commands=(
         LateCommand(
             "workflows",
