@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from framework.known_secrets import known_secrets
 
 _LONGEST_S = 1_000 * 366 * 86_400
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_MAX_DURATION_S = 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _PLURAL_VERBS = {
     "is": "are",
@@ -35,6 +37,19 @@ def format_duration(seconds: float) -> str:
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if part) or "0 s"
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of a length of time: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``.
+
+    Raises:
+        ValueError: the text is none, or not above 0 and at most a year.
+    """
+    parts = re.findall(r"(\d+)([smhd])", text, re.ASCII)
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != text or not 0 < seconds <= _MAX_DURATION_S:
+        raise ValueError(f"{text!r} is not a duration: write 90s, 15m, 2h, 1d or 1h30m, at most a year")
+    return float(seconds)
 
 
 def format_time(epoch_s: float) -> str:

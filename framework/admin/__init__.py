@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.audit import AuditRecord, aaudit_log, acting_as, audit_log
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
+    from framework.admin.deleted_jobs import DeletedJob, DeletedJobs, deleted
     from framework.admin.errors_by_class import ErrorGroups, aerror_groups, error_groups
     from framework.admin.groups import JobGroup, JobGroups, atop, top
     from framework.admin.health_of_shards import ShardHealth, ashard_health, shard_health
@@ -89,6 +90,8 @@ __all__ = [
     "BatchSet",
     "BulkResult",
     "CancelResult",
+    "DeletedJob",
+    "DeletedJobs",
     "DeployMark",
     "DropResult",
     "ErrorGroups",
@@ -167,6 +170,7 @@ __all__ = [
     "cancel_jobs",
     "cron_entries",
     "dead",
+    "deleted",
     "deploys",
     "error_groups",
     "flags",
@@ -209,6 +213,9 @@ _MODULES = {
     "ErrorGroups": "errors_by_class",
     "aerror_groups": "errors_by_class",
     "error_groups": "errors_by_class",
+    "DeletedJob": "deleted_jobs",
+    "DeletedJobs": "deleted_jobs",
+    "deleted": "deleted_jobs",
     "WholeJob": "whole_job",
     "ajob_story": "whole_job",
     "job_story": "whole_job",

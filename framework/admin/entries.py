@@ -84,6 +84,7 @@ class PlannedAction(NamedTuple):
 
     member: bytes
     data: bytes = b""
+    """The payload at its next place; of a deletion that can be undone the name of its set."""
     queue: str = ""
     resources: str = ""
     """The resources that the job holds at its next place (``parts/release.lua``)."""
@@ -159,13 +160,13 @@ def _plan_enqueue(
 
 
 def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAction:
+    # The name of the set stays with the bytes: the deletion can be undone (``admin/deleted_jobs.py``).
     if kind not in WAITING_SETS:
         # A job that has died stays dead for its batch.
-        return PlannedAction(member, resources=_on_end(payload, None, "deleted"))
+        return PlannedAction(member, kind.encode(), resources=_on_end(payload, None, "deleted"))
     labels = {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
-    return PlannedAction(
-        member, resources=_on_end(payload, "discarded", "removed"), series=series_name(SKIPPED_JOBS, labels)
-    )
+    resources = _on_end(payload, "discarded", "removed")
+    return PlannedAction(member, kind.encode(), resources=resources, series=series_name(SKIPPED_JOBS, labels))
 
 
 def _on_end(payload: Payload, state: JobState | None, end_word: JobEnd) -> str:
@@ -182,6 +183,13 @@ def _on_requeue(kind: JobSetKind, payload: Payload) -> str:
     if held.lock is None and status is None and held.awaited is None:
         return ""
     return held.on_requeue(status, counted=kind not in WAITING_SETS)
+
+
+def on_return(kind: JobSetKind, payload: Payload, delay_s: float) -> str:
+    """Return what a deleted job holds again in its set: the state of a job that waits. Its lock became free at its deletion."""
+    if kind not in WAITING_SETS:
+        return ""
+    return _on_delay(payload, "retrying" if kind == "retry" else "queued", delay_s)
 
 
 def _on_delay(payload: Payload, state: JobState, delay_s: float) -> str:
@@ -288,7 +296,8 @@ def _run(
 
 
 def _script_keys(terms: ActionTerms, moves: Sequence[PlannedAction]) -> list[str]:
-    queues = (keys.queue(one.queue) if one.queue else keys.DEAD for one in moves)
+    elsewhere = keys.DELETED if terms.action == "delete" else keys.DEAD
+    queues = (keys.queue(one.queue) if one.queue else elsewhere for one in moves)
     return [SET_KEYS[terms.kind], keys.QUEUES, keys.DEAD, keys.COUNTERS, *queues]
 
 

@@ -182,6 +182,12 @@ _ESCAPED = frozenset(b"\"\\/<>&'")
 """Characters that some JSON writers escape."""
 
 
+def exact_needle(texts: Iterable[str]) -> bytes:
+    """Return the longest of these texts that stands in a payload exactly as it is written; empty for none."""
+    plain = (text.encode() for text in texts if text.isascii() and text.isprintable())
+    return max((text for text in plain if not _ESCAPED.intersection(text)), key=len, default=b"")
+
+
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """The jobs that match every criterion that is not empty."""
@@ -230,11 +236,9 @@ class JobFilter:
             self.tag,
             *self.context.values(),
         ]
-        plain = [text.encode() for text in texts if text.isascii() and text.isprintable()]
-        plain = [text for text in plain if not _ESCAPED.intersection(text)]
         # The text is matched with the stored bytes, so no character of it is escaped.
-        plain += [part.encode(errors="surrogateescape") for part in self.text.split("*")]
-        return max(plain, key=len, default=b"") or None
+        plain = [exact_needle(texts), *(part.encode(errors="surrogateescape") for part in self.text.split("*"))]
+        return max(plain, key=len) or None
 
     def matches(self, record: JobRecord, since: float | None, now: float) -> bool:
         """Return whether the job matches; ``since`` is when it came to its place."""

@@ -178,12 +178,12 @@ def search_queue(
     # Pushes move jobs into the next step, which finds them again.
     last, recent = "", set[bytes]()
     stores = [JobStore("queue", keys.queue(name).encode()) for name in names]
-    for step in _search_steps(client, stores, text, on_step):
-        fresh = [one for one in step if one.store.name != last or one.data not in recent]
+    for step in search_list_steps(client, stores, text, on_step):
+        fresh = [one for one in step.found if one.store.name != last or one.data not in recent]
         yield from ((one.store.name, one.data) for one in fresh)
-        if step:
-            last = step[-1].store.name
-            recent = {one.data for one in step if one.store.name == last}
+        if step.found:
+            last = step.found[-1].store.name
+            recent = {one.data for one in step.found if one.store.name == last}
 
 
 def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key, _jobs: None) -> list[JobStore]:
@@ -362,17 +362,27 @@ def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage, beyond: 
 def _search_lists(
     client: "redis.Redis", batch: Sequence[JobStore], text: bytes, on_progress: OnProgress
 ) -> Iterator[JobLocation]:
-    return (one for step in _search_steps(client, batch, text, on_progress) for one in step)
+    return (one for step in search_list_steps(client, batch, text, on_progress) for one in step.found)
 
 
-def _search_steps(
-    client: "redis.Redis", batch: Sequence[JobStore], text: bytes, on_progress: OnProgress
-) -> Iterator[list[JobLocation]]:
-    """Yield what each step finds.
+class ListStep(NamedTuple):
+    """What one step of a search in lists has found, and where the next one begins."""
+
+    found: Sequence[JobLocation]
+    done: int
+    """The lists that are searched to their ends."""
+    start: int
+    """The index in the next list."""
+
+
+def search_list_steps(
+    client: "redis.Redis", batch: Sequence[JobStore], text: bytes, on_progress: OnProgress, start: int = 0
+) -> Iterator[ListStep]:
+    """Yield what each step finds, from the index ``start`` of the first list on. Raises redis errors.
 
     It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
-    done, start, page = 0, 0, 1
+    done, page = 0, 1
     # By how many the jobs before the next hit of its list are more than the elements there.
     in_blocks = 0
     steps = BoundedSteps(*LIST_STEP, rate=UNPACED)
@@ -395,10 +405,10 @@ def _search_steps(
                 if data is element or text in data
             ]
             in_blocks += len(inside) - 1
-        yield found
         if finished:
             in_blocks = in_blocks if hits and hits[-1][0] == finished + 1 else 0
         done += finished
+        yield ListStep(found, done, start)
 
 
 _LISTS_OF_JOBS = ("queue", "in flight", "migrating")

@@ -296,6 +296,7 @@ OPERATOR = Role(
     own_scripts=(
         script.HEARTBEAT,
         script.ACT_ON_ENTRIES,
+        script.UNDO_DELETE,
         script.DROP_HELD,
         script.DROP_QUEUED,
         script.RING,

@@ -13,11 +13,8 @@ from framework.settings import validators
 from framework.settings.model import MAX_PORT, MAX_TIMEOUT_S
 from framework.store.steps import SHARE, UNPACED
 from framework.terminal.output import is_terminal
-from framework.text import did_you_mean, join_names
+from framework.text import did_you_mean, join_names, parse_duration
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
-
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_MAX_DURATION_S = 366 * 86_400
 
 WeightedQueue = tuple[str, int]
 """A queue or namespace, and its weight; 0 = none given."""
@@ -83,11 +80,10 @@ class DurationOption(click.ParamType[float]):
         """Return the seconds: more than 0, at most a year."""
         if isinstance(value, int | float):
             return float(value)
-        parts = re.findall(r"(\d+)([smhd])", str(value), re.ASCII)
-        seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
-        if "".join(number + unit for number, unit in parts) != value or not 0 < seconds <= _MAX_DURATION_S:
-            self.fail(f"{value!r} is not a duration: write 90s, 15m, 2h, 1d or 1h30m, at most a year", param, ctx)
-        return float(seconds)
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class RateOption(click.ParamType[float]):

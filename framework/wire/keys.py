@@ -37,6 +37,10 @@ RETIRED = "aw:retired"
 DEAD_BUSINESS = "aw:dead:business"
 """ZSET from the SHA-1 of a dead set entry of a BusinessError to its score there (scripts/parts/trim.lua)."""
 
+DELETED = "aw:deleted"
+"""ZSET of the jobs that operators deleted from a set in the last 24 hours: the set, the score there, and the payload behind a line
+break; score: when (``admin/deleted_jobs.py``). The STRING ``:bytes`` counts their bytes."""
+
 AUDIT = "aw:audit"
 """STREAM of the actions of operators on this shard, and of their ends (``admin/audit.py``)."""
 

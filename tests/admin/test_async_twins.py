@@ -12,6 +12,7 @@ from framework.wire import keys
 from tests.harness import encoded, enqueue
 
 NO_REDIS = {
+    "deleted",
     "batches",
     "dead",
     "held",

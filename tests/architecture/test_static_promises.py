@@ -22,7 +22,7 @@ TAKING = {
 WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
-    "act_on_entries": {"ZREM", "ZREMRANGEBYRANK"},  # the second one of an empty range
+    "act_on_entries": {"ZPOPMIN", "ZREM", "ZREMRANGEBYRANK"},  # of jobs that an operator deleted, and of an empty range
     "results/answer": {"LTRIM"},  # it removes ids of called jobs
     "backlog/return_aside": {"RPOP"},
     "backlog/set_aside": {"LREM", "RPOP"},
@@ -66,6 +66,7 @@ MAY_TAKE = {
     "slots": {"ZPOPMIN", "ZREM"},
     "turns": {"RPOP", "ZPOPMIN", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM", "ZREMRANGEBYRANK"},  # the dead set holds jobs that have ended
+    "undo_delete": {"ZREM"},
     "workflows/change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
     "unpack": {"RPOP"},

@@ -51,7 +51,8 @@ HASHES = (
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
     "aw:counters", "j|{date}|1:1", "{date}-marks", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
     "aw:packed", "aw:packed:blocks", "aw:packed:held", "aw:moves", "aw:moving_pages", "aw:moved",
-    "{id}:workers", "aw:dead:business", "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
+    "{id}:workers", "aw:dead:business", "aw:deleted", "aw:deleted:bytes",
+    "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
 )  # fmt: skip
 SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting", "aw:limit:{cls}:full",
         "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers", "aw:aside",

@@ -287,6 +287,12 @@ def acted(jobs, word, holds=b"", score=""):
     return places, [n, word, 100, 1e9, score, *jobs, *stored, *queues, *[holds] * n, *[b"" if score else b"n"] * n]
 
 
+def kept_deleted(jobs):
+    n = len(jobs)
+    places = [SET, QUEUES, DEAD, "counts", *["aw:deleted"] * n]
+    return places, [n, "remove", 100, 1e9, "", *jobs, *[b"dead"] * n, *[b""] * n, *[HOLDS] * n, *[b"n"] * n]
+
+
 def due_with_tickets(redis, jobs):
     """The youngest job cannot move: the key of its queue is not a list."""
     redis.set("queue:odd", 1)
@@ -579,6 +585,11 @@ CALLS = {
     "act_on_entries, to its queue": (due_holding, lambda jobs: acted(jobs, "queue", HOLDS)),
     "act_on_entries, to the dead": (due_holding, lambda jobs: acted(jobs, "dead", HOLDS)),
     "act_on_entries, remove": (due_holding, lambda jobs: acted(jobs, "remove", HOLDS)),
+    "act_on_entries, remove and keep": (due_holding, kept_deleted),
+    "undo_delete": (
+        lambda redis, jobs: redis.zadd("aw:deleted", {b"dead 1\n" + job: 1 for job in jobs}),
+        lambda jobs: (["aw:deleted", SET], [b"dead 1\n" + jobs[0], 1, jobs[0], HOLDS]),
+    ),
     "act_on_entries, another time": (due, lambda jobs: acted(jobs, "time", score=now_plus(60))),
     "drop_queued": (
         aside,

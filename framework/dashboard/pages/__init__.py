@@ -3,6 +3,7 @@
 from framework.dashboard.pages.audit_page import AuditPage
 from framework.dashboard.pages.causes import CausesPage
 from framework.dashboard.pages.class_pages import ClassesPage, ClassPage
+from framework.dashboard.pages.deleted_page import DeletedPage
 from framework.dashboard.pages.held_page import HeldPage
 from framework.dashboard.pages.job_page import JobPage
 from framework.dashboard.pages.job_sets import DeadPage, InterruptedPage, RetriesPage, ScheduledPage
@@ -21,6 +22,7 @@ _PAGES: tuple[type[Page], ...] = (
     HeldPage,
     DeadPage,
     InterruptedPage,
+    DeletedPage,
     RunningPage,
     ProcessesPage,
     ClassesPage,

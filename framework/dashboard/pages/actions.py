@@ -110,7 +110,7 @@ _EFFECTS: Mapping[EntryAction, str] = {
     "enqueue_now": "They go to their queues before they are due. Limits and pauses hold as always.",
     "requeue": "They go to their queues for one more run.",
     "kill": "They go to the dead set, and run no more unless they are retried there. No death handler is called.",
-    "delete": "They never run. Their locks become free. This cannot be undone.",
+    "delete": "They never run, and their locks become free. For 24 hours they can be brought back on the page Deleted.",
 }
 
 _PAST: Mapping[EntryAction, str] = {
