@@ -329,8 +329,10 @@ class Processor:
     ) -> None:
         """Move the job, or let the next call of the fetcher move it. ``unmoved``: that call was refused."""
         unit = run.unit
+        # The last call of a process that stops could leave such a job: it would be put back, and run again.
+        with_others = not unmoved and not (self._fetcher.stopped and unit.lock_with_rerun is not None)
         settled: SettleResult = self._settler.settle(
-            unit, outcome, decision, run.tracked, confirmed=awaits_acknowledgement(run), with_others=not unmoved
+            unit, outcome, decision, run.tracked, confirmed=awaits_acknowledgement(run), with_others=with_others
         )
         if unit.move is not None:
             again = partial(self._retry_until_done, unit, partial(self._settle, run, outcome, decision, unmoved=True))

@@ -367,19 +367,23 @@ class FetchPipeline:
                 self._in_flight.leave_unmoved(unit)
                 move.refused(words)
             return
-        gone = set[int]()
+        not_moved = set[int]()
         for position, word in zip(words[::2], words[1::2], strict=True):
             if not position:
                 units[0][1].noted(word)
             elif position < 0:
                 reply.release_errors.append(decode_escaped(word))
             else:
-                unit, _, was_sent = units[int(position) - 1]
-                if not was_sent:
-                    gone.add(int(position) - 1)
+                unit, move, was_sent = units[int(position) - 1]
+                if word:
+                    not_moved.add(int(position) - 1)
+                    self._in_flight.leave_unmoved(unit)
+                    move.stays()
+                elif not was_sent:
+                    not_moved.add(int(position) - 1)
                     reply.fenced.append(unit)
         for index, (_, move, _) in enumerate(units):
-            if index not in gone:
+            if index not in not_moved:
                 move.moved()
 
     def _fail(self, error: BaseException) -> None:

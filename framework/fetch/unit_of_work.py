@@ -60,8 +60,9 @@ class Move:
     """The move of an ended job to its next place. One call of ``script`` makes it with those of other jobs (``FetchPipeline``).
 
     The script gets ``names`` as keys, then ``shared``, and for each job its payload as fetched and ``arguments``. It replies with
-    pairs of a position and a word, mostly with none: with the position of a job, from 1, and 0 the job was not found; with the
-    position below 0 the job has moved, and an error text says what else has failed; with 0 the number is for ``noted``.
+    pairs of a position and a word, mostly with none. With the position of a job, from 1: 0 it was not found, 1 it stays in the
+    working list, and is settled alone. With the position below 0 the job has moved, and an error text says what else has failed.
+    With position 0 the number is for ``noted``.
     """
 
     script: Script
@@ -83,6 +84,11 @@ class Move:
 
     def noted(self, number: int) -> None:
         """Receive the number that the script returns for all jobs of the call."""
+
+    def stays(self) -> None:
+        """The script has left the job in the working list, and it has left its place in this process."""
+        if self.settle_alone is not None:
+            self.settle_alone()
 
     def refused(self, error: Exception) -> None:
         """Redis has refused the call: the job is in the working list, and has left its place in this process."""
@@ -170,6 +176,14 @@ class UnitOfWork:
         """Whether its acknowledgement may wait for those of others: no duplicate may cause one more run, and nothing follows it."""
         resources = self.resources
         return resources is None or (resources.next_run is None and resources.on_removed is None)
+
+    @property
+    def lock_with_rerun(self) -> Lock | None:
+        """The lock of a job that runs once more if a duplicate came, and whose removal nothing follows; ``None`` for most jobs."""
+        resources = self.resources
+        if resources is None or resources.next_run is None or resources.on_removed is not None:
+            return None
+        return resources.lock
 
     @property
     def admission(self) -> Admission | None:

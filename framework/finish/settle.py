@@ -43,7 +43,17 @@ from framework.finish.retry import (
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.process_clock import process_clock
 from framework.recover.suspects import SUSPECT_FIELD, quarantine_counter
-from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
+from framework.store.script import (
+    DROP_RETIRED,
+    FETCH,
+    FINISH,
+    FINISH_UNLESS_DUPLICATED,
+    KILL,
+    REQUEUE,
+    SCHEDULE,
+    YIELD_JOB,
+    Script,
+)
 from framework.telemetry.job_events import JobDied, job_events
 from framework.text import decode_escaped, error_class, error_message
 from framework.timings import STANDARD, Timings
@@ -191,7 +201,8 @@ class Settler:
         """Move the job out of the working list, and return where the job is; its capacity in this process is then free.
 
         ``confirmed``: wait until Redis has confirmed the acknowledgement (``ack = "sync"``). ``with_others``: a job that waits for
-        another run, or is dead, may be moved by the next call of the fetcher, with those that end meanwhile (``UnitOfWork.move``).
+        another run, is dead, or may run once more, may be moved by the next call of the fetcher, with those that end meanwhile
+        (``UnitOfWork.move``).
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement and no resources
         gets its last state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
@@ -204,7 +215,8 @@ class Settler:
                 if isinstance(outcome, Cancelled):
                     # Its mark goes in the same step.
                     unit.own_resources().cancelled = outcome.jid
-                return self._acknowledge(unit, tracked, ending_of(outcome, None).state, confirmed=confirmed)
+                state = ending_of(outcome, None).state
+                return self._acknowledge(unit, tracked, state, confirmed=confirmed, with_others=with_others)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
                 return self._fail(unit, error, decision, tracked, with_others=with_others)
@@ -234,11 +246,22 @@ class Settler:
             sign_answer(resources, self._signatures)
 
     def _acknowledge(
-        self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None, *, confirmed: bool
+        self,
+        unit: UnitOfWork,
+        tracked: TrackedJob | None,
+        state: JobState | None,
+        *,
+        confirmed: bool,
+        with_others: bool,
     ) -> SettleResult:
         """End a job that is kept nowhere: acknowledge it with other jobs, or else remove it by a call of its own."""
         if not confirmed and unit.acknowledged_with_others:
             self.acknowledge_with_others(unit, tracked, state)
+            return SettleResult("acknowledged", acknowledge=True)
+        if with_others and (lock := unit.lock_with_rerun) is not None:
+            held = _resources_on_end(unit, _last_status(tracked, state))
+            names, arguments = (self.working,), (held, lock.key, lock.owner)
+            unit.move = Move(FINISH_UNLESS_DUPLICATED, names, (), arguments)
             return SettleResult("acknowledged", acknowledge=True)
         if unit.resources is None and tracked is not None and state is not None:
             self._status_writer.write_last(tracked, state)

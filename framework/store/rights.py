@@ -201,6 +201,7 @@ WORKER = Role(
             script.HEARTBEAT,
             script.KILL,
             script.FINISH,
+            script.FINISH_UNLESS_DUPLICATED,
             script.DROP_RETIRED,
         ),
         *(

@@ -46,6 +46,19 @@ def test_old_marks_leave_in_bounded_steps(granted, redis):
     assert left == [501, 2]
 
 
+@pytest.mark.parametrize("iterated", [(), ("b",)], ids=["none is iterated", "one is"])
+def test_mark_for_ruby_keeps_the_cursor_of_an_iterated_job(granted, redis, iterated):
+    for jid in iterated:
+        redis.hset(keys.iteration(jid), mapping={"c": "7", "ex": "1"})
+    jids = ["a", "b"]
+    assert MARK_CANCELLED(granted, [keys.CANCELLED, *map(keys.status, jids)], [60, *jids]) == [1, 1]
+    for jid in jids:
+        mark = redis.hgetall(keys.iteration(jid))
+        assert float(mark.pop(b"cancelled")) > 0
+        assert mark == ({b"c": b"7", b"ex": b"1"} if jid in iterated else {b"c": b"null"})
+        assert 0 < redis.ttl(keys.iteration(jid)) <= 60
+
+
 def marks(redis):
     return {jid.decode() for jid in redis.zrange(keys.CANCELLED, 0, -1)}
 

@@ -41,6 +41,7 @@ MAY_TAKE = {
     "admit": {"LREM", "LTRIM", "ZREM"},
     "fetch": {"LREM", "RPOP", "ZREM", "ZREMRANGEBYRANK"},
     "finish": {"LREM"},
+    "finish_unless_duplicated": {"LREM"},
     "packing/pack": {"LREM", "LTRIM"},
     "packing/pack_held": {"ZREMRANGEBYRANK"},
     "pause/hold": {"LREM"},
@@ -128,7 +129,16 @@ def test_scripts_that_take_a_job_out_of_a_key_also_write() -> None:
         name
         for name in MAY_TAKE
         # `moves/page` removes jobs that `moves/receive` has written on the other shard.
-        if name not in ("finish", "release", *dropping, "limiters/unlock", "moves/page", "unregister")
+        if name
+        not in (
+            "finish",
+            "finish_unless_duplicated",
+            "release",
+            *dropping,
+            "limiters/unlock",
+            "moves/page",
+            "unregister",
+        )
         and not commands[name] & WRITING
     ]
     assert all("HINCRBY" in commands[name] for name in dropping)  # the job ends here, counted

@@ -42,6 +42,7 @@ COMMANDS = {
     f"WATCH,EXISTS,MULTI,EXEC,ring,{HEARTBEAT},fetch,fetch,{BLOCK}",
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
+    "run rerun": f"{HEARTBEAT},fetch,admit,finish_unless_duplicated,fetch,{BLOCK}",
     "run tracked": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
     "iterated": f"{HEARTBEAT},fetch,iteration/start,iteration/save,yield_job,fetch,iteration/start,fetch,{BLOCK}",
     "suspect": f"{HEARTBEAT},fetch,note_start,fetch,{BLOCK}",

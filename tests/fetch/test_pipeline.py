@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from framework.fetch import pipeline as pipeline_module
 from framework.fetch.pipeline import ACK_BATCH, clock
 from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
-from framework.store.script import FETCH, KILL, SCHEDULE
+from framework.store.script import FETCH, FINISH_UNLESS_DUPLICATED, KILL, SCHEDULE
 from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, until
@@ -430,6 +431,25 @@ def test_move_whose_reply_was_lost_is_not_fenced(bench, redis):
     assert (one.state.failures, move.told) == (1, [])
     one.pipeline.probe(lambda: None)
     assert (move.told, one.fenced_units, one.in_flight.payloads()) == (["moved"], [], set())
+
+
+@pytest.mark.proves("I1")
+def test_job_that_its_script_leaves_is_settled_alone(bench, redis):
+    one = bench(slots=9)
+    units = taken(one, 3)
+    redis.hset("aw:lock:1", mapping={"jid": "j1", "duplicates": 1})
+    moves = [Move(FINISH_UNLESS_DUPLICATED, (WORKING,), (), ("", f"aw:lock:{at}", f"j{at}")) for at in range(3)]
+    alone = []
+    for unit, move in zip(units, moves, strict=True):
+        move.settle_alone = partial(alone.append, move)
+        assert one.in_flight.start(clock()) is unit
+        unit.move = move
+        one.in_flight.end(unit, settled=False)
+    assert one.pipeline.fetch_and_wait()
+    assert (alone, one.fenced_units, one.working()) == ([moves[1]], [], [b"1"])
+    assert list(one.in_flight.left.values()) == [units[1]]
+    one.in_flight.end_unmoved(units[1])
+    assert one.in_flight.payloads() == set()
 
 
 def test_moves_after_script_flush_send_the_source(bench, redis):

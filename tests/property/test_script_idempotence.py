@@ -36,6 +36,15 @@ def each_moved(jobs, word):
     return [part for job in (*jobs, b"not there") for part in (job, NEW + job, word, "")]
 
 
+def each_with_lock(jobs):
+    """Return the arguments for several jobs of a working list, of which the first has a lock, and for one that is not there."""
+    return [
+        part
+        for at, job in enumerate((*jobs, b"not there"))
+        for part in (job, "" if at else HOLDS, f"lock{at or ''}", "j")
+    ]
+
+
 HOLDS = dumps({"lock": {"key": "lock", "owner": "j", "keep_ms": 0}, "slots": [["limit", "me j"]]})
 
 
@@ -566,6 +575,11 @@ CALLS = {
     "finish": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
     "finish, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
     "finish, and run once more": (running_with_duplicates, once_more),
+    "finish_unless_duplicated": (holding, lambda jobs: ([WORKING], each_with_lock(jobs))),
+    "finish_unless_duplicated, all stay": (
+        running_with_duplicates,
+        lambda jobs: ([WORKING], [part for job in jobs for part in (job, HOLDS, "aw:lock:1", "j1")]),
+    ),
     "push_delayed": (held, lambda jobs: ([SET], [60, jobs[0], "status", 60])),
     "cron/lead": (held, lambda jobs: (["leader"], ["me", 60_000])),
     "cron/lead, and release": (held, lambda jobs: (["leader"], ["me", 0])),

@@ -12,6 +12,7 @@ from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
 from framework.store.script import (
     ENQUEUE_DUE,
     FINISH,
+    FINISH_UNLESS_DUPLICATED,
     INTERRUPT,
     PUSH_UNIQUE,
     RECEIVE_TRANSFER,
@@ -365,6 +366,29 @@ def test_finish_without_duplicate_writes_no_next_run(redis, memory, fields):
         assert once_more(redis) == 1
     assert not redis.exists(WORKING, QUEUE)
     assert owner(redis) == ("k" if fields.get("jid") == "k" else None)
+
+
+def test_finish_unless_duplicated_leaves_jobs_with_duplicates(redis, memory):
+    """A job without a duplicate ends, one with a duplicate stays; one whose lock another job has, or no job, ends too."""
+    plain, again, rival, free, gone = (b"%d" % number for number in range(5))
+    redis.lpush(WORKING, plain, again, rival, free)
+    owned(redis, "j", "plain")
+    owned(redis, "j", "again", duplicates=1)
+    owned(redis, "k", "rival", duplicates=1)
+    jobs = [(plain, "plain"), (again, "again"), (rival, "rival"), (free, "free"), (gone, "gone")]
+
+    def finish():
+        held = [JobResources(Lock(key, "j", 60.0, "C"), [Slot("limit", "me j")]).on_end() for _, key in jobs]
+        words = [word for (data, key), one in zip(jobs, held, strict=True) for word in (data, one, key, "j")]
+        return FINISH_UNLESS_DUPLICATED(redis, [WORKING], words)
+
+    redis.zadd("limit:running", {"me j": 1})
+    with memory():
+        assert finish() == [2, 1, 5, 0]
+        assert finish() == [1, 0, 2, 1, 3, 0, 4, 0, 5, 0]  # the reply was lost
+    assert redis.lrange(WORKING, 0, -1) == [again]
+    assert (owner(redis, "plain"), owner(redis, "again"), owner(redis, "rival")) == (None, "j", "k")
+    assert (redis.get("stat:processed"), redis.exists("limit:running")) == (b"3", 0)
 
 
 def test_finish_next_run_refused_still_ends_the_job(redis):

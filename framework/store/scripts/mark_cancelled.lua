@@ -15,19 +15,30 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('
 end
 -- One command for all: a call from Lua costs as much as the command. A key of another type reads as a missing one.
 local states = redis.pcall('MGET', unpack(KEYS, 2))
-local marked, scores = {}, {}
+local at, second = string.format('%.6f', now), string.format('%.0f', now)
+local marked, scores, marks = {}, {}, {}
 for i = 2, #ARGV do
   local state = states[i - 1]
   marked[i - 1] = state and ended[state] and 0 or 1
   if marked[i - 1] == 1 then
-    scores[#scores + 1], scores[#scores + 2] = string.format('%.6f', now), ARGV[i]
-    -- An ACL may refuse it; without a cursor Sidekiq 8.1's pages answer 500.
-    local mark = 'it-' .. ARGV[i]
-    redis.pcall('HSETNX', mark, 'cancelled', string.format('%.0f', now))
-    redis.pcall('HSETNX', mark, 'c', 'null')
-    redis.pcall('EXPIRE', mark, ARGV[1])
+    scores[#scores + 1], scores[#scores + 2] = at, ARGV[i]
+    marks[#marks + 1] = 'it-' .. ARGV[i]
   end
 end
-if #scores > 0 then redis.call('ZADD', KEYS[1], unpack(scores)) end
+if #marks > 0 then
+  -- Mostly no Ruby process iterates one of these jobs: then one command writes both fields.
+  local are_new = redis.pcall('EXISTS', unpack(marks)) == 0
+  for _, mark in ipairs(marks) do
+    -- An ACL may refuse it; without a cursor Sidekiq 8.1's pages answer 500.
+    if are_new then
+      redis.pcall('HSET', mark, 'cancelled', second, 'c', 'null')
+    else
+      redis.pcall('HSETNX', mark, 'cancelled', second)
+      redis.pcall('HSETNX', mark, 'c', 'null')
+    end
+    redis.pcall('EXPIRE', mark, ARGV[1])
+  end
+  redis.call('ZADD', KEYS[1], unpack(scores))
+end
 redis.call('EXPIRE', KEYS[1], keep_s)
 return marked

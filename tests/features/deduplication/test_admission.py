@@ -13,6 +13,7 @@ from framework.errors import Discard
 from framework.fetch.requeue import requeue
 from framework.finish.outcome import Deferred, Failed
 from framework.push.argument_checks import SizeLimits
+from framework.store.script import FINISH, FINISH_UNLESS_DUPLICATED
 from framework.wire.json import dumps
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS
 from tests.harness import IDENTITY, encoded, until
@@ -320,10 +321,13 @@ def test_dedup_duplicate_before_run_causes_no_other_run(bench, ends):
     job = bench.worker(perform, ONCE_MORE)
     first = job.perform_async()
     assert job.perform_async() is None
+    bench.redis.script_flush()
     slots = bench.start()
     until(slots.done)
     assert ran == [first]
     assert bench.locks() == {}
+    # Such jobs end together: no call of this one alone.
+    assert bench.redis.script_exists(FINISH.digest, FINISH_UNLESS_DUPLICATED.digest) == [False, True]
 
 
 def test_dedup_next_run_has_arguments_and_context_of_the_last(bench, held):

@@ -71,6 +71,12 @@ class OnceWorker(_Base):
     deduplicate = Deduplicate("until_executed")
 
 
+class RerunWorker(OnceWorker):
+    """Succeeds; runs once more if an equal job comes meanwhile."""
+
+    deduplicate = Deduplicate("until_executed", if_deduplicated="reschedule_once")
+
+
 class TickWorker(OnceWorker):
     """Succeeds; a schedule pushes it, with a lock and a status."""
 

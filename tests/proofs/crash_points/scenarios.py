@@ -537,6 +537,12 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario("blocked", "a blocking call returns the job", _arrive, batches=(1,), whole=True),
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
+        Scenario(
+            "run rerun",
+            "end those that no duplicate repeats",
+            _work,
+            prepare=_waiting(jobs.RerunWorker, locked=True),
+        ),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
         Scenario(
             "iterated",
