@@ -8,7 +8,10 @@ from urllib.parse import quote
 from framework import ApplicationWorker
 from framework.admin import Queue
 from framework.admin.audit import acting_as
-from framework.dashboard import Caller
+from framework.admin.diagnosis.facts import Installation
+from framework.admin.explain import KnownClasses
+from framework.all_settings import load
+from framework.dashboard import Caller, application
 from framework.dashboard.application import all_pages
 from framework.features.batches import keys as batch_keys
 from framework.features.breaker.store import open_breaker
@@ -19,6 +22,7 @@ from framework.features.flags.redis_flags import set_flag
 from framework.features.leases import keys as lease_keys
 from framework.features.limiters import keys as limiter_keys
 from framework.features.limiters.store import resize_limiter
+from framework.route.router import open_router
 from framework.wire import keys
 from tests.dashboard.test_routes import address
 from tests.harness import encoded, register_process
@@ -178,3 +182,32 @@ def test_job_page_explains_and_filters_choose(browser, shards, redis):
     assert "KeyError" in client.get("/job/J1").text
     assert [one["jid"] for one in client.get("/api/dead?class=Other").json()["jobs"]] == ["J2"]
     assert [one["jid"] for one in client.get("/api/dead?error=KeyError").json()["jobs"]] == ["J1"]
+
+
+def test_assumed_rule_shows_what_would_move(browser, shards, own_classes, declarations, monkeypatch):
+    class Job1(ApplicationWorker):
+        feature_category = "not_owned"
+        urgency = "high"
+
+        def perform(self) -> None: ...
+
+    class Job2(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self) -> None: ...
+
+    for worker in (Job1, Job2):
+        declarations[worker.declaration().wire_name] = worker.declaration()
+    settings = load({})
+    found = Installation(settings, KnownClasses(declarations), open_router(settings))
+    monkeypatch.setattr(application, "read_installation", lambda: found)
+    client = browser(READER)
+    before = client.get("/api/routing").json()
+    assert [one["then"] for one in before["classes"]] == [None, None]
+    after = client.get("/api/routing?query=urgency%3Dhigh&queue=fast").json()
+    assert [(one["class"], one["then"] and one["then"]["queue"]) for one in after["classes"]] == [
+        (Job1.declaration().wire_name, "fast"),
+        (Job2.declaration().wire_name, None),
+    ]
+    assert client.get("/api/routing?query=urgency%3D%3D").status_code == 400
+    assert "would move 1 classes" in client.get("/routing?query=urgency%3Dhigh&queue=fast").text

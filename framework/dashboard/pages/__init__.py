@@ -10,6 +10,7 @@ from framework.dashboard.pages.job_sets import DeadPage, InterruptedPage, Retrie
 from framework.dashboard.pages.overview import OverviewPage
 from framework.dashboard.pages.process_pages import ProcessesPage, RunningPage
 from framework.dashboard.pages.queue_pages import QueuePage, QueuesPage
+from framework.dashboard.pages.routing_page import RoutingPage
 from framework.dashboard.pages.search_page import SearchPage
 from framework.pages.page import Page
 
@@ -26,6 +27,7 @@ _PAGES: tuple[type[Page], ...] = (
     RunningPage,
     ProcessesPage,
     ClassesPage,
+    RoutingPage,
     AuditPage,
     QueuePage,
     JobPage,

@@ -8,6 +8,7 @@ PROFILING = Feature(
     places={profile(""): "profiles"},
     explain=Late("framework.features.profiling.explain:ProfileReader"),
     worker=Late("framework.features.profiling.worker:worker_part"),
+    pages=(Late("framework.features.profiling.page:ProfilesPage"),),
     job_commands=(
         LateCommand(
             "profile",
