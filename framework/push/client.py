@@ -48,7 +48,7 @@ from framework.shard.shards import Shards
 from framework.telemetry.job_events import job_events
 from framework.types import Jid, Json, Payload
 from framework.wire import keys
-from framework.wire.accepted import CountedJobs
+from framework.wire.accepted import AcceptedLimit, CountedJobs
 from framework.wire.context_fields import TRACE_FIELDS
 from framework.wire.json import dumps, loads
 
@@ -312,7 +312,7 @@ class Client:
             return plan.payloads.one(request.args, None, locks, {**plan.fields_of_push(), **extra})
 
         batch = plan.in_spans(build, written=False)
-        return None if batch is None else prepared_job(plan, batch)
+        return None if batch is None else prepared_job(plan, _limited(plan, batch))
 
     def _write(  # noqa: C901, PLR0912 - one branch for each way of writing: a call for each costs every push
         self, plan: PushPlan, batch: JobBatch, token: str | None = None
@@ -506,6 +506,18 @@ class Client:
 def _locks_when_due(plan: PushPlan, batch: JobBatch) -> bool:
     """Return whether a delayed job takes its lock when it is due."""
     return plan.deduplication is not None and batch.unique is None
+
+
+def _limited(plan: PushPlan, batch: JobBatch) -> JobBatch:
+    """Return a job that a script writes with other things, as the script counts it."""
+    if plan.limit is None:
+        return batch
+    try:
+        accepted = plan.limit.of_batch(batch)
+    except BacklogFullError as error:
+        # The script has the one answer for a class without room: it is held back, so it has none.
+        accepted = AcceptedLimit(error.worker, 0, drop_counter=plan.limit.drop_counter)
+    return batch if accepted is None else counted_batch(batch, accepted)
 
 
 def _length(jobs: Any) -> int:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -110,6 +111,9 @@ class PushLimit(ABC):
     unseen_bytes = 0
     """About so many bytes were pushed since the last check, as if all jobs of a batch were as large as its first."""
 
+    drop_counter = ""
+    """The series that counts the jobs of a class that drops them while its backlog is full; empty for any other class."""
+
     @abstractmethod
     def accepted(self) -> AcceptedLimit | None:
         """Return the limit of a push made here and now; ``None`` for a class without one.
@@ -117,6 +121,14 @@ class PushLimit(ABC):
         Raises:
             BacklogFullError: the class is held back.
         """
+
+    def of_batch(self, batch: "JobBatch") -> AcceptedLimit | None:
+        """Return the limit of jobs that a script of a feature writes with other things. Raises as ``accepted``."""
+        self.unseen_bytes += len(batch.payloads) * len(batch.payloads[0])
+        time = self.time
+        if time.next_at > monotonic() and self.unseen_bytes < time.most_unseen:
+            return None
+        return self.accepted()
 
     @abstractmethod
     def full(self, error: BacklogFullError, batch: JobBatch, *, locks_when_due: bool) -> Sequence[Jid | None]:

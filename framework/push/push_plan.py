@@ -156,6 +156,9 @@ class PreparedJob(NamedTuple):
     """Logs the job as a duplicate of the job with this id."""
     note_written: Callable[[], None]
     """Records the written job of a tracked class, and tells the observers of the job."""
+    room: bytes
+    """What the script asks before it writes the job (``parts/backlog_limit.lua``), with ``x``: the series that counts the job if it
+    is dropped for lack of room. Empty for a class without a limit."""
 
 
 def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
@@ -177,6 +180,10 @@ def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
             tell_enqueued(plan, batch, batch.jids)
 
     ttl_s = 0 if tracked is None else tracked.ttl_s
+    room = b""
+    if batch.counted is not None:
+        limit = batch.counted.limit
+        room = dumps({**limit.request(1, batch.counted.each), "x": limit.drop_counter})
     return PreparedJob(
         plan.shard.name,
         batch.queue,
@@ -186,6 +193,7 @@ def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
         ttl_s,
         log_duplicate,
         note_written,
+        room,
     )
 
 

@@ -37,7 +37,8 @@ class Script:
         """The text that Redis runs: the parts, then the script."""
         text = _text(self._file, "")
         if self._counted:
-            text = b"local function push(KEYS, ARGV)\n%bend\n\n%b" % (text, part_text("count_accepted"))
+            counting = part_text("backlog_limit") + part_text("count_accepted")
+            text = b"local function push(KEYS, ARGV)\n%bend\n\n%b" % (text, counting)
         parts = [part_text(name) for name in self.parts]
         if self.late:
             # A part that calls a late function comes behind it.

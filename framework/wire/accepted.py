@@ -25,6 +25,15 @@ class AcceptedLimit(NamedTuple):
     drop_counter: str = ""
     """The series that counts the refused jobs, where they are dropped; empty where they are not."""
 
+    def request(self, jobs: int, size: int) -> dict[str, str | int]:
+        """Return what a script asks before it writes ``jobs`` jobs of ``size`` bytes (``parts/backlog_limit.lua``)."""
+        found: dict[str, str | int] = {"c": self.worker, "n": jobs, "t": size}
+        if self.jobs is not None:
+            found["j"] = self.jobs
+        if self.bytes is not None:
+            found["m"] = self.bytes
+        return found
+
     @property
     def described(self) -> str:
         """The limit for a message: "max_waiting allows 100 jobs"."""

@@ -319,10 +319,10 @@ def cron_state(redis, jobs):
     redis.set("aw:status:last", "running")
 
 
-def cron_tick(jobs, tick, lock="", skips="", outcome=""):
+def cron_tick(jobs, tick, lock="", skips="", outcome="", room=b""):
     places = ["crons", "ticks", QUEUES, QUEUE]
     more = [outcome, "j1", jobs[0], "q", lock, skips, 60]
-    return places, ["entry", "1700000000 print last", tick, "print", *more, 10, 60_000]
+    return places, ["entry", "1700000000 print last", tick, "print", *more, 10, 60_000, room]
 
 
 def lease_held(redis, jobs):
@@ -385,6 +385,24 @@ def batch_ends(jobs, how):
 def batch_write(jobs, **more):
     write = BatchWrite("aw-n", "token", 60, NewBatch("text", "aw-p", "", {}), groups=[BatchGroup("q", jobs)], **more)
     return ["aw:batch:aw-n", "batches", "token", QUEUES, SET, QUEUE], [write.head(60_000), *write.payloads()]
+
+
+def limited_batch_write(jobs, most=50):
+    limit = AcceptedLimit("Print", most)
+    group = BatchGroup("q", jobs, limit=limit, each=100)
+    head = BatchWrite(
+        "aw-n",
+        "token",
+        60,
+        NewBatch("text", "aw-p", "", {}),
+        groups=[group],
+        requests=[limit.request(len(jobs), 100 * len(jobs))],
+    ).head(60_000)
+    return ["aw:batch:aw-n", "batches", "token", QUEUES, SET, QUEUE], [head, *jobs]
+
+
+def room_of(most, drop_counter=""):
+    return dumps({**AcceptedLimit("Print", most).request(1, 100), "x": drop_counter})
 
 
 def batch_change(action, *more):
@@ -497,6 +515,8 @@ CALLS = {
     "workflows/advance, finished": (workflow, lambda jobs: workflow_advance("finished")),
     "batches/push": (batch, batch_write),
     "batches/push, opening": (batch, lambda jobs: batch_write(jobs, opens=True)),
+    "batches/push, of a class with a limit": (batch, limited_batch_write),
+    "batches/push, of a class without room": (batch, lambda jobs: limited_batch_write(jobs, most=1)),
     "batches/change, invalidate": (batch, lambda jobs: batch_change("invalidate")),
     "batches/change, cancel": (batch, lambda jobs: batch_change("cancel")),
     "batches/change, delete": (batch, lambda jobs: batch_change("delete")),
@@ -588,6 +608,9 @@ CALLS = {
     "cron/push, with its lock": (cron_state, lambda jobs: cron_tick(jobs, TICK, lock=claim(0))),
     "cron/push, while the last job runs": (cron_state, lambda jobs: cron_tick(jobs, TICK, skips="1")),
     "cron/push, while a run waits": (cron_state, lambda jobs: cron_tick(jobs, TICK, skips="queue")),
+    "cron/push, of a class with a limit": (cron_state, lambda jobs: cron_tick(jobs, TICK, room=room_of(5))),
+    "cron/push, of a class without room": (cron_state, lambda jobs: cron_tick(jobs, TICK, room=room_of(0))),
+    "cron/push, dropped for lack of room": (cron_state, lambda jobs: cron_tick(jobs, TICK, room=room_of(0, "dropped"))),
     "cron/push, without a job": (cron_state, lambda jobs: cron_tick(jobs, TICK, outcome="missed")),
     "note_pushed": (due, lambda jobs: (["token", SET], [60_000])),
     "note_pushed, to a key of another type": (held, lambda jobs: (["token", LEASE], [60_000])),

@@ -64,7 +64,8 @@ class BacklogAttributes:
         group="flow_control",
         effect="A shard accepts at most so many jobs of the class before some of them end. Jobs that wait, are scheduled, deferred, "
         "held, failed or running count. `on_full` says what happens to a push beyond.",
-        trap="Jobs of batches, cron ticks and pushes of Ruby do not count. While the class is full, a duplicate is refused too.",
+        trap="Callbacks of batches, `perform_with_capacity` and pushes of Ruby do not count. While the class is full, a duplicate is "
+        "refused too.",
     )
     """The most jobs of the class on a shard that were accepted and have not ended, or ``MaxWaiting(jobs=..., bytes=...)``."""
     on_full: ClassVar[OnFull] = attribute(
@@ -73,6 +74,7 @@ class BacklogAttributes:
         group="flow_control",
         effect="`refuse` raises `BacklogFullError` before anything is written. `keep` writes the job to the push file of the "
         "process, which pushes it later. `drop` returns `None`, logs it and counts it.",
-        trap="`keep` needs the setting `reliable_push.enabled`; without it, or when the file is full, the push is refused.",
+        trap="`keep` needs the setting `reliable_push.enabled`; without it, or when the file is full, the push is refused. A block "
+        "of a batch is always refused, a step of a workflow always waits, and a tick of the schedule waits unless the class drops.",
     )
     """What happens to a push while the backlog of the class is full."""

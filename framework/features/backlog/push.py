@@ -40,8 +40,8 @@ class BacklogLimit(PushLimit):
         # A class of another program is known by its name only.
         self._on_full: OnFull = declaration.facts.get("on_full", "refuse")
         self._counter = series_name(DROPPED, {"worker": worker})
-        drop_counter = self._counter if self._on_full == "drop" else ""
-        self._limit = None if most is None else AcceptedLimit(worker, most.jobs, most.bytes, drop_counter)
+        self.drop_counter = self._counter if self._on_full == "drop" else ""
+        self._limit = None if most is None else AcceptedLimit(worker, most.jobs, most.bytes, self.drop_counter)
         self._shard = shard
         self._fallback = fallback
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)

@@ -168,6 +168,7 @@ class Batch:
             BatchError: a job belongs to another shard, or the batch has succeeded.
             BatchCancelledError: the batch was cancelled. In a job this is no failure: the job ends as cancelled.
             UnknownBatchError: the batch was deleted, or has expired.
+            BacklogFullError: a class with ``max_waiting`` has no room for all of its jobs, or is held back.
             ShardUnavailableError: Redis does not answer or refuses the write.
         """
         return JobsBlock(self._facts, _check_autoflush(autoflush))

@@ -1,13 +1,21 @@
 """Collect the pushes of one block of a batch, and write them with their counts, by one script call for up to some thousand jobs."""
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from framework.declare.request import BulkRequest, DueTime, PushRequest
-from framework.errors import BatchCancelledError, BatchError, ShardUnavailableError, UnknownBatchError
+from framework.errors import (
+    BacklogFullError,
+    BatchCancelledError,
+    BatchError,
+    BulkPushError,
+    ShardUnavailableError,
+    UnknownBatchError,
+)
 from framework.features.batches import keys as batch_keys
 from framework.features.batches.calls import BatchFacts, BuiltCallback, StepPart
 from framework.features.batches.payload import KEPT, BatchEventName, Callback
@@ -19,8 +27,10 @@ from framework.shard.shard import Shard
 from framework.store.script import LOCK_PARTS, Script
 from framework.telemetry import logs
 from framework.telemetry.job_events import job_events
+from framework.text import decode_escaped
 from framework.types import Jid, Json
 from framework.wire import keys
+from framework.wire.accepted import AcceptedLimit, counted_payloads
 from framework.wire.job import BID, append_fields, generate_jid
 from framework.wire.json import dumps, loads
 from framework.wire.resources import UniqueJobs
@@ -35,12 +45,15 @@ _MAIN = "main"
 _MAX_BYTES = 8_000_000
 """Payloads of one step: a call must not take much memory of Redis."""
 
+_MOST_HELD_BYTES = 64_000_000
+"""Payloads of a block that is written whole or not at all, as it has jobs of a class with ``max_waiting``."""
+
 _TRIES = 3
 """How often a write is sent whose reply was lost: under one token it is done once."""
 
-WRITTEN_BEFORE, WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT, PARENT_CANCELLED = 2, 1, 0, -1, -2, -3, -4
+WRITTEN_BEFORE, WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT, PARENT_CANCELLED, FULL = 2, 1, 0, -1, -2, -3, -4, -5
 """Codes: the part of a step was written before; written; there is no such batch; it has succeeded; it was cancelled; its parent is
-unknown, succeeded or cancelled."""
+unknown, succeeded or cancelled; the backlog of a class is full."""
 
 _REFUSALS: Mapping[int, str] = {
     SUCCEEDED: "it has succeeded, so no jobs can be added; make a new batch",
@@ -77,6 +90,15 @@ class BatchGroup:
     """For the schedule set, one for each job: epoch seconds, or ``+SECONDS`` after the write, by Redis's clock."""
     lock_requests: dict[int, str] = field(default_factory=dict[int, str])
     """The lock requests of deduplicated jobs, by the index of the job (``LockRequest.encode``)."""
+    limit: AcceptedLimit | None = None
+    """The limit of the jobs, which are of one class then; ``None`` for jobs of classes without one."""
+    each: int = 0
+    """The bytes that are counted for each of them."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the jobs have in common: the queue, and the class of a limit."""
+        return self.queue, "" if self.limit is None else self.limit.worker
 
 
 @dataclass(slots=True)
@@ -97,10 +119,15 @@ class BatchWrite:
     """The SET commands of tracked jobs, without their first word."""
     part: StepPart | None = None
     """The part of a workflow's step that this write has."""
+    requests: Sequence[Mapping[str, str | int]] = ()
+    """The room that each class with a limit must have, or nothing is written (``AcceptedLimit.request``)."""
 
     def head(self, token_ms: int) -> bytes:
         create = None if self.create is None else self.create.fields()
-        groups = [{"queue": one.queue, "n": len(one.payloads), "dues": one.dues} for one in self.groups]
+        groups = [
+            {"queue": one.queue, "n": len(one.payloads), "dues": one.dues, "class": one.key[1], "each": one.each}
+            for one in self.groups
+        ]
         found: dict[str, Any] = {
             "bid": self.bid,
             "token_ms": token_ms,
@@ -112,6 +139,7 @@ class BatchWrite:
             "locks": [{str(index): text for index, text in one.lock_requests.items()} for one in self.groups],
             "statuses": [list(one) for one in self.statuses],
             "part": None if self.part is None else asdict(self.part),
+            "requests": list(self.requests),
         }
         return dumps(found)
 
@@ -126,9 +154,11 @@ class BatchReply(NamedTuple):
     """1: written; 2: a part of a step that was written before; else one of the constants below, and nothing was written."""
     owners: Sequence[Sequence[Any]]
     """Of each dropped duplicate: group and index, from 0, and the jid of the job that it duplicates."""
+    full: Sequence[Any] = ()
+    """Of a class whose backlog is full: its name, jobs and bytes."""
 
 
-PUSH = Script("batches/push", "time", "recorded", "batches/batch", late=(*LOCK_PARTS[1:], "turns"))
+PUSH = Script("batches/push", "time", "recorded", "batches/batch", late=(*LOCK_PARTS[1:], "turns", "backlog_limit"))
 
 
 def write_batch(shard: Shard, write: BatchWrite) -> BatchReply:
@@ -146,8 +176,9 @@ def write_batch(shard: Shard, write: BatchWrite) -> BatchReply:
         keys.SCHEDULE,
         *queues,
     )
-    code, *owners = shard.run_script(PUSH, names, (write.head(TOKEN_MS), *write.payloads()))
-    return BatchReply(code, owners[0] if owners else ())
+    code, *more = shard.run_script(PUSH, names, (write.head(TOKEN_MS), *write.payloads()))
+    found: Sequence[Any] = more[0] if more else ()
+    return BatchReply(code, (), found) if code == FULL else BatchReply(code, found)
 
 
 class _RecordedJobs(NamedTuple):
@@ -158,6 +189,29 @@ class _RecordedJobs(NamedTuple):
     jobs: JobBatch
     context: Context
     """The context of their push: it may name the events that they replace."""
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Jobs of a block that are written by one call."""
+
+    groups: dict[tuple[str, str], BatchGroup] = field(default_factory=dict[tuple[str, str], BatchGroup])
+    duplicates: dict[tuple[str, str, int], tuple[PushPlan, UniqueJobs]] = field(
+        default_factory=dict[tuple[str, str, int], tuple[PushPlan, UniqueJobs]]
+    )
+    """The deduplicated jobs by the key of their group and their index, for the log lines of those that are dropped."""
+    statuses: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+    jids: list[Jid] = field(default_factory=list[Jid])
+    recorded: list[_RecordedJobs] = field(default_factory=list[_RecordedJobs])
+    told: list[tuple[PushPlan, JobBatch]] = field(default_factory=list[tuple[PushPlan, JobBatch]])
+    bytes: int = 0
+
+    def count(self) -> None:
+        """Let the payloads of classes with a limit say how many bytes are counted for them."""
+        for group in self.groups.values():
+            if group.limit is not None:
+                payloads, group.each = counted_payloads(group.payloads)
+                group.payloads = list(payloads)
 
 
 class BatchBlock:
@@ -172,21 +226,24 @@ class BatchBlock:
             facts.shard = shard
         self._fields: Mapping[str, Json] = {BID: facts.bid}
         self._lock = threading.RLock()
-        self._groups: dict[str, BatchGroup] = {}
-        self._duplicates: dict[tuple[str, int], tuple[PushPlan, UniqueJobs]] = {}
-        """The deduplicated jobs by queue and index, for the log lines of those that are dropped."""
-        self._statuses: list[Sequence[str]] = []
-        self._jids: list[Jid] = []
-        self._recorded: list[_RecordedJobs] = []
-        self._told: list[tuple[PushPlan, JobBatch]] = []
-        self._bytes = 0
+        self._jobs = _Collected()
+        self._held: list[_Collected] = []
+        """What is collected besides, of a block that is written whole or not at all."""
+        self._has_limit = False
+        """Whether a class of the block has a limit of accepted jobs."""
         self._is_open, facts.left_open = facts.left_open, False
 
     def push(self, request: PushRequest) -> Jid | None:
         return self._client.collect(request, self._fields, self._collect)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
-        return self._client.collect_bulk(request, self._fields, self._collect)
+        try:
+            return self._client.collect_bulk(request, self._fields, self._collect)
+        except BulkPushError as error:
+            # The jobs before are collected, and not written: there is nothing to resume.
+            if isinstance(error.__cause__, BacklogFullError):
+                raise error.__cause__ from None
+            raise
 
     def begin_open(self, shard: str) -> None:
         with self._lock:
@@ -196,7 +253,7 @@ class BatchBlock:
 
     def finish(self) -> None:
         with self._lock:
-            if self.facts.exists and not self._jids and not self._is_open:
+            if self.facts.exists and not (self._jobs.jids or self._held) and not self._is_open:
                 return
             self._flush(last=True)
 
@@ -212,16 +269,20 @@ class BatchBlock:
 
     def _collect(self, plan: PushPlan, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         """Keep the jobs of one destination. Return their ids; a duplicate is found only when the jobs are written."""
+        # Raises for a class that is held back, mostly before anything of the block is written.
+        limit = None if plan.limit is None else plan.limit.of_batch(batch)
         for part in batch.by_list():
-            self._collect_one(plan, part)
+            self._collect_one(plan, part, limit)
         del token
         return batch.jids
 
-    def _collect_one(self, plan: PushPlan, batch: JobBatch) -> None:
+    def _collect_one(self, plan: PushPlan, batch: JobBatch, limit: AcceptedLimit | None) -> None:
         with self._lock:
             self._set_shard(plan.shard.name, plan.declaration.wire_name)
-            queue = "" if batch.dues is not None else batch.queue
-            group = self._groups.setdefault(queue, BatchGroup(queue))
+            self._has_limit = self._has_limit or limit is not None
+            jobs = self._jobs
+            new = BatchGroup("" if batch.dues is not None else batch.queue, limit=limit)
+            group = jobs.groups.setdefault(new.key, new)
             for index, built in enumerate(batch.payloads):
                 payload = self._with_place(built)
                 due = None if batch.dues is None else batch.dues[index]
@@ -230,16 +291,25 @@ class BatchBlock:
                 if due is not None:
                     group.dues.append(f"{due.at:.6f}" if due.delay_s is None else f"+{due.delay_s:.6f}")
                 group.payloads.append(payload)
-                self._bytes += len(payload)
-            self._statuses += [_texts(command) for command in batch.statuses if command]
-            self._jids += batch.jids
+                jobs.bytes += len(payload)
+            jobs.statuses += [_texts(command) for command in batch.statuses if command]
+            jobs.jids += batch.jids
             if job_events.observers:
-                self._told.append((plan, batch))
+                jobs.told.append((plan, batch))
             if plan.recorder is not None:
-                self._recorded.append(_RecordedJobs(plan.recorder, plan.destination, batch, copy_context()))
+                jobs.recorded.append(_RecordedJobs(plan.recorder, plan.destination, batch, copy_context()))
             # A part of a step is one write, so that it is made once.
-            if self.facts.part is None and (len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES):
-                self._flush(last=False)
+            if self.facts.part is None and (len(jobs.jids) >= self._autoflush or jobs.bytes >= _MAX_BYTES):
+                self._end_write()
+
+    def _end_write(self) -> None:
+        """Write what is collected, or hold it until the end of a block that is written whole or not at all."""
+        held_bytes = self._jobs.bytes + sum(one.bytes for one in self._held)
+        if self._has_limit and not self.written and held_bytes < _MOST_HELD_BYTES:
+            self._held.append(self._jobs)
+            self._jobs = _Collected()
+        else:
+            self._flush(last=False)
 
     def _with_place(self, payload: bytes) -> bytes:
         facts = self.facts
@@ -254,13 +324,13 @@ class BatchBlock:
         request = plan.deduplication.lock_request(payload, None if due is None else due.at)
         tracked = tracked_job(payload)
         if tracked is not None:
-            self._statuses.append(_texts(queued_status(tracked, due)))
+            self._jobs.statuses.append(_texts(queued_status(tracked, due)))
             request = request.with_status(tracked.command("discarded"))
         place = len(group.payloads)
         group.lock_requests[place] = request.encode().decode()
         if batch.unique is not None:
             one = batch.unique._replace(payloads=(batch.payloads[index],), jids=(batch.jids[index],))
-            self._duplicates[group.queue, place] = plan, one
+            self._jobs.duplicates[(*group.key, place)] = plan, one
 
     def _set_shard(self, shard: str, what: str) -> None:
         facts = self.facts
@@ -273,13 +343,47 @@ class BatchBlock:
                 "so all of them are of one shard. Make a batch for each shard, or route the class (config/routing.yml)",
             )
 
+    # Decision 266: the room for all jobs is asked for by the first write. So a block is refused before anything of it is written.
     def _flush(self, *, last: bool) -> None:
+        writes = [*self._held, self._jobs]
+        for one in writes:
+            one.count()
+        requests, limits = self._requests(writes)
+        for number, one in enumerate(writes, 1):
+            self._write(one, requests if number == 1 else (), limits, last=last and number == len(writes))
+        self._held, self._jobs = [], _Collected()
+
+    def _requests(
+        self, writes: Sequence[_Collected]
+    ) -> tuple[Sequence[Mapping[str, str | int]], Mapping[str, AcceptedLimit]]:
+        """Return the room that the classes must have, and their limits by class."""
+        limits: dict[str, AcceptedLimit] = {}
+        jobs, sizes = Counter[str](), Counter[str]()
+        for group in (group for one in writes for group in one.groups.values()):
+            if group.limit is not None:
+                worker = group.limit.worker
+                limits[worker] = group.limit
+                jobs[worker] += len(group.payloads)
+                sizes[worker] += group.each * len(group.payloads)
+        if self.facts.part is not None:
+            # A step with more jobs than the limit, or one of a class that is always nearly full, would wait for ever.
+            jobs, sizes = Counter(dict.fromkeys(limits, 1)), Counter(dict.fromkeys(limits, 1))
+        return [limit.request(jobs[worker], sizes[worker]) for worker, limit in limits.items()], limits
+
+    def _write(
+        self,
+        jobs: _Collected,
+        requests: Sequence[Mapping[str, str | int]],
+        limits: Mapping[str, AcceptedLimit],
+        *,
+        last: bool,
+    ) -> None:
         facts = self.facts
         shard = self._choose_shard()
         if not facts.exists and facts.parent_block is not None:
             # The batch around this one must exist first, and must not end meanwhile.
             facts.parent_block.begin_open(shard)
-        groups = list(self._groups.values())
+        groups = list(jobs.groups.values())
         write = BatchWrite(
             facts.bid,
             generate_jid(),
@@ -288,38 +392,46 @@ class BatchBlock:
             opens=not last and not self._is_open,
             closes=last and self._is_open,
             groups=groups,
-            statuses=self._statuses,
+            statuses=jobs.statuses,
             part=facts.part,
+            requests=requests,
         )
-        reply = self._send_recorded(shard, write)
-        self._log_duplicates(groups, reply)
+        reply = self._send_recorded(shard, write, jobs.recorded, limits)
+        self._log_duplicates(jobs, groups, reply)
         if write.create is not None and reply.code == WRITTEN and facts.part is None:
-            logs.logger(bid=facts.bid).info("a batch was created", event_name="batch.created", jobs=len(self._jids))
-        jids = self._jids if reply.code == WRITTEN else []
-        self._groups, self._statuses, self._jids, self._bytes, self._duplicates = {}, [], [], 0, {}
-        for plan, batch in self._told if reply.code == WRITTEN else ():
+            logs.logger(bid=facts.bid).info("a batch was created", event_name="batch.created", jobs=len(jobs.jids))
+        jids = jobs.jids if reply.code == WRITTEN else []
+        for plan, batch in jobs.told if reply.code == WRITTEN else ():
             tell_enqueued(plan, batch, batch.jids)
-        self._recorded, self._told = [], []
         self._is_open, facts.exists = not last, True
         self.written += len(jids)
         self._client.collected_jobs_written(jids)
 
     # Decision 235: the event is durable before its job is.
-    def _send_recorded(self, shard: str, write: BatchWrite) -> BatchReply:
-        for one in self._recorded:
+    def _send_recorded(
+        self,
+        shard: str,
+        write: BatchWrite,
+        recorded: Sequence[_RecordedJobs],
+        limits: Mapping[str, AcceptedLimit],
+    ) -> BatchReply:
+        for one in recorded:
             one.context.run(one.recorder.enqueued, one.destination, one.jobs)
         try:
             reply = self._send(shard, write)
             if reply.code == WRITTEN_BEFORE:
                 # Another run of the job that starts the step has written and recorded them.
                 not_written = BatchError(self.facts.bid, "another process has started the step meanwhile")
-                for one in self._recorded:
+                for one in recorded:
                     one.recorder.not_written(one.destination, one.jobs, not_written)
+            elif reply.code == FULL:
+                worker, jobs, size = map(decode_escaped, reply.full)
+                raise BacklogFullError(worker, shard, int(jobs), int(size), limits[worker].described)
             elif reply.code != WRITTEN:
                 raise self._refusal(reply.code)
-        except (ShardUnavailableError, BatchError) as error:
+        except (ShardUnavailableError, BatchError, BacklogFullError) as error:
             if not (isinstance(error, ShardUnavailableError) and error.maybe_written):
-                for one in self._recorded:
+                for one in recorded:
                     one.recorder.not_written(one.destination, one.jobs, error)
             raise
         return reply
@@ -365,9 +477,10 @@ class BatchBlock:
             return BatchCancelledError(self.facts.bid, "it" if code == CANCELLED else "the batch around it")
         return BatchError(self.facts.bid, _REFUSALS[code])
 
-    def _log_duplicates(self, groups: Sequence[BatchGroup], reply: BatchReply) -> None:
+    @staticmethod
+    def _log_duplicates(jobs: _Collected, groups: Sequence[BatchGroup], reply: BatchReply) -> None:
         for group, index, owner in reply.owners:
-            plan, unique = self._duplicates[groups[int(group)].queue, int(index)]
+            plan, unique = jobs.duplicates[(*groups[int(group)].key, int(index))]
             if plan.deduplication is not None:
                 plan.deduplication.written(unique, [owner.decode() if isinstance(owner, bytes) else owner])
 

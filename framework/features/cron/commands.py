@@ -27,6 +27,7 @@ from framework.features.cron.entries import (
     collect_entries,
     hide_arguments,
 )
+from framework.features.cron.events import NO_JOB
 from framework.features.cron.store import (
     CronStates,
     EntryState,
@@ -224,7 +225,8 @@ def history(name: str, *, modules: Sequence[str], as_json: bool) -> None:
 def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
     """Push a job of ENTRY now, also if the entry is disabled or its last job still runs. Its ticks stay as they are.
 
-    The exit status is 1 when no job was pushed: an equal job has the deduplication lock, or a client middleware dropped it.
+    The exit status is 1 when no job was pushed: an equal job has the deduplication lock, a client middleware dropped it, or the
+    backlog of its class is full.
     """
     schedule = load_schedule(modules)
     entry, on = schedule.find(name)
@@ -238,7 +240,7 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
         elif pushed:
             echo(f"{shard}: {name} has pushed job {jid}")
         else:
-            why = f"job {settlement.other} has its lock" if settlement.other else "a client middleware dropped it"
+            why = f"job {settlement.other} has its lock" if settlement.other else NO_JOB[settlement.outcome]
             echo(f"{shard}: {name} has pushed no job: {why}", err=True)
     on.exit_unless(pushed)
 

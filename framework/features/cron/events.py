@@ -26,11 +26,13 @@ class CronTicked(StreamEvent):
 
 _REPEAT_S = 30.0
 
-_REASONS = {
+NO_JOB = {
+    "held_back": "the backlog of its class is full",
     "overlap": "the last job of the entry waits or runs",
     "waits": "the last job of the entry waits or runs, and one run follows its end",
     "duplicate": "an equal job has the deduplication lock",
     "dropped": "a client middleware dropped the job",
+    "full": "the backlog of its class is full, and the class declares on_full = 'drop'",
 }
 
 
@@ -60,15 +62,30 @@ class CronEvents:
         )
 
     def not_pushed(self, entry: CronEntry, tick: int, outcome: str, other: Jid) -> None:
-        """Report a tick without a job: ``overlap``, ``waits``, ``duplicate`` or ``dropped``."""
+        """Report a tick without a job: ``overlap``, ``waits``, ``duplicate``, ``dropped`` or ``full``."""
         _count(entry, outcome)
         self._log.info(
-            f"a tick of the schedule has pushed no job: {_REASONS[outcome]}",
+            f"a tick of the schedule has pushed no job: {NO_JOB[outcome]}",
             event_name="cron.skipped",
             entry=entry.name,
             tick=tick,
             outcome=outcome,
             **({"jid": other} if other else {}),
+            **{"class": entry.declaration.wire_name},
+        )
+
+    def held_back(self, entry: CronEntry, tick: int, *, again: bool) -> None:
+        """Report a tick that waits for room in the backlog of its class; ``again``: it was tried before."""
+        if not again:
+            _count(entry, "held_back")
+        self._rate_limit.warning(
+            f"held back {entry.name}",
+            "a tick of the schedule waits for room: the backlog of its class is full. Let more processes run the class, or raise "
+            "max_waiting",
+            "cron.held_back",
+            shard=self._shard,
+            entry=entry.name,
+            tick=tick,
             **{"class": entry.declaration.wire_name},
         )
 

@@ -11,7 +11,15 @@ from framework.features.cron.entries import AddedEntries, CronEntry, due_ticks
 from framework.features.cron.events import CronEvents
 from framework.features.cron.leadership import Leadership
 from framework.features.cron.push import TickJobs
-from framework.features.cron.store import FIRST_ELSEWHERE, TOO_EARLY, CronStates, EntryState, Settlement, Snapshot
+from framework.features.cron.store import (
+    FIRST_ELSEWHERE,
+    HELD_BACK,
+    TOO_EARLY,
+    CronStates,
+    EntryState,
+    Settlement,
+    Snapshot,
+)
 from framework.recover.reaper import jittered
 from framework.store.script import is_lasting
 from framework.timings import STANDARD, Timings
@@ -20,6 +28,8 @@ _RETRY_S = 10.0
 """The time until an entry whose push failed is tried again."""
 _EARLY_S = 0.05
 """The time until a tick that was in the future of the server's clock is tried again."""
+_ROOM_RETRY_S = 5.0
+"""The time until a tick is tried again that waits for room in the backlog of its class."""
 _WAITING_CHECK_S = 1.0
 """The period of the check whether a waiting run may begin, because the last job has ended."""
 _CLOCK_MARGIN_S = 0.002
@@ -72,6 +82,8 @@ class CronScheduler:
         self._clock_offset_s = 0.0
         self._next: dict[str, _Next] = {}
         self._retry_at: dict[str, float] = {}
+        self._held_back: dict[str, int] = {}
+        """The tick of each entry that waits for room in the backlog of its class."""
 
     def step(self) -> float:
         """Lead if no other process does, and push the jobs of due ticks; return the seconds until the next step.
@@ -214,6 +226,8 @@ class CronScheduler:
             # A clock that was set back, or another leader: the next step looks again.
             if settlement not in (FIRST_ELSEWHERE, TOO_EARLY) and settlement.outcome != "waits":
                 self._report(entry, state.tick, settlement, jid)
+            if settlement.outcome == HELD_BACK:
+                return self._wait_for_room(entry)
         return self._now() + _WAITING_CHECK_S
 
     def _begin(self, entry: CronEntry, state: EntryState | None, raw: bytes) -> float:
@@ -246,12 +260,21 @@ class CronScheduler:
                 return self._now()
             if settlement is TOO_EARLY:
                 return self._now() + _EARLY_S
+            if settlement.outcome == HELD_BACK:
+                self._report(entry, tick, settlement, "")
+                return self._wait_for_room(entry)
             if not reported:
                 reported = True
                 self._events.missed(entry, due)
             self._report(entry, tick, settlement, jid)
             raw, settled = settlement.state, tick
         return self._note_next(entry, raw, settled).due_at
+
+    # Decision 266: the tick is not settled. Later ones, and its own after a time, are as ``missed`` says.
+    def _wait_for_room(self, entry: CronEntry) -> float:
+        """Return when a tick is tried again for which the backlog of its class has no room."""
+        self._retry_at[entry.name] = time.monotonic() + _ROOM_RETRY_S
+        return self._now() + _ROOM_RETRY_S
 
     def _settle_tick(self, entry: CronEntry, raw: bytes, tick: int, *, pushes: bool) -> tuple[Settlement, str]:
         job = self._jobs.make(entry, tick) if pushes else None
@@ -266,7 +289,10 @@ class CronScheduler:
         return settlement, job.jid
 
     def _report(self, entry: CronEntry, tick: int, settlement: Settlement, jid: str) -> None:
-        if settlement.outcome == "pushed":
+        if settlement.outcome == HELD_BACK:
+            self._events.held_back(entry, tick, again=self._held_back.get(entry.name) == tick)
+            self._held_back[entry.name] = tick
+        elif settlement.outcome == "pushed":
             self._events.pushed(entry, tick, jid, self._now() - tick - entry.offset_s)
         elif settlement.outcome != "missed":
             self._events.not_pushed(entry, tick, settlement.outcome, settlement.other)

@@ -1,7 +1,7 @@
 """Read and write the states of cron entries, the operators' orders and the last ticks, on one shard."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import redis
 
@@ -16,7 +16,7 @@ from framework.types import Jid
 from framework.wire import keys
 from framework.wire.protected import UNSIGNED_STATE, StatePlace, StateSignatures
 
-CRON_PUSH = Script("cron/push", "time", late=(*LOCK_PARTS[1:], "recorded", "turns"))
+CRON_PUSH = Script("cron/push", "time", late=(*LOCK_PARTS[1:], "recorded", "turns", "backlog_limit"))
 KEPT_TICKS = 50
 """The most settled ticks that an entry shows."""
 
@@ -60,6 +60,9 @@ FIRST_ELSEWHERE = Settlement("first_elsewhere")
 
 TOO_EARLY = Settlement("too_early")
 """The tick is in the future of the server's clock."""
+
+HELD_BACK: Final = "held_back"
+"""The outcome of a tick that is not settled: the backlog of its class is full."""
 
 
 class Snapshot(NamedTuple):
@@ -136,21 +139,24 @@ class CronStates:
 
     def settle(self, name: str, old: bytes, tick: int, fingerprint: str, outcome: str) -> Settlement:
         """Settle a tick without a job, for the reason ``outcome``; ``begun`` marks the start of a new or changed entry."""
-        return self._run(name, old, str(tick), fingerprint, (outcome, "", "", "", "", "", 0), "")
+        return self._run(name, old, str(tick), fingerprint, (outcome, "", "", "", "", "", 0), "", b"")
 
     def push(
         self, name: str, old: bytes, tick: int | None, fingerprint: str, job: PreparedJob, overlap: Overlap
     ) -> Settlement:
         """Settle a tick by a push of its job; without a ``tick``, push a job between ticks.
 
-        Unless ``overlap`` is ``run``, no job is pushed while the last one of the entry waits or runs.
+        Unless ``overlap`` is ``run``, no job is pushed while the last one of the entry waits or runs. While the backlog of the class
+        is full, a class that drops jobs then has its tick settled without a job (``full``), and any other class not (``held_back``).
         """
         more = ("", job.jid, job.payload, job.queue, job.lock_request, _OVERLAPS[overlap], job.status_ttl_s)
-        return self._run(name, old, "" if tick is None else str(tick), fingerprint, more, job.queue)
+        return self._run(name, old, "" if tick is None else str(tick), fingerprint, more, job.queue, job.room)
 
-    def _run(self, name: str, old: bytes, tick: str, fingerprint: str, more: Sequence[Any], queue: str) -> Settlement:
+    def _run(
+        self, name: str, old: bytes, tick: str, fingerprint: str, more: Sequence[Any], queue: str, room: bytes
+    ) -> Settlement:
         names = [self._states, cron_keys.cron_ticks(self._application, name), keys.QUEUES, keys.queue(queue)]
-        reply: Any = CRON_PUSH(self._client, names, [name, old, tick, fingerprint, *more, KEPT_TICKS, _KEPT_MS])
+        reply: Any = CRON_PUSH(self._client, names, [name, old, tick, fingerprint, *more, KEPT_TICKS, _KEPT_MS, room])
         if isinstance(reply, int):
             return TOO_EARLY if reply else FIRST_ELSEWHERE
         outcome, other, state = reply

@@ -286,6 +286,8 @@ class Workflows:
         for step in workflow.steps:
             for jobs in step.jobs:
                 shard = self._client.shard(PushRequest(jobs.declaration, [], None, jobs.options))
+                # The stored arguments of the steps take memory too.
+                shard.held_back.check(jobs.declaration.wire_name)
                 found.setdefault(
                     shard.name, (shard, f"{jobs.declaration.wire_name} of the step {step.name!r} to {shard.name}")
                 )

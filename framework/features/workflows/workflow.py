@@ -333,6 +333,7 @@ class Workflow:
         Raises:
             WorkflowError: it has no step, a name is that of no loaded class, or the classes are of several shards.
             ArgumentsError: the arguments of a job do not fit its class, or are not JSON.
+            BacklogFullError: a class of a step is held back, because it fills the memory of the shard.
             ShardUnavailableError: Redis does not answer or refuses the write.
         """
         if not self._steps:

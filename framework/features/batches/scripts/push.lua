@@ -5,7 +5,7 @@
 -- RETURN  { 1, { { group, index (from 0), jid of the job that it duplicates }, ... } }: written, but for these duplicates
 --         { 2 } a part of a workflow's step that was written before: nothing was written now
 --         { 0 } no such batch, { -1 } it has succeeded, { -2 } it was cancelled, { -3 } its parent is unknown or has
---         succeeded, { -4 } its parent was cancelled: nothing was written
+--         succeeded, { -4 } its parent was cancelled, { -5, { class, jobs, bytes } } the backlog of a class is full: nothing was written
 -- ERROR   the server is full (this is a push, and may be refused), or a queue's key is of another type: nothing was written
 -- COST    O(n log N)
 -- CRASH   before: nothing. after: all jobs at their places, counted. Called again with the same guard after a lost reply, it returns
@@ -39,6 +39,10 @@ if refused and not is_new then return { refused } end
 if is_new and create.parent then
   local refused = refusal('aw:batch:' .. create.parent)
   if refused then return { refused == -2 and -4 or -3 } end
+end
+for _, request in ipairs(head.requests) do
+  local fits, jobs, bytes = late().has_room(request)
+  if not fits then return { -5, { request.c, string.format('%d', jobs), string.format('%d', bytes) } } end
 end
 for i, group in ipairs(head.groups) do
   local place = group.queue == '' and KEYS[5] or KEYS[5 + i]
@@ -119,7 +123,7 @@ end
 -- Before the jobs: a dropped one gets another state.
 for _, status in ipairs(head.statuses) do redis.pcall('SET', unpack(status)) end
 for i, group in ipairs(head.groups) do
-  local locks, failed = head.locks[i], false
+  local locks, failed, first_of_group = head.locks[i], false, added
   for first = 1, group.n, 1000 do
     local last = math.min(first + 999, group.n)
     if next(locks) then
@@ -130,6 +134,10 @@ for i, group in ipairs(head.groups) do
   end
   -- Refused by an ACL: the types are correct. The jobs that are written are still counted.
   broken = broken or failed or nil
+  if group.class ~= '' and added > first_of_group then
+    local n = added - first_of_group
+    late().count_accepted(group.class, n, n * group.each)
+  end
   if group.queue ~= '' and added > 0 then
     redis.pcall('SADD', KEYS[4], group.queue)
     if string.find(group.queue, '~', 1, true) then late().arrive(group.queue) end

@@ -6,10 +6,13 @@
 --         9 lock request of the job (parts/lock_request.lua) or ''  10 '1' to push none while the last job waits or runs,
 --         'queue' to let one run wait for its end: the caller pushes it with the same tick when the job has ended
 --         11 seconds for which the state of a tracked job is kept, 0 for none  12 most ticks in the list  13 its lifetime in milliseconds
+--         14 for a class with a limit of accepted jobs the room that it must have (JSON; parts/backlog_limit.lua), with x the series that
+--         counts the job if it is dropped, '' if it is not; else ''
 -- RETURN  0 another process was first: the state is no longer the one that was read
 --         -1 the tick is in the future of this server's clock (an entry may begin there, after a clock was set back)
---         else { what happened: pushed, manual, overlap, waits, duplicate or ARGV 5; the jid of the job that waits, runs or has the
---         lock; the state after the step }
+--         else { what happened: pushed, manual, overlap, waits, duplicate, full (dropped for lack of room), held_back (for lack of room
+--         nothing is settled: the caller comes again) or ARGV 5; the jid of the job that waits, runs or has the lock; the state after the
+--         step }
 -- ERROR   the server is full (this is a push, and may be refused), or the queue's key is of another type: nothing was written
 -- COST    O(1)
 -- CRASH   before: neither job nor state. after: both, with the event of a recorded job in aw:task_events. Any number of processes: the state that was read lets only one of them pass.
@@ -40,9 +43,15 @@ if claim then
   other = late().rival(claim)
   if other and claim.drops then outcome = 'duplicate' end
 end
+local room = outcome == '' and ARGV[14] ~= '' and cjson.decode(ARGV[14]) or nil
+if room and not late().has_room(room) then
+  if room.x == '' then return { 'held_back', '', old } end
+  redis.pcall('HINCRBY', 'aw:counters', room.x, 1)
+  outcome = 'full'
+end
 -- The state is written before the job, and restored if the queue refuses the job: an error after the push would repeat the tick.
 if outcome == 'waits' then waits = true end
-if outcome == 'dropped' or outcome == 'duplicate' or (outcome == '' and not manual) then waits = false end
+if outcome == 'dropped' or outcome == 'duplicate' or outcome == 'full' or (outcome == '' and not manual) then waits = false end
 local state = tick .. ' ' .. fingerprint .. ' ' .. (outcome == '' and ARGV[6] or last) .. (waits and ' +' or '')
 redis.call('HSET', KEYS[1], name, state)
 if outcome == '' then
@@ -53,6 +62,7 @@ if outcome == '' then
   end
   redis.pcall('SADD', KEYS[3], ARGV[8])
   if string.find(ARGV[8], '~', 1, true) then late().arrive(ARGV[8]) end
+  if room then late().count_accepted(room.c, 1, room.t) end
   if claim and not other then late().obtain(claim) end
   if ARGV[11] ~= '0' then redis.pcall('SET', 'aw:status:' .. ARGV[6], 'queued', 'EX', ARGV[11]) end
   if string.find(ARGV[7], '"track":true', 1, true) then late().keep_event(ARGV[7], ARGV[8]) end

@@ -6,7 +6,7 @@
 -- RETURN  as the push
 -- ERROR   BACKLOGFULL jobs bytes free: the limit is reached, and only `free` of these jobs would fit; nothing was written.
 --         Else as the push.
--- keys    aw:accepted_jobs HASH, aw:accepted_bytes HASH: by class. A key of another type limits nothing.
+-- keys    those of parts/backlog_limit.lua, which stands before it
 -- COST    O(1) beside the push
 -- CRASH   before: neither jobs nor their count. after: both. How much the places have grown is counted, not what the call wants:
 --         a duplicate, or a job that an earlier call has written, whose reply was lost, is not counted.
@@ -36,13 +36,9 @@ local function jobs_in_places()
   return found
 end
 
-local function accepted(key)
-  local number = redis.pcall('HGET', key, counted.c)
-  return type(number) == 'string' and tonumber(number) or 0
-end
-
 if counted.d == '' or redis.call('EXISTS', counted.d) == 0 then
-  local jobs, bytes, free = accepted('aw:accepted_jobs'), accepted('aw:accepted_bytes'), counted.n
+  local jobs, bytes = accepted_jobs(counted.c)
+  local free = counted.n
   if counted.j then free = math.min(free, counted.j - jobs) end
   if counted.m then free = math.min(free, math.floor((counted.m - bytes) / counted.b)) end
   if free < counted.n then
@@ -55,8 +51,5 @@ end
 local before = jobs_in_places()
 local reply = push(KEYS, ARGV)
 local written = jobs_in_places() - before
-if written > 0 then
-  redis.pcall('HINCRBY', 'aw:accepted_jobs', counted.c, written)
-  redis.pcall('HINCRBY', 'aw:accepted_bytes', counted.c, written * counted.b)
-end
+if written > 0 then count_accepted(counted.c, written, written * counted.b) end
 return reply
