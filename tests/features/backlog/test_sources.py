@@ -23,12 +23,13 @@ from framework.features.cron.push import TickJobs
 from framework.features.cron.scheduler import CronScheduler
 from framework.features.cron.store import CronStates
 from framework.features.deduplication.push import Deduplicator
-from framework.features.workflows import definition
+from framework.features.workflows import definition, step_worker
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.shard import held_back
 from framework.shard.memory_report import HeldClass, MemoryReport
 from framework.shard.shards import Shards
+from framework.telemetry.logs import LogRateLimit
 from framework.wire import keys
 from framework.wiring.client import bind_default
 from framework.workflows import Workflow
@@ -179,6 +180,8 @@ def start(workflow):
 
 def test_step_of_a_workflow_waits_for_room(client, redis, caplog, monkeypatch):
     monkeypatch.setattr(definition, "_MOST_JOBS", 3)
+    # Other tests of the process have used up its line of a minute.
+    monkeypatch.setattr(step_worker, "_log_limit", LogRateLimit(60.0))
     mail = worker(5, on_full="drop")
     mail.perform_bulk([(number,) for number in range(5)])
     run, begin = start(Workflow("mails").step("send", mail, [(number,) for number in range(100, 107)]))
