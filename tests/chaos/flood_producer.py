@@ -13,7 +13,7 @@ from typing import Any
 import flood_jobs
 
 from framework import FrameworkError
-from framework.errors import BulkPushError
+from framework.errors import BacklogFullError, BulkPushError
 
 SLICE = 1_000
 WORDS = [f"{number:x}" for number in range(7_000, 9_000)]
@@ -55,18 +55,20 @@ def flood(name: str, first: int, count: int) -> None:
 
 
 def healthy(rate: float, first: int) -> None:
-    began, serial, failed, longest = time.monotonic(), 0, 0, 0.0
+    began, serial, failed, full, longest = time.monotonic(), 0, 0, 0, 0.0
     while not select.select([sys.stdin], [], [], 0.005)[0]:
         at = time.monotonic()
         if serial >= (at - began) * rate:
             continue
         try:
             flood_jobs.CLASSES[serial % flood_jobs.HEALTHY].perform_async(first + serial, time.time())
-        except FrameworkError:
+        except FrameworkError as error:
             failed += 1
+            # Redis says so, or the backlog of the class.
+            full += isinstance(error, BacklogFullError) or "maxmemory" in str(error)
         serial += 1
         longest = max(longest, time.monotonic() - at)
-    say(pushed=serial, failed=failed, longest_s=round(longest, 3), done=True)
+    say(pushed=serial, failed=failed, full=full, longest_s=round(longest, 3), done=True)
 
 
 if __name__ == "__main__":
