@@ -9,6 +9,7 @@ DEDUPLICATION = Feature(
     rights={"worker": Rights(scripts=(Late("framework.features.deduplication.store:START_LOCKED"),))},
     locks=Late("framework.features.deduplication.push:open_locks"),
     worker=Late("framework.features.deduplication.admission:worker_part"),
+    observer=Late("framework.features.deduplication.observer:observer"),
     explain=Late("framework.features.deduplication.explain:LockReader"),
     figures=Figures(reader=Late("framework.features.deduplication.figures:LockFigures"), part="deduplication/figures"),
     causes=Late("framework.features.deduplication.causes:LockCauses"),

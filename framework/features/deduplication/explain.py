@@ -4,10 +4,13 @@ from typing import Any
 
 import redis
 
-from framework.admin.explain_reader import ExplainReader
-from framework.text import decode_escaped, format_duration
+from framework.admin.explain_reader import ExplainReader, ShownFacts
+from framework.features.deduplication.store import OUTLIVED
+from framework.telemetry.counters import series_name
+from framework.text import decode_escaped, format_count, format_duration
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.json import stored_count
 from framework.wire.resources import WAITING_PAYLOAD, lock_of
 
 
@@ -40,7 +43,18 @@ def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
 
 
 class LockReader(ExplainReader):
-    """Tell the lock of a job."""
+    """Tell the lock of a job, and how many jobs of a class have outlived theirs."""
+
+    def of_class(self, worker: str) -> ShownFacts:
+        series = series_name(OUTLIVED, {"worker": worker})
+        count = stored_count(self.snapshot.client.hget(keys.COUNTERS, series))
+        if not count:
+            return ShownFacts([], {})
+        text = (
+            f"{format_count(count, 'job')} have waited for longer than the ttl of their deduplication locks: equal jobs were pushed "
+            "meanwhile. Give Deduplicate a longer ttl, or let more processes run the class"
+        )
+        return ShownFacts([("locks", text)], {"locks_outlived": count})
 
     def resources(self, payload: Payload, identity: str) -> list[str]:
         del identity

@@ -2,7 +2,9 @@
 
 import pytest
 
-from framework.features.deduplication.explain import describe_lock
+from framework.admin.explain_reader import ShardSnapshot
+from framework.features.deduplication.explain import LockReader, describe_lock
+from framework.features.deduplication.store import OUTLIVED
 from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY
 
@@ -43,3 +45,12 @@ def test_describe_lock_of_a_job_that_never_runs_holds_no_push(granted, redis):
 def test_describe_lock_tells_another_owner(granted, redis):
     redis.hset(KEY, "jid", b"\xff")
     assert describe_lock(granted, JOB) == [rf"no lock: {KEY} now belongs to the job \xff, without end"]
+
+
+def test_class_tells_how_many_jobs_outlived_their_locks(granted, redis):
+    reader = LockReader(ShardSnapshot(granted, "main"))
+    assert reader.of_class("Mail") == ([], {})
+    redis.hset(keys.COUNTERS, f'{OUTLIVED}{{worker="Mail"}}', 1_200)
+    lines, facts = reader.of_class("Mail")
+    assert facts == {"locks_outlived": 1_200}
+    assert lines[0][1].startswith("1,200 jobs have waited for longer")
