@@ -113,7 +113,10 @@ class Round:
     def start_worker(self) -> None:
         queues = ("-q", "healthy", "-q", "flood") if self.flooding else ("-q", "healthy")
         options = {"REDIS_URL": self.server.url, "FLOOD_FOLDER": str(self.folder), "FRAMEWORK_FLAGS__DEFER_DELAY": "10"}
-        self.workers.append(self.site.worker(*queues, "-c", "10", **options).ready())
+        process = self.site.worker(*queues, "-c", "10", **options)
+        # Longer than elsewhere: the flood takes the machine too.
+        until(lambda: process.find(event_name="process.ready"), "the process is ready", 300)
+        self.workers.append(process)
 
     def command(self, *words: str) -> None:
         # A Redis that loads its file after a kill answers later.
