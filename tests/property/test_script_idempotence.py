@@ -159,14 +159,20 @@ def in_queue(redis, jobs):
     redis.rpush(QUEUE, b"newer", *jobs, b"older")
 
 
+def beside_blocks(redis, jobs):
+    redis.rpush(QUEUE, b"newer", BLOCK, *jobs, BLOCK, b"older")
+    redis.hset("packed", "q", 12)
+    redis.hset("blocks", "q", 2)
+
+
 def in_block(redis, jobs):
     redis.rpush(QUEUE, b"newer", BLOCK, b"older")
     redis.hset("packed", "q", 2 * len(jobs))
     redis.hset("blocks", "q", 2)
 
 
-def packing(jobs, most_moved):
-    return [QUEUE, "packed", "blocks", "none"], ["q", 100, most_moved, BLOCK, *jobs]
+def packing(jobs, most_moved, old=b""):
+    return [QUEUE, "packed", "blocks", "none"], ["q", 100, most_moved, BLOCK + b" ", old, *jobs]
 
 
 def unpacking(jobs, entry):
@@ -667,6 +673,8 @@ CALLS = {
     "moves/restore": (leaving, lambda jobs: (["pages", "list", QUEUE, QUEUES], ["1 q", 100, "q", ""])),
     "packing/pack": (in_queue, lambda jobs: packing(jobs, 10)),
     "packing/pack, far from the end": (in_queue, lambda jobs: packing(jobs, -1)),
+    "packing/pack, into the block behind": (beside_blocks, lambda jobs: packing(jobs, 10, BLOCK)),
+    "packing/pack, into the block before": (beside_blocks, lambda jobs: packing(jobs, -1, BLOCK)),
     "unpack": (in_block, lambda jobs: unpacking(jobs, "")),
     "unpack, damaged": (in_block, lambda jobs: unpacking(jobs, "entry")),
     "packing/pack_held": (held_members, lambda jobs: ([SET, "beyond", "none"], [BLOCK, *MEMBERS])),

@@ -5,7 +5,7 @@ left, and at their right the oldest ones, which stay unpacked. So the packer nee
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 
@@ -21,25 +21,45 @@ _PUSHED_MEANWHILE = 20_000
 _PROBES = 200
 """The elements that one round trip looks at."""
 
-_MAX_MOVED = 2_000
-"""The most elements that leave the queue and return in one step."""
+_MAX_MOVED = 500
+"""The most elements that leave the queue and return in one step that packs."""
+
+_UNPACKED_BEHIND = 2_000
+"""The most elements behind a block that is unpacked: they leave the queue and return."""
 
 _AHEAD = 1_000
 """The jobs that are unpacked ahead of those that are fetched next, so that no process waits for it."""
 
-_FAR_JOBS, _MAX_BLOCKS_PASSED = 500, 4_000
-"""The jobs of a block behind others, and the most elements before it: Redis walks past these to each job, 3 ns for one."""
+_MAX_BLOCKS_PASSED = 4_000
+"""The most elements before the run that is packed."""
+
+_STEP = 500
+"""The most jobs of a step: with a thousand a call held Redis for up to 16 ms."""
+
+_LEAST_STEP = 50
+"""The fewest jobs of a step behind many blocks: each step compresses its block anew."""
+
+_AIM_US, _JOB_US, _WALK_US = 2_000.0, 4.0, 0.02
+"""The time that a step aims at; what a job of it takes, and each element before it, to which Redis walks for each job."""
+
+
+class _Grown(NamedTuple):
+    """A block with the jobs that it had, or none."""
+
+    block: bytes = b""
+    jobs: Sequence[bytes] = ()
 
 
 class QueuePacker:
     """Pack one queue, or unpack it. For one thread; other processes may do the same at any time."""
 
-    def __init__(self, client: "redis.Redis", queue: str, depth: int, run: int = MAX_JOBS) -> None:
+    def __init__(self, client: "redis.Redis", queue: str, depth: int, run: int = MAX_JOBS, step: int = _STEP) -> None:
         self._client = client
         self._run = run
         self._queue = queue
         self._key = keys.queue(queue)
         self._depth = depth
+        self._step = min(step, run)
         self._newest: bytes | None = None
         """The block that this packer has made last at the left end of the row."""
 
@@ -53,32 +73,37 @@ class QueuePacker:
         return bool(ahead) and any(map(is_block, self._elements([-ahead]))) and self.unpack()
 
     def pack(self) -> bool:
-        """Replace one run of jobs by a block, if the queue is long enough; return whether it did. Raises redis errors."""
+        """Pack one run of jobs, if the queue is long enough; return whether it did. Raises redis errors.
+
+        The run joins the block beside it, if that has room, so that a block of a thousand jobs is made in several calls.
+        """
         length, count, jobs = self._sizes()
         if length - count + jobs < self._depth + self._run:
             return False
         newer = self._newer(length, count)
+        step = self._step
         if newer is None:
             # No block, or none that was found: the new one begins a row.
-            return length >= self._depth + self._run and self._pack_run(0, self._run, is_newest=True)
-        if newer > _MAX_MOVED:
+            return length >= self._depth + self._run and self._pack_run(0, step, is_newest=True)
+        if newer > max(_MAX_MOVED, step):
             # Many were pushed at once: a new row begins, and grows towards the other one.
-            return self._pack_run(0, self._run, is_newest=True)
-        if newer >= self._run:
-            return self._pack_run(newer - self._run, newer, is_newest=True)
+            return self._pack_run(0, step, is_newest=True)
+        if newer >= step:
+            return self._pack_run(newer - step, newer, is_newest=True, beside=newer)
         end = self._end_of_row(newer, newer + count)
         if length - end < self._depth + self._run or end > _MAX_BLOCKS_PASSED:
             return False
-        run = min(self._run, _FAR_JOBS if end < _MAX_BLOCKS_PASSED // 4 else _FAR_JOBS // 2)
+        cheap = round(_AIM_US / (_JOB_US + _WALK_US * end))
+        step = min(step, max(_LEAST_STEP, cheap))
         # Another row may follow.
-        return self._pack_run(end, self._first(end, end + run, block=True), is_newest=False)
+        return self._pack_run(end, self._first(end, end + step, block=True), is_newest=False, beside=end - 1)
 
     def unpack(self) -> bool:
         """Unpack the block that is next at the right end, if it is near it; return whether it did. Raises redis errors."""
         length, count, _ = self._sizes()
         if not count:
             return False
-        for start in range(1, min(length, _MAX_MOVED) + 1, _PROBES):
+        for start in range(1, min(length, _UNPACKED_BEHIND) + 1, _PROBES):
             elements = self._elements(range(-start, -start - _PROBES, -1))
             for behind, element in enumerate(elements, start - 1):
                 if is_block(element):
@@ -140,8 +165,8 @@ class QueuePacker:
             pipeline.lindex(self._key, index)
         return [element for element in pipeline.execute() if element is not None]
 
-    def _pack_run(self, start: int, stop: int, *, is_newest: bool) -> bool:
-        """Pack the jobs from ``start`` to ``stop``, or as many as a block may have beside the row that they join."""
+    def _pack_run(self, start: int, stop: int, *, is_newest: bool, beside: int | None = None) -> bool:
+        """Pack the jobs from ``start`` to ``stop``, or as many as a block may have, into the block ``beside`` or a new one."""
         sample = self._elements(range(start, stop, max(1, (stop - start) // 10)))
         if not sample:
             return False
@@ -152,14 +177,25 @@ class QueuePacker:
         jobs = cast("list[bytes]", self._client.lrange(self._key, start, stop - 1))
         if not jobs or any(map(is_block, jobs)):
             return False
-        block = blocks.pack(self._queue, jobs)
+        grown = self._with_room(beside, jobs)
+        block = blocks.pack(self._queue, [*jobs, *grown.jobs] if is_newest else [*grown.jobs, *jobs])
         # Only jobs are before the newest run, which may leave and return; behind it are blocks, which are large.
         most_moved = min(_MAX_MOVED, 2 * MAX_BYTES // largest) if is_newest else -1
         done = PACK(
             self._client,
             [self._key, keys.PACKED, keys.PACKED_BLOCKS, NO_KEY],
-            [self._queue, stop + _PUSHED_MEANWHILE, most_moved, block, *jobs],
+            [self._queue, stop + _PUSHED_MEANWHILE, most_moved, block, grown.block, *jobs],
         )
         if done and is_newest:
             self._newest = block
         return bool(done)
+
+    def _with_room(self, index: int | None, jobs: Sequence[bytes]) -> _Grown:
+        """Return the block at this index, if it may have these jobs too."""
+        found = self._elements([] if index is None else [index])
+        if not found or not is_block(found[0]) or blocks.count(found[0]) + len(jobs) > self._run:
+            return _Grown()
+        inside = blocks.expand(found[0])
+        # One that cannot be read has the length of its bytes.
+        has_room = inside[0] is not found[0] and sum(map(len, inside)) + sum(map(len, jobs)) <= MAX_BYTES
+        return _Grown(found[0], inside) if has_room else _Grown()

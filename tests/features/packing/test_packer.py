@@ -54,11 +54,11 @@ def drained(redis):
             return found
 
 
-def packed(redis, numbers, depth=DEPTH, run=RUN):
+def packed(redis, numbers, depth=DEPTH, run=RUN, step=RUN):
     """Push so many jobs and pack all that may be; return the jobs, the oldest first."""
     jobs = [encoded(jid=f"{number:024}") for number in range(numbers)]
     redis.lpush(QUEUE, *jobs)
-    one = QueuePacker(redis, "default", depth, run)
+    one = QueuePacker(redis, "default", depth, run, step)
     while one.pack():
         pass
     return jobs
@@ -114,6 +114,38 @@ def test_many_new_jobs_begin_a_row_that_meets_the_other(redis, monkeypatch):
     assert drained(redis) == jobs + newer
 
 
+def test_block_grows_by_steps_on_both_sides(redis):
+    jobs = packed(redis, 30, step=2)
+    sizes = [blocks.count(one) for one in redis.lrange(QUEUE, 0, -1) if blocks.is_block(one)]
+    assert (sizes, waiting(redis)) == ([4, 4, 4, 4, 2], jobs[::-1])
+    newer = [encoded(jid=f"new{number:021}") for number in range(2)]
+    redis.lpush(QUEUE, *newer)
+    one = QueuePacker(redis, "default", DEPTH, 6, 2)
+    assert one.pack()
+    assert blocks.count(redis.lindex(QUEUE, 0)) == 6
+    assert waiting(redis) == newer[::-1] + jobs[::-1]
+    assert drained(redis) == jobs + newer
+
+
+@pytest.mark.parametrize("most_moved", [10, -1])
+def test_block_that_was_unpacked_meanwhile_does_not_grow(redis, most_moved):
+    jobs = packed(redis, 14)[::-1]
+    old = redis.lindex(QUEUE, 0)
+    neighbours = [encoded(jid=f"new{number:021}") for number in range(2)]
+    redis.lpush(QUEUE, *neighbours[::-1])
+    if most_moved < 0:
+        redis.ltrim(QUEUE, 2, -1)
+        redis.linsert(QUEUE, "AFTER", old, neighbours[1])
+        redis.linsert(QUEUE, "AFTER", old, neighbours[0])
+    before = waiting(redis)
+    assert set(before) == {*jobs, *neighbours}
+    assert unpack(redis, "default", old, behind=redis.llen(QUEUE) - 1 - redis.lpos(QUEUE, old))
+    new = blocks.pack("default", neighbours)
+    arguments = ["default", 100, most_moved, new, old, *neighbours]
+    assert not PACK(redis, [QUEUE, keys.PACKED, keys.PACKED_BLOCKS, "none"], arguments)
+    assert waiting(redis) == before
+
+
 def test_unpack_near_the_end_keeps_the_order(redis):
     jobs = packed(redis, 30)
     one = QueuePacker(redis, "default", DEPTH, RUN)
@@ -163,12 +195,12 @@ STEPS = st.lists(
 class Model:
     """The jobs of the queue, the newest first, beside the server."""
 
-    def __init__(self, redis, depth):
-        self.redis, self.depth = redis, depth
+    def __init__(self, redis, depth, step):
+        self.redis, self.depth, self.step = redis, depth, step
         redis.flushdb()
         self.numbers = itertools.count()
         self.queue, self.held = [], []
-        self.packer = QueuePacker(redis, "default", depth, RUN)
+        self.packer = QueuePacker(redis, "default", depth, RUN, self.step)
 
     def push(self, count):
         jobs = [encoded(jid=f"{next(self.numbers):024}") for _ in range(count)]
@@ -212,13 +244,13 @@ class Model:
             case "unpack":
                 self.packer.unpack()
             case _:
-                self.packer = QueuePacker(self.redis, "default", self.depth, RUN)
+                self.packer = QueuePacker(self.redis, "default", self.depth, RUN, self.step)
 
 
-@given(STEPS, st.sampled_from([0, 3]), st.sampled_from([2, 2000]))
+@given(STEPS, st.sampled_from([0, 3]), st.sampled_from([2, 2000]), st.sampled_from([2, RUN]))
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_every_job_stays_at_its_place_whoever_acts(redis, steps, depth, most_moved):
-    model = Model(redis, depth)
+def test_every_job_stays_at_its_place_whoever_acts(redis, steps, depth, most_moved, step):
+    model = Model(redis, depth, step)
     with pytest.MonkeyPatch.context() as patch:
         meanwhile = [""]
 
