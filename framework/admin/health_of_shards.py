@@ -23,7 +23,10 @@ class ShardHealth:
     """Why it does not answer; empty for a shard that does."""
     answer_s: float | None = None
     """How long it took to answer, in seconds."""
+    server: str = ""
+    """``redis``, or the name of a server that speaks as it does: ``valkey``."""
     version: str = ""
+    uptime_s: int | None = None
     memory: int | None = None
     """The memory that Redis uses, in bytes."""
     maxmemory: int | None = None
@@ -58,13 +61,18 @@ ashard_health = async_twin(shard_health)
 
 
 def _read(shard: Shard) -> ShardHealth:
-    began = time.monotonic()
     try:
-        shard.client.time()
-        took = time.monotonic() - began
-        info = _info(shard)
+        return read_health(shard)
     except (RedisError, OSError) as error:
         return ShardHealth(shard.name, str(shard.endpoint), str(unavailable_error(shard.name, shard.endpoint, error)))
+
+
+def read_health(shard: Shard) -> ShardHealth:
+    """Return the state of a shard that answers, in two round trips. Raises redis errors."""
+    began = time.monotonic()
+    shard.client.time()
+    took = time.monotonic() - began
+    info = _info(shard)
     failed = [
         name
         for name, field in (("aof", "aof_last_write_status"), ("rdb", "rdb_last_bgsave_status"))
@@ -74,7 +82,9 @@ def _read(shard: Shard) -> ShardHealth:
         shard.name,
         str(shard.endpoint),
         answer_s=took,
+        server=str(info.get("server_name", "redis" if info else "")),
         version=str(info.get("valkey_version") or info.get("redis_version") or ""),
+        uptime_s=info.get("uptime_in_seconds"),
         memory=info.get("used_memory"),
         maxmemory=info.get("maxmemory"),
         policy=str(info.get("maxmemory_policy", "")),

@@ -3,8 +3,9 @@
 from dataclasses import asdict, fields
 
 from framework import admin
-from framework.admin import RunHistory, ShardStats
-from framework.admin.server_facts import ServerFacts, servers
+from framework.admin import RunHistory, ShardHealth, ShardStats
+from framework.admin.access import ask
+from framework.admin.health_of_shards import read_health
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -32,9 +33,9 @@ class OverviewPage(Page):
         return {"total": total, "shards": shards, "days": _days([history for _, _, history in found.values()])}
 
 
-def _read(shard: str) -> tuple[ShardStats, ServerFacts, RunHistory]:
+def _read(shard: str) -> tuple[ShardStats, ShardHealth, RunHistory]:
     stats = admin.stats(shard).shards[shard]
-    return stats, servers(shard).by_shard[shard], admin.history(_DAYS, shard)
+    return stats, ask(shard, read_health).by_shard[shard], admin.history(_DAYS, shard)
 
 
 def _days(histories: list[RunHistory]) -> list[Facts]:
