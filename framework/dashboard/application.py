@@ -253,13 +253,16 @@ class _ServedPage:
         loop = asyncio.get_running_loop()
         ends, shown = loop.time() + _STREAM_S, ""
         try:
-            while loop.time() < ends and not ending.is_set() and not await request.is_disconnected():
+            while loop.time() < ends and not await request.is_disconnected():
                 with suppress(HTTPException):
-                    text = json.dumps(await self._site.read(self._page, view), default=str)
+                    read = asyncio.ensure_future(self._site.read(self._page, view))
+                    if not await before(ending, read):
+                        return
+                    text = json.dumps(read.result(), default=str)
                     yield "event: changed\ndata: 1\n\n" if shown not in ("", text) else ": same\n\n"
                     shown = text
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(ending.wait(), self._page.fresh_s)
+                if not await before(ending, asyncio.ensure_future(asyncio.sleep(self._page.fresh_s))):
+                    return
                 view = await self._site.view(request, self._page)
         finally:
             self._site.close_stream(ending)
@@ -291,6 +294,20 @@ class _ServedPage:
         if found is None:
             raise HTTPException(400, "The form names no action of this page: nothing was changed.")
         return found
+
+
+async def before(ending: asyncio.Event, step: "asyncio.Future[Any]") -> bool:
+    """Wait for the step, and return whether it has ended before the server ends; else it is cancelled.
+
+    A read of a slow shard would hold the end of the process.
+    """
+    stop = asyncio.ensure_future(ending.wait())
+    try:
+        await asyncio.wait((stop, step), return_when=asyncio.FIRST_COMPLETED)
+        return step.done() and not ending.is_set()
+    finally:
+        stop.cancel()
+        step.cancel()
 
 
 async def _form(request: Request) -> Mapping[str, Sequence[str]]:

@@ -7,6 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 
+from framework.dashboard.application import before
 from framework.dashboard.server import EndedRequests, is_loopback, serve
 from tests.harness import until
 
@@ -25,8 +26,20 @@ def test_loopback_is_every_address_of_it():
         serve("example.org", 80, None, "read")
 
 
+HANGS_AT_EXIT = """
+import atexit, threading
+from framework.dashboard import Caller
+atexit.register(threading.Event().wait)
+def authorize(request):
+    return Caller("ann", "read")
+"""
+
+
 def test_dashboard_answers_and_ends_with_an_open_stream(site, free_tcp_port):
-    process = site.start("-m", "framework", "dashboard", "--listen", f"127.0.0.1:{free_tcp_port}", "--role", "read")
+    # The end waits for no handler of the interpreter's exit, which takes Python seconds in a large application.
+    (site.folder / "hangs.py").write_text(HANGS_AT_EXIT)
+    listen = ("--listen", f"127.0.0.1:{free_tcp_port}", "--authorize", "hangs:authorize")
+    process = site.start("-m", "framework", "dashboard", *listen)
     until(lambda: "The dashboard is at http://127.0.0.1" in process.output or process.popen.poll(), "the address")
     with closing(HTTPConnection("127.0.0.1", free_tcp_port, timeout=60)) as stream:
         stream.request("GET", "/live/queues")
@@ -38,6 +51,15 @@ def test_dashboard_answers_and_ends_with_an_open_stream(site, free_tcp_port):
             assert answer.read().strip(b"\n: same") == b""
     assert "ERROR" not in process.output
     assert "Traceback" not in process.output
+
+
+def test_stream_ends_while_it_reads_a_slow_shard():
+    async def ended():
+        ending, read = asyncio.Event(), asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(ending.set)
+        return await before(ending, read), read.cancelled()
+
+    assert asyncio.run(ended()) == (False, True)
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
