@@ -6,12 +6,16 @@ of the processes.
 
 import json
 import random
+import struct
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import redis
 
+from framework.declare.names import queue_name
 from framework.execute.stats import BUCKETS_MS
 from framework.features.history.marks import mark_deploy
 from framework.wire import keys
@@ -41,12 +45,14 @@ WRONG_QUEUE = "accounts_snyc"
 _DEPLOYED_AGO_S, _HOURS = 25 * 60, 8
 _FLOOD_JOBS, _POISON_JOBS, _HELD_JOBS = 5_000, 30, 120
 _STEP_S = 60
+_SLOTS = 10
 
 
 class SampleClass(NamedTuple):
     """One class of the platform."""
 
     name: str
+    area: str
     queue: str
     shard: str
     per_minute: int
@@ -59,7 +65,8 @@ def sample_classes(seed: int = 1) -> list[SampleClass]:
     return [
         SampleClass(
             f"{area}::{name}Worker",
-            f"{area.lower()}_{name.lower()}",
+            area.lower(),
+            queue_name(f"{area}::{name}Worker", None),
             shard,
             chance.randint(2, 120),
             chance.choice((0.02, 0.08, 0.3, 1.2, 4.0)),
@@ -77,6 +84,8 @@ class SamplePlatform:
         self._chance = random.Random(seed)
         self._now = time.time() if now is None else now
         self._classes = sample_classes(seed)
+        # Beats change nothing of what ``write`` writes.
+        self._beats = random.Random(seed)
 
     def write(self) -> None:
         """Write everything.
@@ -87,22 +96,23 @@ class SamplePlatform:
         for name, client in self._clients.items():
             if client.dbsize():
                 raise ValueError(f"the shard {name} has data: the sample is written into empty shards only")
+        for shard in self._clients:
+            self._write_runs(shard)
         for one in self._classes:
-            self._write_runs(one)
             self._write_waiting(one)
         self._write_incidents()
         self.beat()
 
     def beat(self) -> None:
-        """Renew the records of the processes. Call it at least every 30 s: a record lives for a minute."""
+        """Renew the records of the processes, with other running jobs. Call it at least every 30 s: a record lives for a minute."""
         for shard, client in self._clients.items():
-            queues = sorted(one.queue for one in self._classes if one.shard == shard)
+            classes = [one for one in self._classes if one.shard == shard]
             pipeline: Any = client.pipeline(transaction=False)
             for number in range(1, 4):
-                self._add_process(pipeline, f"{shard}-{number}.example:{100 + number}:{number:012x}", queues)
+                self._add_process(pipeline, f"{shard}-{number}.example:{100 + number}:{number:012x}", classes)
             pipeline.execute()
 
-    def _add_process(self, pipeline: Any, identity: str, queues: list[str]) -> None:
+    def _add_process(self, pipeline: Any, identity: str, classes: Sequence[SampleClass]) -> None:
         host, pid, _ = identity.split(":")
         facts = {
             "hostname": host,
@@ -110,27 +120,42 @@ class SamplePlatform:
             "identity": identity,
             "tag": "platform",
             "labels": ["python"],
-            "concurrency": 10,
-            "queues": queues,
+            "concurrency": _SLOTS,
+            "queues": sorted(one.queue for one in classes),
             "started_at": self._now - _DEPLOYED_AGO_S,
+            "version": "v42",
+        }
+        work = {
+            f"thread{number}": self._run(self._beats.choice(classes)) for number in range(self._beats.randint(4, 8))
         }
         record = {
             "info": json.dumps(facts),
-            "busy": 7,
+            "busy": len(work),
             "beat": time.time(),
             "quiet": "false",
-            "rss": 180_000,
-            "rtt_us": 250,
+            "rss": 180_000 + self._beats.randint(0, 9_000),
+            "rtt_us": self._beats.randint(200, 400),
         }
+        running = keys.work(identity)[0]
         pipeline.sadd(keys.PROCESSES, identity)
         pipeline.hset(identity, mapping=record)
-        pipeline.expire(identity, 60)
+        pipeline.delete(running)
+        pipeline.hset(running, mapping=work)
+        for key in (identity, running):
+            pipeline.expire(key, 60)
 
-    def _job(self, name: str, queue: str, age_s: float, **fields: Any) -> bytes:
-        jid = f"{self._chance.getrandbits(96):024x}"
+    def _run(self, one: SampleClass) -> str:
+        """Return the entry of a running job."""
+        run_s = self._beats.uniform(0.0, one.mean_s * 3)
+        job = self._job(one.name, one.queue, run_s + 1.0, chance=self._beats).decode()
+        return json.dumps({"queue": one.queue, "payload": job, "run_at": int(time.time() - run_s)})
+
+    def _job(self, name: str, queue: str, age_s: float, chance: random.Random | None = None, **fields: Any) -> bytes:
+        chance = chance or self._chance
+        jid = f"{chance.getrandbits(96):024x}"
         at = self._now - age_s
-        user = {"user": f"user{self._chance.randint(1, 400)}"}
-        job = {"class": name, "jid": jid, "args": [self._chance.randint(1, 90_000)], "queue": queue, "retry": 5}
+        user = {"user": f"user{chance.randint(1, 400)}"}
+        job = {"class": name, "jid": jid, "args": [chance.randint(1, 90_000)], "queue": queue, "retry": 5}
         return json.dumps({**job, "created_at": at, "enqueued_at": at, "meta": user, **fields}).encode()
 
     def _push(self, shard: str, queue: str, jobs: list[bytes]) -> None:
@@ -140,35 +165,46 @@ class SamplePlatform:
             pipeline.lpush(keys.queue(queue), *jobs[at : at + 500])
         pipeline.execute()
 
-    def _write_runs(self, one: SampleClass) -> None:
-        pipeline: Any = self._clients[one.shard].pipeline(transaction=False)
-        total = total_failed = 0
-        for back in range(_HOURS * 60, -1, -1):
-            at = self._now - back * _STEP_S
-            processed = self._chance.randint(one.per_minute // 2, one.per_minute)
-            failed = self._failed(one, processed, self._now - at)
-            mean_s = one.mean_s * (10 if one.name == SLOW and back < 120 else 1) * self._chance.uniform(0.8, 1.3)
-            moment = time.gmtime(at)
-            for key, ttl_s in keys.metrics(8, moment):
-                pipeline.hincrby(key, f"{one.name}|p", processed)
-                pipeline.hincrby(key, f"{one.name}|f", failed)
-                pipeline.hincrby(key, f"{one.name}|ms", int(mean_s * 1000 * (processed - failed)))
-                pipeline.expire(key, ttl_s)
-            bucket = next((place for place, bound in enumerate(BUCKETS_MS) if mean_s * 1000 < bound), len(BUCKETS_MS))
-            key = keys.histogram(8, one.name, moment)
-            pipeline.execute_command("BITFIELD", key, "INCRBY", "u16", f"#{bucket}", processed - failed)
-            pipeline.expire(key, keys.METRICS_SHORT_S)
-            total, total_failed = total + processed, total_failed + failed
+    def _write_runs(self, shard: str) -> None:
+        """Write what each minute's runs of the shard's classes have added to the metrics, key by key: the keys are new."""
+        pipeline: Any = self._clients[shard].pipeline(transaction=False)
+        counts: dict[tuple[str, int], Counter[str]] = {}
+        total: Counter[str] = Counter()
+        for one in self._classes:
+            for back in range(_HOURS * 60, -1, -1) if one.shard == shard else ():
+                moment = time.gmtime(self._now - back * _STEP_S)
+                processed, failed, milliseconds = self._runs_of_minute(one, back)
+                for named in keys.metrics(8, moment):
+                    added = counts.setdefault(named, Counter())
+                    added[f"{one.name}|p"] += processed
+                    added[f"{one.name}|f"] += failed
+                    added[f"{one.name}|ms"] += milliseconds * (processed - failed)
+                buckets = [0] * (len(BUCKETS_MS) + 1)
+                buckets[bisect_right(BUCKETS_MS, milliseconds)] = processed - failed
+                packed = struct.pack(f">{len(buckets)}H", *buckets)
+                pipeline.set(keys.histogram(8, one.name, moment), packed, ex=keys.METRICS_SHORT_S)
+                total += Counter({keys.STAT_PROCESSED: processed, keys.STAT_FAILED: failed})
+        for (key, ttl_s), fields in counts.items():
+            pipeline.hset(key, mapping=dict(fields))
+            pipeline.expire(key, ttl_s)
         day = time.strftime("%Y-%m-%d", time.gmtime(self._now))
-        for name, count in ((keys.STAT_PROCESSED, total), (keys.STAT_FAILED, total_failed)):
+        for name, count in total.items():
             pipeline.incrby(name, count)
             pipeline.incrby(f"{name}:{day}", count)
         pipeline.execute()
 
-    def _failed(self, one: SampleClass, processed: int, age_s: float) -> int:
-        if one.name == BAD_DEPLOY and age_s < _DEPLOYED_AGO_S:
-            return processed * 2 // 3
-        return sum(self._chance.random() < 0.01 for _ in range(processed))
+    def _runs_of_minute(self, one: SampleClass, back: int) -> tuple[int, int, int]:
+        """Return the runs of a class in the minute that many minutes ago, the failed ones, and the milliseconds of a run."""
+        processed = self._chance.randint(one.per_minute // 2, one.per_minute)
+        mean_s = one.mean_s * (10 if one.name == SLOW and back < 120 else 1) * self._chance.uniform(0.8, 1.3)
+        if one.name == BAD_DEPLOY and back * _STEP_S < _DEPLOYED_AGO_S:
+            return processed, processed * 2 // 3, int(mean_s * 1000)
+        # About one in a hundred fails.
+        return (
+            processed,
+            min(processed, int(self._chance.expovariate(1.0) * processed * 0.01 + 0.4)),
+            int(mean_s * 1000),
+        )
 
     def _write_waiting(self, one: SampleClass) -> None:
         self._push(
@@ -186,7 +222,12 @@ class SamplePlatform:
         members: dict[bytes, float] = {}
         for number in range(count):
             age_s = self._chance.uniform(30, _DEPLOYED_AGO_S)
-            failed = {"error_class": error, "error_message": message, "retry_count": 2, "failed_at": self._now - age_s}
+            failed: dict[str, Any] = {
+                "error_class": error,
+                "error_message": message,
+                "retry_count": 2,
+                "failed_at": self._now - age_s,
+            }
             score = self._now + 60 * number if place == keys.RETRY else self._now - age_s
             members[self._job(name, queue, age_s, **failed)] = score
         self._clients[shard].zadd(place, members)

@@ -1,0 +1,27 @@
+"""Test the stores and the configuration of ``dashboard --sample``: pages know its classes, its routes and its dead shard."""
+
+import os
+
+from framework.all_settings import load
+from framework.declare import registry
+from framework.devtools import sample_platform, sample_site
+from framework.devtools.sample_platform import DEAD_SHARD, SHARDS, WRONG_QUEUE, WRONG_RULE, sample_classes
+from framework.route.router import load_workers
+from framework.store.connect import Endpoint, open_client
+from framework.store.embedded import endpoint_of
+
+
+def test_sample_site_routes_its_classes_as_its_data(monkeypatch):
+    monkeypatch.setattr(sample_platform, "_FLOOD_JOBS", 20)
+    monkeypatch.setattr(sample_platform, "_HOURS", 0)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    with registry.isolated(), sample_site.sample_site():
+        settings = load()
+        assert sorted(settings.shards) == sorted((*SHARDS, DEAD_SHARD))
+        router = load_workers(settings, list(settings.workers_module))
+        routes = {one.declaration().wire_name: router.route(one.declaration())[:2] for one in registry.workers()}
+        expected = {one.name: (one.queue, one.shard) for one in sample_classes()}
+        assert routes == expected | {WRONG_RULE: (WRONG_QUEUE, "main")}
+        client = open_client(Endpoint(endpoint_of(settings, "shop").url), name="tests")
+        assert client.zcard("dead") == 40
+        client.close()
