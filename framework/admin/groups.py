@@ -183,12 +183,16 @@ class _Tally:
 class GroupCount:
     """One count of a place by group: ``read`` each shard, then take the ``result``."""
 
-    def __init__(self, place: str, by: str, wanted: JobFilter, settings: CoreSettings, *, exact: bool) -> None:
+    def __init__(
+        self, place: str, by: str, wanted: JobFilter, settings: CoreSettings, *, exact: bool, sample: int | None = None
+    ) -> None:
+        """Count a place. ``sample``: read about so many jobs of a set that has more, for a page that is read every few seconds."""
         self._place = place
         self._by = check_grouping(by)
         self._wanted = wanted
         self._settings = settings
         self._exact = exact
+        self._sample = sample
         self._tallies: list[_Tally] = []
 
     def read(self, shard: Shard, on_progress: OnProgress = ignore_progress) -> None:
@@ -242,7 +246,7 @@ class GroupCount:
         return centre - half, centre + half
 
     def _reads_all(self, jobs: int) -> bool:
-        return self._exact or self._place == RUNNING or jobs <= SAMPLED_ABOVE
+        return self._exact or self._place == RUNNING or jobs <= (self._sample or SAMPLED_ABOVE)
 
     def _names_of(self, record: JobRecord) -> Iterable[str]:
         match self._by:
@@ -268,8 +272,10 @@ class GroupCount:
             return
         stores = self._stores(shard.client)
         tally.total = sum(jobs for _, jobs in stores)
-        read = read_all if self._reads_all(tally.total) else _draw
-        for store, data, score in read(shard.client, stores):
+        whole = self._reads_all(tally.total)
+        for store, data, score in (
+            read_all(shard.client, stores) if whole else _draw(shard.client, stores, self._sample)
+        ):
             yield self._record(shard, store, data, score)
 
     def _stores(self, client: "redis.Redis") -> list[tuple[JobStore, int]]:
@@ -333,13 +339,16 @@ def read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> I
                     yield store, member, score
 
 
-def _draw(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
+def _draw(
+    client: "redis.Redis", stores: Sequence[tuple[JobStore, int]], sample: int | None = None
+) -> Iterator[_Member]:
     """Yield jobs at random, with repetition; each job of these keys is as likely as any other."""
     is_list = any(store.is_list for store, _ in stores)
     wanted, size, read = (_LIST_SAMPLE, _LIST_ROUND, draw_indexes) if is_list else (_SAMPLE, _ROUND, draw_members)
     weights = [jobs for _, jobs in stores]
     end = time.monotonic() + _LIST_SAMPLE_S
-    for _ in range(wanted // size):
+    size = min(size, sample or wanted)
+    for _ in range((sample or wanted) // size):
         counts = Counter(random.choices(range(len(stores)), weights, k=size))
         yield from read(client, [(*stores[at], count) for at, count in counts.items()])
         if is_list and time.monotonic() >= end:
@@ -411,9 +420,18 @@ def top(
 atop = async_twin(top)
 
 
-def count_groups(place: str, by: str, wanted: JobFilter, limit: int, *, exact: bool, shard: str | None) -> JobGroups:
-    """Return the largest groups of the matching jobs of a place. Raises as ``top``."""
-    count = GroupCount(place, by, wanted, port.current().settings, exact=exact)
+def count_groups(
+    place: str,
+    by: str,
+    wanted: JobFilter,
+    limit: int,
+    *,
+    exact: bool = False,
+    shard: str | None = None,
+    sample: int | None = None,
+) -> JobGroups:
+    """Return the largest groups of the matching jobs of a place. ``sample`` is that of ``GroupCount``. Raises as ``top``."""
+    count = GroupCount(place, by, wanted, port.current().settings, exact=exact, sample=sample)
     answers = run_on_each(shard, count.read)
     if not answers.by_shard:
         raise next(iter(answers.unanswered.values()))

@@ -16,6 +16,9 @@ class CausesPage(Page):
     title = "What is wrong"
     menu = "now"
     fresh_s = 10.0
+    # It looks at everything: windows of each set, ends of many queues.
+    round_trips = 60
+    searched_by = ("class", "queue")
 
     async def read(self, view: View) -> Facts:
         """Diagnose the shards. ``class`` and ``queue`` of the query narrow the question."""

@@ -1,18 +1,39 @@
 """The sorted sets of jobs: scheduled, retries, dead, interrupted. Each lists its first jobs, and its largest groups."""
 
-from collections.abc import Iterable
+import time
+from contextlib import suppress
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from framework import admin
 from framework.admin import JobEntry, JobGroups, JobSet
+from framework.admin.groups import count_groups
+from framework.admin.job_record import JobFilter, job_filter
+from framework.admin.port import current
+from framework.admin.shard_job_set import ShardJobSet
 from framework.dashboard.pages.actions import SetAction
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
 _SHOWN = 100
 _GROUPS = 10
+_SAMPLE = 500
+"""The jobs of a set, on each shard, by which the page counts its groups: a sample of thousands would take longer than all else."""
+_MATCH_WITHIN_S = 0.5
+"""The longest search for jobs that match. A set of a million jobs takes seconds: the page says how much of it was searched."""
 _FILTERS = ("class", "queue", "error", "tag")
+
+
+class _Found(NamedTuple):
+    size: int
+    jobs: list[JobEntry]
+    groups: JobGroups | None = None
+    """``None`` for jobs that match: they are few of the set."""
+    searched: int = 0
+
+
+class _TimeOverError(Exception):
+    """Ends the search for jobs that match."""
 
 
 class JobSetPage(Page):
@@ -21,6 +42,7 @@ class JobSetPage(Page):
     of_jobs = True
     menu = "jobs"
     template = "job_set.html"
+    searched_by = _FILTERS
     heading: ClassVar[str]
     """What the time of a job is."""
     grouped_by: ClassVar[str] = "class"
@@ -33,25 +55,51 @@ class JobSetPage(Page):
         """Read the size, the first jobs and the groups of the set on each shard."""
         wanted = {name: view.query[name] for name in _FILTERS if name in view.query}
         found = await view.each(lambda shard: self._read(shard, wanted))
-        jobs = [view.job_facts(job, job.score) for _, jobs, _ in found.values() for job in jobs if _sees(view, job)]
+        jobs = [job for one in found.values() for job in one.jobs if _sees(view, job)]
         newest_first = self.name in ("dead", "interrupted")
-        groups = {shard: groups for shard, (_, _, groups) in found.items() if view.may("read", shard)}
+        sizes = sum(one.size for one in found.values())
+        groups = {shard: one.groups for shard, one in found.items() if one.groups and view.may("read", shard)}
         return {
-            "total": sum(size for shard, (size, _, _) in found.items() if view.may("read", shard)),
+            "total": sum(one.size for shard, one in found.items() if view.may("read", shard)),
+            "searched": min(1.0, sum(one.searched for one in found.values()) / sizes) if wanted and sizes else 1.0,
             "filters": wanted,
-            "jobs": sorted(jobs, key=lambda one: one["at"] or 0.0, reverse=newest_first),
+            "jobs": [
+                view.job_facts(job, job.score)
+                for job in sorted(jobs, key=lambda one: one.score, reverse=newest_first)[:_SHOWN]
+            ],
             "grouped_by": self.grouped_by,
             "groups": [fact for shard, one in groups.items() for fact in _group_facts(shard, one)],
         }
 
-    def _read(self, shard: str, wanted: dict[str, str]) -> tuple[int, list[JobEntry], JobGroups]:
+    def _read(self, shard: str, wanted: dict[str, str]) -> _Found:
         found = self.job_set(shard)
-        jobs: Iterable[JobEntry] = found
         if wanted:
-            jobs = found.where(
-                cls=wanted.get("class"), queue=wanted.get("queue"), error=wanted.get("error"), tag=wanted.get("tag")
-            )
-        return found.size, list(islice(jobs, _SHOWN)), found.top(self.grouped_by, limit=_GROUPS)
+            jobs, searched = self._matching(shard, wanted)
+            return _Found(found.size, jobs, searched=searched)
+        groups = count_groups(found.kind, self.grouped_by, JobFilter(), _GROUPS, shard=shard, sample=_SAMPLE)
+        return _Found(found.size, list(islice(found, _SHOWN)), groups)
+
+    def _matching(self, shard: str, wanted: dict[str, str]) -> tuple[list[JobEntry], int]:
+        """Return the first jobs that match, and how many jobs were looked at until the time was over."""
+        access, kind = current(), self.job_set(shard).kind
+        ends, scanned, jobs = time.monotonic() + _MATCH_WITHIN_S, 0, list[JobEntry]()
+
+        def on_progress(_: str, so_far: int) -> None:
+            nonlocal scanned
+            if time.monotonic() > ends:
+                raise _TimeOverError
+            scanned = so_far
+
+        criteria = job_filter(
+            cls=wanted.get("class"), queue=wanted.get("queue"), error=wanted.get("error"), tag=wanted.get("tag")
+        )
+        home = access.shards[shard]
+        with suppress(_TimeOverError):
+            for one in ShardJobSet(home, kind, access.settings).matching(criteria, on_progress):
+                jobs.append(JobEntry(home, one))
+                if len(jobs) == _SHOWN:
+                    break
+        return jobs, scanned
 
 
 class ScheduledPage(JobSetPage):

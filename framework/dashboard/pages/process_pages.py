@@ -6,6 +6,8 @@ from framework.dashboard.pages.actions import ProcessAction
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
+_SHOWN = 200
+
 
 class ProcessesPage(Page):
     """Show each running process, Ruby's too."""
@@ -43,10 +45,11 @@ class RunningPage(Page):
     of_jobs = True
 
     async def read(self, view: View) -> Facts:
-        """Read the running jobs."""
+        """Read the running jobs. Those that run longest are shown."""
         found = await view.each(admin.work)
         jobs = [one for listed in found.values() for one in listed if view.may("read", one.shard, one.job.worker)]
-        return {"jobs": [_running_facts(view, one) for one in sorted(jobs, key=lambda one: one.since or 0.0)]}
+        ordered = sorted(jobs, key=lambda one: one.since or 0.0)
+        return {"total": len(jobs), "jobs": [_running_facts(view, one) for one in ordered[:_SHOWN]]}
 
 
 def _process_facts(one: WorkerProcess) -> Facts:

@@ -1,14 +1,21 @@
 """The queues, and one queue with its next jobs."""
 
+from collections.abc import Sequence
+
 from framework import admin
 from framework.admin import Queue, QueuedJob, WorkerProcess
 from framework.admin.job_queue import unknown_queue_message
+from framework.admin.process_list import read_running
+from framework.admin.queue_reader import read_queues
 from framework.dashboard.pages.actions import ClearQueue, PauseQueue, UnpauseQueue
 from framework.errors import UnknownNameError
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
+from framework.shard.shard import Shard
+from framework.wire import keys
 
 _SHOWN_JOBS = 50
+_SHOWN_QUEUES = 200
 
 
 class QueuesPage(Page):
@@ -21,10 +28,17 @@ class QueuesPage(Page):
     mends = ("queue_paused", "flood")
 
     async def read(self, view: View) -> Facts:
-        """Read the queues, the fullest first."""
+        """Read the queues, the fullest first. ``name`` of the query is a text that names have."""
+        wanted = view.query.get("name", "").strip()
         found = await view.each(lambda shard: (admin.queues(shard), admin.processes(shard)))
-        queues = [_queue_facts(queue, processes) for queues, processes in found.values() for queue in queues]
-        return {"queues": sorted(queues, key=lambda one: (-one["size"], one["queue"], one["shard"]))}
+        queues = [
+            _queue_facts(queue, serving.get(queue.name, ()))
+            for queues, serving in ((queues, _serving(processes)) for queues, processes in found.values())
+            for queue in queues
+            if wanted.lower() in queue.name.lower()
+        ]
+        ordered = sorted(queues, key=lambda one: (-one["size"], one["queue"], one["shard"]))
+        return {"name": wanted, "total": len(queues), "queues": ordered[:_SHOWN_QUEUES]}
 
 
 class QueuePage(Page):
@@ -43,7 +57,7 @@ class QueuePage(Page):
             UnknownNameError: no shard that answers has it.
         """
         name = view.parameters["queue"]
-        found = await view.each(lambda shard: _read_queue(name, shard))
+        found = await view.each(lambda shard: _read_queue(view.shards[shard], name))
         known = {shard: one for shard, one in found.items() if one is not None}
         if not known and not view.unanswered:
             raise UnknownNameError(unknown_queue_message(name, set()))
@@ -53,22 +67,35 @@ class QueuePage(Page):
         return {
             "queue": name,
             "places": [
-                _queue_facts(queue, processes) for shard, (queue, processes, _) in known.items() if shard in seen
+                _queue_facts(queue, _serving(processes).get(queue.name, ()))
+                for shard, (queue, processes, _) in known.items()
+                if shard in seen
             ],
             "jobs": [view.job_facts(job, job.enqueued_at) for job in jobs],
         }
 
 
-def _read_queue(name: str, shard: str) -> tuple[Queue, list[WorkerProcess], list[QueuedJob]] | None:
-    listed = next((one for one in admin.queues(shard) if one.name == name), None)
-    if listed is None:
+def _read_queue(home: Shard, name: str) -> tuple[Queue, list[WorkerProcess], list[QueuedJob]] | None:
+    """Return the queue, the processes and the next jobs; ``None`` for a name that the shard does not know."""
+    (state,) = read_queues(home, [name])
+    processes = read_running(home)
+    is_known = state.size or state.paused or any(name in one.queues for one in processes)
+    if not is_known and not home.client.sismember(keys.QUEUES, name):
         return None
-    return listed, admin.processes(shard), Queue(name, shard).peek(_SHOWN_JOBS)
+    return Queue.of_state(state), processes, Queue(name, home.name).peek(_SHOWN_JOBS) if state.size else []
 
 
-def _queue_facts(queue: Queue, processes: list[WorkerProcess]) -> Facts:
+def _serving(processes: Sequence[WorkerProcess]) -> dict[str, list[WorkerProcess]]:
+    """Return the processes that fetch from each queue."""
+    found: dict[str, list[WorkerProcess]] = {}
+    for one in processes:
+        for queue in () if one.is_quiet else one.queues:
+            found.setdefault(queue, []).append(one)
+    return found
+
+
+def _queue_facts(queue: Queue, serving: Sequence[WorkerProcess]) -> Facts:
     (state,) = queue.states()
-    serving = [one for one in processes if queue.name in one.queues and not one.is_quiet]
     return {
         "queue": state.name,
         "shard": state.shard,
