@@ -1,13 +1,14 @@
 """The ASGI application of the dashboard: a route for each page, as HTML, as JSON, and as a stream that says when it has changed."""
 
 import asyncio
-import json
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from markupsafe import escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from framework.admin.port import current
 from framework.dashboard.installation import read_installation
 from framework.dashboard.openapi import describe
 from framework.dashboard.pages import own_pages
-from framework.dashboard.rendering import Renderer
+from framework.dashboard.rendering import Renderer, is_part, language_of
 from framework.dashboard.security import (
     Authorize,
     ChosenLanguage,
@@ -32,20 +33,27 @@ from framework.dashboard.security import (
     cookie_name,
     token_of,
 )
+from framework.dashboard.shared_reads import SharedRead, SharedReads
 from framework.errors import FrameworkError, UnknownNameError
 from framework.feature import all_features
 from framework.pages.caller import Caller
 from framework.pages.page import Action, Page
-from framework.pages.view import Facts, ShardReads, View
+from framework.pages.view import ShardReads, View
 
 MAX_STREAMS = 500
 """The open streams of a process. A page without one asks again every few seconds."""
+
+_LEAST_WAIT_S = 1.0
+"""A stream looks again not sooner."""
 
 _STREAM_S = 600.0
 """A stream ends after this time, and the browser opens a new one: so a caller who may see no more sees no more."""
 
 _ACTION_WITHIN_S = 30.0
 """How long an action on all matching jobs may take on a shard. Each action has a time limit below it."""
+
+TOKEN_MARK = secrets.token_urlsafe(32)
+"""Stands for the token of a viewer in HTML that viewers share. No other program knows it."""
 
 _MOST_BYTES = 1_000_000
 """The longest form."""
@@ -122,27 +130,47 @@ class DashboardSite:
             within_s=page.within_s,
         )
 
-    async def read(self, page: Page, view: View) -> Facts:
-        """Return what the page reads; callers with the same sight share it for a moment.
+    async def read(self, page: Page, view: View, *, is_live: bool = False) -> SharedRead:
+        """Return what the page reads; callers with the same sight share it for a moment. ``is_live``: for a page that is left open.
 
         Raises:
             HTTPException: 404, the path names something that is not there; 400, a word of the query is not allowed.
         """
         key = (page.name, tuple(view.parameters.items()), tuple(sorted(view.query.items())), view.caller.sight)
         try:
-            return await self._shared.read(key, page, view)
+            return await self._shared.read(key, page, view, is_live=is_live)
         except UnknownNameError as error:
             raise HTTPException(404, str(error)) from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 
-    def html(self, request: Request, page: Page, view: View, facts: Facts) -> Response:
-        """Return the page as HTML, with the cookie of its token."""
+    def html(self, request: Request, page: Page, view: View, shared: SharedRead) -> Response:
+        """Return the page as HTML, with the cookie of its token. Viewers share the part of the page that changes."""
         token = token_of(request)
+        if not is_part(request):
+            return self._with_token(
+                request, HTMLResponse(self._rendered_page(request, page, view, shared, token)), token
+            )
+        key = language_of(request), str(request.url.path), request.url.query
+        html = shared.parts.get(key)
+        if html is None:
+            html = shared.parts[key] = self._rendered_page(request, page, view, shared, TOKEN_MARK)
+        return self._with_token(request, HTMLResponse(html.replace(TOKEN_MARK, str(escape(token)))), token)
+
+    def _rendered_page(self, request: Request, page: Page, view: View, shared: SharedRead, token: str) -> str:
         all_shards = [name for name in current().shards if view.caller.may_for_some_jobs("read", name)]
         actions = [one for one in page.actions if may_anywhere(view, one)]
-        shown = {"data": facts, "view": view, "token": token, "all_shards": sorted(all_shards), "actions": actions}
-        response = HTMLResponse(self._renderer.page(request, page, shown))
+        shown = {
+            "data": shared.facts,
+            "view": view,
+            "token": token,
+            "all_shards": sorted(all_shards),
+            "actions": actions,
+        }
+        return self._renderer.page(request, page, shown)
+
+    @staticmethod
+    def _with_token(request: Request, response: Response, token: str) -> Response:
         response.set_cookie(
             cookie_name(request),
             token,
@@ -161,9 +189,12 @@ class DashboardSite:
         """Return an error as JSON below ``/api`` and ``/live``, else as a page."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         detail = error.detail if isinstance(error, HTTPException) else ""
+        headers = error.headers if isinstance(error, HTTPException) else None
         if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith(("/api/", "/live/")):
-            return JSONResponse({"detail": detail}, status)
-        return self.rendered(request, "error.html", {"detail": detail, "code": status}, status)
+            return JSONResponse({"detail": detail}, status, headers)
+        response = self.rendered(request, "error.html", {"detail": detail, "code": status}, status)
+        response.headers.update(headers or {})
+        return response
 
     def open_stream(self) -> asyncio.Event | None:
         """Return what tells a new stream to end, ``None`` if there are too many streams."""
@@ -196,36 +227,6 @@ def may_anywhere(view: View, action: Action) -> bool:
     return any(view.caller.may_for_some_jobs(action.role, name) for name in view.shards)
 
 
-class SharedReads:
-    """Share what was read among the viewers of a page: a hundred of them cost Redis as much as one."""
-
-    _MOST = 200
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[object, ...], tuple[float, asyncio.Task[Facts]]] = {}
-
-    async def read(self, key: tuple[object, ...], page: Page, view: View) -> Facts:
-        """Return what the page reads, or has read for the same key within ``fresh_s``. Raises what the page raises."""
-        now = asyncio.get_running_loop().time()
-        until, task = self._found.get(key, (0.0, None))
-        if task is None or task.get_loop() is not asyncio.get_running_loop() or (task.done() and until <= now):
-            task = asyncio.create_task(_read(page, view))
-            while len(self._found) >= self._MOST:
-                self._found.pop(next(iter(self._found)))
-            self._found[key] = now + page.fresh_s, task
-        # A viewer who leaves does not end the read of the others.
-        return await asyncio.shield(task)
-
-    def forget(self) -> None:
-        """Let each page be read again: something was changed."""
-        self._found.clear()
-
-
-async def _read(page: Page, view: View) -> Facts:
-    facts = await page.read(view)
-    return {**facts, "unanswered": dict(view.unanswered)}
-
-
 class _ServedPage:
     def __init__(self, site: DashboardSite, page: Page) -> None:
         self._site, self._page = site, page
@@ -234,14 +235,18 @@ class _ServedPage:
         view = await self._site.view(request, self._page)
         if request.method == "POST":
             return await self._change(request, view)
-        return self._site.html(request, self._page, view, await self._site.read(self._page, view))
+        shared = await self._site.read(self._page, view, is_live=is_part(request))
+        return self._site.html(request, self._page, view, shared)
 
     async def api(self, request: Request) -> Response:
         view = await self._site.view(request, self._page)
-        return JSONResponse(await self._site.read(self._page, view))
+        return JSONResponse((await self._site.read(self._page, view)).facts)
 
     async def live(self, request: Request) -> Response:
         view = await self._site.view(request, self._page)
+        # a2wsgi's mark of a WSGI server, where each open stream would take a thread.
+        if "wsgi_environ" in request.scope:
+            raise HTTPException(501, "This server keeps no streams: ask for the page from time to time.")
         ending = self._site.open_stream()
         if ending is None:
             raise HTTPException(429, "Too many open streams: ask for the page from time to time.")
@@ -251,17 +256,18 @@ class _ServedPage:
     async def _changes(self, request: Request, view: View, ending: asyncio.Event) -> AsyncIterator[str]:
         """Yield an event whenever the page would show something else."""
         loop = asyncio.get_running_loop()
-        ends, shown = loop.time() + _STREAM_S, ""
+        ends, shown, wait_s = loop.time() + _STREAM_S, "", self._page.fresh_s
         try:
             while loop.time() < ends and not await request.is_disconnected():
                 with suppress(HTTPException):
-                    read = asyncio.ensure_future(self._site.read(self._page, view))
+                    read = asyncio.ensure_future(self._site.read(self._page, view, is_live=True))
                     if not await before(ending, read):
                         return
-                    text = json.dumps(read.result(), default=str)
-                    yield "event: changed\ndata: 1\n\n" if shown not in ("", text) else ": same\n\n"
-                    shown = text
-                if not await before(ending, asyncio.ensure_future(asyncio.sleep(self._page.fresh_s))):
+                    shared = read.result()
+                    yield "event: changed\ndata: 1\n\n" if shown not in ("", shared.text) else ": same\n\n"
+                    shown = shared.text
+                    wait_s = max(shared.began + shared.period_s - loop.time(), _LEAST_WAIT_S)
+                if not await before(ending, asyncio.ensure_future(asyncio.sleep(wait_s))):
                     return
                 view = await self._site.view(request, self._page)
         finally:

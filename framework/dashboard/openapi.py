@@ -11,6 +11,7 @@ _ERRORS = {
     "400": "a word of the query is not allowed",
     "403": "the caller may not see the page",
     "404": "no such thing, or no such shard",
+    "429": "the caller asks for too many expensive reads",
 }
 
 

@@ -54,12 +54,11 @@ class Renderer:
 
     def render(self, request: Request, template: str, values: Mapping[str, Any]) -> str:
         """Return a template with these values."""
-        texts = catalogue(chosen_language(request.headers.get("accept-language", "")))
-        is_part = "hx-request" in request.headers
+        texts = catalogue(language_of(request))
         shared: dict[str, Any] = {
             "_": texts.text,
             "language": texts.language,
-            "layout": "part.html" if is_part else "base.html",
+            "layout": "part.html" if is_part(request) else "base.html",
             "link": self._linker(request),
             "shard_link": _shard_linker(request),
             "static": f"{_root(request)}/static/{{}}?v={VERSION}".format,
@@ -91,6 +90,16 @@ class Renderer:
             return f"{root}{path}{'?' if query else ''}{urlencode(query)}"
 
         return link
+
+
+def is_part(request: Request) -> bool:
+    """Return whether htmx asks for the part of the page that changes."""
+    return "hx-request" in request.headers
+
+
+def language_of(request: Request) -> str:
+    """Return the language of the viewer."""
+    return chosen_language(request.headers.get("accept-language", ""))
 
 
 class _Loader(BaseLoader):

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from framework.pages.caller import Role
 from framework.pages.forms import Field
-from framework.pages.view import Facts, View
+from framework.pages.view import ANSWER_WITHIN_S, Facts, View
 
 Menu: TypeAlias = Literal["", "now", "jobs", "work", "control", "records"]
 """The part of the menu that names a page; empty for a page that others lead to."""
@@ -76,6 +76,10 @@ class Page:
     """How long it waits for a shard."""
     fresh_s: ClassVar[float] = 2.0
     """For how long all callers share what was read."""
+    round_trips: ClassVar[int] = 10
+    """The most round trips on each shard. A page that is left open is read so seldom that they are few a second."""
+    searched_by: ClassVar[Collection[str]] = ()
+    """The words of the query for which the page searches all jobs: such a read is expensive."""
     template: ClassVar[str] = ""
     actions: Sequence[Action] = ()
 
@@ -87,6 +91,10 @@ class Page:
             ValueError: a word of the query is not allowed.
         """
         raise NotImplementedError
+
+    def is_expensive(self, view: View) -> bool:
+        """Return whether the read is long, so that a caller may ask for few a minute."""
+        return self.within_s > ANSWER_WITHIN_S or bool(set(self.searched_by) & view.query.keys())
 
     @property
     def template_path(self) -> Path:

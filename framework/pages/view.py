@@ -32,13 +32,15 @@ _AWAY_S = 5.0
 """For how long pages do not ask a shard again that has not answered in time."""
 
 _THREADS_OF_SHARD = 4
+_THREADS_OF_LONG_READS = 2
+"""Long reads have threads of their own: other pages do not wait for them."""
 
 
 class ShardReads:
     """Read the shards, each in threads of its own: one that hangs takes no thread of another."""
 
     def __init__(self) -> None:
-        self._threads: dict[str, CallThreads] = {}
+        self._threads: dict[tuple[str, bool], CallThreads] = {}
         self._away: dict[str, tuple[float, str]] = {}
         """When a shard did not answer (monotonic time), and how."""
 
@@ -57,7 +59,11 @@ class ShardReads:
         return await self._run(shard, step, within_s)
 
     async def _run(self, shard: Shard, step: Callable[[str], T], within_s: float) -> T:
-        threads = self._threads.setdefault(shard.name, CallThreads(_THREADS_OF_SHARD))
+        is_long = within_s > ANSWER_WITHIN_S
+        threads = self._threads.get((shard.name, is_long))
+        if threads is None:
+            threads = CallThreads(_THREADS_OF_LONG_READS if is_long else _THREADS_OF_SHARD)
+            self._threads[shard.name, is_long] = threads
         try:
             async with asyncio.timeout(within_s):
                 found = await threads.run(lambda: step(shard.name))
@@ -88,6 +94,8 @@ class View:
     unanswered: dict[str, str] = field(default_factory=dict[str, str])
     """Why a shard did not answer, by its name."""
     now: float = field(default_factory=time.time)
+    processor_s: float = 0.0
+    """The processor time of the threads that have read shards."""
 
     async def each(self, step: Callable[[str], T], shards: Collection[str] | None = None) -> dict[str, T]:
         """Return what the step reads on each shard, by the shard's name. They are read at the same time.
@@ -99,8 +107,14 @@ class View:
         return {name: answer[0] for name, answer in zip(names, found, strict=True) if answer}
 
     async def _read(self, name: str, step: Callable[[str], T]) -> tuple[T, ...]:
+        def timed(shard: str) -> tuple[T, float]:
+            began = time.thread_time()
+            return step(shard), time.thread_time() - began
+
         try:
-            return (await self.reads.read(self.shards[name], step, self.within_s),)
+            found, processor_s = await self.reads.read(self.shards[name], timed, self.within_s)
+            self.processor_s += processor_s
+            return (found,)
         except ShardUnavailableError as error:
             self.unanswered[name] = str(error)
             return ()
