@@ -1,0 +1,51 @@
+"""Ask the JSON API whatever its description allows: schemathesis makes the requests, and checks the answers."""
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+
+from framework.dashboard import Caller, app
+from tests.harness import encoded, examples
+
+_SETTINGS = hypothesis.settings(
+    deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+)
+_KNOWN = {"queue": "default", "jid": "J1", "class": "Job", "shard": "main"}
+# The texts of paths are any names; which shards there are is no part of the description.
+_LONG = ("/api/job/{jid}",)
+
+
+def ask_everything(redis, count):
+    redis.sadd("queues", "default")
+    redis.lpush("queue:default", encoded("Job", jid="J1"))
+    redis.zadd("dead", {encoded("Job", jid="J2", error_class="E", error_message="x"): 1.0})
+    schema = schemathesis.openapi.from_asgi("/api/openapi.json", app(lambda _: Caller("ann", "admin")))
+    asked = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+
+        @hypothesis.settings(_SETTINGS, max_examples=count(operation.path))
+        @hypothesis.given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE), data=st.data())
+        def ask(case, data):
+            for words in (case.path_parameters, case.query):
+                for name in words or {}:
+                    if name in _KNOWN and data.draw(st.booleans()):
+                        words[name] = _KNOWN[name]
+            case.call_and_validate()
+
+        ask()
+        asked += 1
+    return asked
+
+
+def test_api_answers_as_it_is_described(redis, shards):
+    # The time goes into reading the description: one example where a page has no words of its own.
+    assert ask_everything(redis, lambda path: 4 if "{" in path and path not in _LONG else 1) > 10
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1_800)
+def test_api_answers_as_it_is_described_with_many_words(redis, shards):
+    ask_everything(redis, lambda path: examples(60))
