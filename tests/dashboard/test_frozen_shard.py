@@ -40,5 +40,5 @@ def test_frozen_shard_is_away_on_each_page_and_the_other_is_shown(redis, redis_u
         assert set(shards) == {"main", "second"}
     # Pages about what is wrong name it among the causes; some pages do not ask Redis.
     silent = {name for name, found in unanswered.items() if not found}
-    assert silent <= {"causes", "search", "settings"}
+    assert silent <= {"causes", "routing", "search", "settings"}
     assert len(unanswered) >= len(all_pages()) - 2
