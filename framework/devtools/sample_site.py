@@ -1,6 +1,7 @@
 """Run the sample platform for ``application-worker dashboard --sample``: a store for each shard, its configuration, its data."""
 
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Generator
@@ -24,6 +25,7 @@ from framework.store.embedded import EmbeddedServer
 from framework.supervised_threads import SupervisedThread
 
 _BEAT_S = 5.0
+_MODULE = "sample_jobs"
 _FOREIGN = ("REDIS_URL", "FRAMEWORK_")
 """Variables of the user's shell for another installation."""
 
@@ -44,6 +46,9 @@ def sample_site(seed: int = 1) -> Generator[None]:
             del os.environ[name]
         _write_configuration(folder / "config", {name: store.url for name, store in stores.items()})
         os.environ |= {"FRAMEWORK_CONFIG_DIR": str(folder / "config"), "FRAMEWORK_VAR_DIR": str(folder)}
+        # Its classes are those of a module that only this process can import.
+        sys.path.insert(0, str(folder))
+        opened.callback(sys.path.remove, str(folder))
         clients = {name: open_client(Endpoint(store.url), name="sample") for name, store in stores.items()}
         platform = SamplePlatform(clients, seed)
         platform.write()
@@ -78,9 +83,11 @@ def _write_configuration(folder: Path, urls: dict[str, str]) -> None:
     files = {
         "redis": {"shards": shards},
         "routing": {"routing_rules": rules},
-        "application": {"workers_module": "framework.devtools.sample_workers"},
+        "application": {"workers_module": _MODULE},
         "feature_categories": {"feature_categories": {one.area: {"owner": f"team-{one.area}"} for one in classes}},
     }
     folder.mkdir()
+    text = f"from framework.devtools.sample_workers import declare_workers\n\ndeclare_workers({_MODULE!r})\n"
+    (folder.parent / f"{_MODULE}.py").write_text(text, encoding="utf-8")
     for name, content in files.items():
         (folder / f"{name}.yml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

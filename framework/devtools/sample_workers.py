@@ -8,10 +8,15 @@ def perform(self: ApplicationWorker, record_id: int) -> None:
     """Do nothing: no process runs these classes."""
 
 
-def _declare(one: SampleClass) -> type[ApplicationWorker]:
+def declare_workers(module: str) -> list[type[ApplicationWorker]]:
+    """Declare the classes as those of a module: an import of this file alone must declare none."""
+    return [_declare(one, module) for one in sample_classes()]
+
+
+def _declare(one: SampleClass, module: str) -> type[ApplicationWorker]:
     facts: dict[str, object] = {
         "__doc__": f"Stand for the jobs of {one.area}.",
-        "__module__": __name__,
+        "__module__": module,
         "wire_name": one.name,
         "feature_category": one.area,
         "perform": perform,
@@ -24,6 +29,3 @@ def _declare(one: SampleClass) -> type[ApplicationWorker]:
     if one.name == STUCK:
         facts["concurrency_limit"] = 3
     return type(one.name.rpartition("::")[2], (ApplicationWorker,), facts)
-
-
-SAMPLE_WORKERS = [_declare(one) for one in sample_classes()]
