@@ -31,7 +31,7 @@ from framework.admin.statistics import OnProgress, ignore_progress, named_queues
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.fetch.blocks import packed_jobs, true_size
-from framework.fetch.held_blocks import packed_held
+from framework.fetch.held_blocks import expand_members, has_only_blocks, packed_held
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -282,7 +282,10 @@ class GroupCount:
         """Return the keys of the place with their numbers of jobs."""
         if self._place in SET_KEYS:
             kind = cast("JobSetKind", self._place)
-            return sized_stores(client, [JobStore(kind, SET_KEYS[kind].encode())])
+            found = [JobStore(kind, SET_KEYS[kind].encode())]
+            # A place of deferred jobs that Ruby does not see.
+            found += [JobStore(kind, keys.DEFERRED_PACKED.encode())] if kind == "scheduled" else []
+            return sized_stores(client, found)
         if self._place == HELD:
             return sized_stores(client, [JobStore(one.kind, one.key) for one in held_keys(client)])
         if self._place == QUEUES:
@@ -312,7 +315,7 @@ def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tupl
         (pipeline.llen if store.is_list else pipeline.zcard)(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     packed: Mapping[str, int] = packed_jobs(client) if any(store.kind == "queue" for store in stores) else {}
-    beyond: Mapping[bytes, int] = packed_held(client) if any(store.kind in HELD_KINDS for store in stores) else {}
+    beyond: Mapping[bytes, int] = packed_held(client) if any(map(_may_have_blocks, stores)) else {}
     return [
         (store, true_size(jobs, store.name, packed) if store.kind == "queue" else jobs + beyond.get(store.key, 0))
         for store, jobs in zip(stores, map(reply_number, replies), strict=True)
@@ -320,7 +323,14 @@ def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tupl
     ]
 
 
+def _may_have_blocks(store: JobStore) -> bool:
+    return store.kind in HELD_KINDS or has_only_blocks(store.key)
+
+
 _Member = tuple[JobStore, bytes, float]
+
+_BLOCKS_DRAWN = 10
+"""The most blocks of deferred jobs that one round reads."""
 
 
 def read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
@@ -361,7 +371,12 @@ def draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, in
     for store, _, count in wanted:
         # A negative count draws with repetition.
         pipeline.zrandmember(store.key, -count, withscores=True)
-    for (store, _, _), reply in zip(wanted, pipeline.execute(), strict=True):
+    for (store, _, count), reply in zip(wanted, pipeline.execute(), strict=True):
+        if has_only_blocks(store.key):
+            blocks = expand_members(client, store.key, list(_pairs(reply))[:_BLOCKS_DRAWN])
+            jobs = [one for inside in blocks for one in inside]
+            yield from ((store, one.data, one.score) for one in random.choices(jobs, k=count if jobs else 0))
+            continue
         for member, score in _pairs(reply):
             # All jobs of a block: each is as likely as one that is in none.
             for one in expand_member(member, score):

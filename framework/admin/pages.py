@@ -6,9 +6,9 @@ from typing import Any, TypeVar, cast
 import redis
 from redis.exceptions import ResponseError
 
-from framework.fetch.held_blocks import packed_held
+from framework.fetch.held_blocks import expand_members, has_only_blocks, packed_held
 from framework.store.script import is_wrong_type
-from framework.wire.blocks import expand_member, is_block
+from framework.wire.blocks import is_block
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def list_pages(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Ite
 def ranked_pages(client: "redis.Redis", key: bytes | str, most: int = MOST) -> Iterator[list[tuple[bytes, float]]]:
     """Yield the jobs of a sorted set, with their scores, in the pages of ``ranked_members``: those in blocks, too."""
     for page in ranked_members(client, key, most):
-        yield [one for member, score in page for one in expand_member(member, score)]
+        yield [one for jobs in expand_members(client, key, page) for one in jobs]
 
 
 # ZSCAN reads the same in four times the time: it jumps through Redis's memory.
@@ -82,7 +82,11 @@ def ranked_data(client: "redis.Redis", key: bytes | str, most: int = MOST) -> It
         return page, page, edge[0][1] if edge else None
 
     for page in _by_rank(client, key, most, read):
-        yield [one.data for member in page for one in expand_member(member, 0.0)] if any(map(is_block, page)) else page
+        if has_only_blocks(key) or any(map(is_block, page)):
+            named = [(member, 0.0) for member in page]
+            yield [one.data for jobs in expand_members(client, key, named) for one in jobs]
+        else:
+            yield page
 
 
 def _by_rank(
@@ -92,7 +96,7 @@ def _by_rank(
     read: Callable[[int, int], tuple[list[T], list[bytes], float | None]],
 ) -> Iterator[list[T]]:
     """Yield the pages that ``read`` returns of ranks; it also returns their members, and the score of the last rank if it exists."""
-    if (key if isinstance(key, bytes) else key.encode()) in packed_held(client):
+    if has_only_blocks(key) or (key if isinstance(key, bytes) else key.encode()) in packed_held(client):
         most = _BLOCKS
     start, size = 0, min(_FIRST, most)
     try:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.statistics import OnProgress, named_queues
 from framework.feature import features
-from framework.fetch.held_blocks import first_block, packed_held
+from framework.fetch.held_blocks import expand_members, first_block, has_only_blocks, packed_held
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
 from framework.store.steps import UNPACED, BoundedSteps
@@ -192,6 +192,7 @@ def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key
     queues = found[_QUEUE].union(_QUEUE + name for name in named_queues(client))
     return [
         JobStore("scheduled", b"schedule"),
+        JobStore("scheduled", keys.DEFERRED_PACKED.encode()),
         JobStore("retry", b"retry"),
         *(JobStore("queue", key) for key in sorted(queues)),
         *_held_stores(found),
@@ -231,8 +232,9 @@ def scan_held(
     for _, page in scan_from(client, key, None, 0):
         plain: ScanPage = []
         for member, score in page:
-            inside = [one for one in expand_member(member, score) if needle is None or needle in one.data]
-            if is_block(member):
+            (jobs,) = expand_members(client, key, [(member, score)])
+            inside = [one for one in jobs if needle is None or needle in one.data]
+            if is_block(member) or has_only_blocks(key):
                 yield member, cast("ScanPage", inside)
             else:
                 plain += inside
@@ -307,12 +309,13 @@ def _search_sets(
 ) -> Iterator[JobLocation]:
     """Search the first page of every set in one round trip: most sets of held jobs, one per scope, have only one."""
     first = SET_STEP[0]
-    packed: Mapping[bytes, int] = packed_held(client) if batch[0].kind in HELD_KINDS else {}
+    packed: Mapping[bytes, int] = packed_held(client) if batch[0].kind in (*HELD_KINDS, "scheduled") else {}
     for store in batch:
         if store.key in packed:
             yield from _search_packed(client, store, wanted, packed[store.key])
             on_progress(decode_escaped(store.key), packed[store.key])
-    batch = [store for store in batch if store.key not in packed]
+    # The name of a block of deferred jobs is no job.
+    batch = [store for store in batch if store.key not in packed and not has_only_blocks(store.key)]
     pipeline: Any = client.pipeline(transaction=False)
     for store in batch:
         pipeline.zscan(store.key, 0, match=_glob_containing(wanted), count=first)
@@ -333,6 +336,9 @@ def _search_sets(
 
 def _search_packed(client: "redis.Redis", store: JobStore, wanted: bytes, beyond: int) -> Iterator[JobLocation]:
     """Search a set with blocks. Behind the first block the position of a job is an estimate: blocks have about as many jobs."""
+    if has_only_blocks(store.key):
+        yield from _search_deferred(client, store, wanted, beyond)
+        return
     for block, page in scan_held(client, store.key, wanted):
         rank: Any = None if block is None else client.zrank(store.key, block)
         if block is None:
@@ -343,6 +349,34 @@ def _search_packed(client: "redis.Redis", store: JobStore, wanted: bytes, beyond
             for member, score in page:
                 before = first + (rank - first) * len(inside) + inside.index(member)
                 yield JobLocation(store, payload_of_member(member), min(total, before + 1), total, clamp_time(score))
+
+
+def _search_deferred(client: "redis.Redis", store: JobStore, wanted: bytes, beyond: int) -> Iterator[JobLocation]:
+    """Search the blocks of deferred jobs. The position of a job is that among these and the jobs of the schedule set."""
+    for _, names in scan_from(client, store.key, None, 0):
+        for name in names:
+            (jobs,) = expand_members(client, store.key, [name])
+            for index, (member, score) in enumerate(jobs):
+                if wanted in member:
+                    yield _deferred_location(
+                        client, store, name[0], index, JobLocation(store, member, 0, beyond, score)
+                    )
+
+
+def _deferred_location(
+    client: "redis.Redis", store: JobStore, block: bytes, index: int, found: JobLocation
+) -> JobLocation:
+    pipeline: Any = client.pipeline(transaction=False)
+    pipeline.zrank(store.key, block)
+    pipeline.zcard(store.key)
+    pipeline.zcount(keys.SCHEDULE, "-inf", f"({found.score:.6f}")
+    pipeline.zcard(keys.SCHEDULE)
+    rank, blocks, sooner, scheduled = pipeline.execute()
+    packed = found.total + blocks
+    # Blocks have about as many jobs.
+    before = sooner + (rank or 0) * packed // max(1, blocks) + index
+    total = scheduled + packed
+    return replace(found, position=min(total, before + 1), total=total, score=clamp_time(found.score or 0.0))
 
 
 def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage, beyond: int = 0) -> Iterator[JobLocation]:

@@ -1,8 +1,12 @@
 """Read one sorted set of jobs of one shard, and act on its jobs: functions in bounded steps, which raise redis errors."""
 
+import heapq
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -19,19 +23,25 @@ from framework.admin.entries import (
     ordered_entries,
 )
 from framework.admin.job_record import JobFilter, JobQuota, JobRecord
-from framework.admin.search import ScanPage, scan_from
+from framework.admin.search import ScanPage, scan_from, scan_held
 from framework.admin.statistics import OnProgress
 from framework.errors import ShardUnavailableError
+from framework.fetch.deferred_blocks import DeferredBlock, packed_in_order, unpack_deferred
+from framework.fetch.held_blocks import packed_held
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.steps import BoundedSteps
+from framework.wire import keys
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps
 
 NEWEST_FIRST: frozenset[JobSetKind] = frozenset({"dead", "interrupted"})
 """The sets that are read from the highest score on, as on Sidekiq's pages."""
+
+
+_BLOCKS = keys.DEFERRED_PACKED.encode()
 
 
 class SetRecord(JobRecord):
@@ -107,12 +117,30 @@ class ShardJobSet:
         self._key = SET_KEYS[kind]
 
     def size(self) -> int:
-        return int(self._client.zcard(self._key))
+        jobs, blocks = int(self._client.zcard(self._key)), self._count_blocks()
+        return jobs + (blocks + packed_held(self._client).get(_BLOCKS, 0) if blocks else 0)
 
     def ordered(self) -> Iterator[SetRecord]:
         """Yield the jobs: the next due first, or the one that ended last."""
-        for data, score in ordered_entries(self._client, self._key, newest_first=self._kind in NEWEST_FIRST):
+        entries = ordered_entries(self._client, self._key, newest_first=self._kind in NEWEST_FIRST)
+        if self._count_blocks():
+            entries = heapq.merge(entries, packed_in_order(self._client), key=itemgetter(1))
+        for data, score in entries:
             yield self._record(data, score)
+
+    def _count_blocks(self) -> int:
+        """Return the number of blocks of deferred jobs (``fetch/deferred_blocks.py``), which are jobs of the schedule set."""
+        return int(self._client.zcard(_BLOCKS)) if self._kind == "scheduled" else 0
+
+    def _packed_pages(self, needle: bytes | None) -> Iterator[tuple[DeferredBlock, ScanPage]]:
+        """Yield the jobs in blocks that contain the needle, each page with its block."""
+        if not self._count_blocks():
+            return
+        for block, page in scan_held(self._client, _BLOCKS, needle):
+            if block is not None and page:
+                # What was read with its score may have another one by now: then nothing is unpacked.
+                due: Any = self._client.zscore(_BLOCKS, block)
+                yield DeferredBlock(block, float(due or 0.0)), page
 
     def find(self, *jids: str) -> list[SetRecord]:
         """Return the jobs with these ids: one of each, unless another program wrote two."""
@@ -120,14 +148,16 @@ class ShardJobSet:
         # Redis filters by one text only.
         needle = dumps(jids[0])[1:-1] if len(wanted) == 1 else None
         pages = scan_from(self._client, self._key, needle, 0)
-        records = (self._record(data, score) for _, page in pages for data, score in page)
+        found = itertools.chain(pages, self._packed_pages(needle))
+        records = (self._record(data, score) for _, page in found for data, score in page)
         return list({one.data: one for one in records if one.jid in wanted}.values())
 
     def matching(self, wanted: JobFilter, on_progress: OnProgress) -> Iterator[SetRecord]:
         """Yield the matching jobs that stay in the set during the scan, in no order; a job may come twice while others move."""
         now = server_time(self._client)
         scanned = 0
-        for _, page in scan_from(self._client, self._key, wanted.needle, 0):
+        pages = scan_from(self._client, self._key, wanted.needle, 0)
+        for _, page in itertools.chain(pages, self._packed_pages(wanted.needle)):
             scanned += len(page)
             on_progress(self._key, scanned)
             yield from self._matches(page, wanted, now)
@@ -135,7 +165,17 @@ class ShardJobSet:
     def act_on(self, action: EntryAction, data: bytes, at: object = None) -> EntryOutcome:
         """Carry out the action on one job, and return its outcome. Raises ArgumentsError for an ``at`` that is no time."""
         terms = ActionTerms.of(self._kind, action, self._settings, self._client, at)
-        return act(self._client, terms, [data], BoundedSteps(1, 1)).outcomes[0]
+        outcome = act(self._client, terms, [data], BoundedSteps(1, 1)).outcomes[0]
+        if outcome == "gone" and self._unpack_block_of(data):
+            outcome = act(self._client, terms, [data], BoundedSteps(1, 1)).outcomes[0]
+        return outcome
+
+    def _unpack_block_of(self, data: bytes) -> bool:
+        """Return the jobs of the block that has this job to the schedule set; return whether there is one."""
+        for block, page in self._packed_pages(data):
+            if any(member == data for member, _ in page):
+                return unpack_deferred(self._client, block)
+        return False
 
     def act_on_matching(
         self,
@@ -163,13 +203,16 @@ class ShardJobSet:
             now = server_time(self._client)
             # A job that fails again meanwhile is back in the set: one pass takes it once.
             taken = set[str]()
-            for following, page in scan_from(self._client, self._key, wanted.needle, cursor):
+            for following, page in self._pages_to_act_on(wanted, cursor):
                 result.scanned += len(page)
                 on_progress(self._key, result.scanned)
                 matching = list(self._matches(page, wanted, now))
                 found = [one for one in matching if not one.jid or one.jid not in taken]
                 result.skip(len(matching) - len(found))
                 members = list(quota.of(one.data for one in found))
+                if members and isinstance(following, DeferredBlock):
+                    # A job leaves its block first.
+                    unpack_deferred(self._client, following)
                 start = 0
                 while start < len(members):
                     if time.monotonic() >= deadline:
@@ -185,7 +228,8 @@ class ShardJobSet:
                     taken.update(one.jid for one in found)
                 if quota.is_used_up:
                     break
-                result.cursor = following
+                if not isinstance(following, DeferredBlock):
+                    result.cursor = following
                 if following and time.monotonic() >= deadline:
                     return result
         except (RedisError, OSError) as error:
@@ -194,6 +238,14 @@ class ShardJobSet:
             return result
         result.completed = True
         return result
+
+    def _pages_to_act_on(self, wanted: JobFilter, cursor: int) -> Iterator[tuple[int | DeferredBlock, ScanPage]]:
+        """Yield the pages of the set with the cursor behind each, then those of blocks, each with its block.
+
+        Blocks have no cursor: a call that goes on looks through all of them that are left.
+        """
+        yield from scan_from(self._client, self._key, wanted.needle, cursor)
+        yield from self._packed_pages(wanted.needle)
 
     def _matches(self, page: ScanPage, wanted: JobFilter, now: float) -> Iterator[SetRecord]:
         for data, score in page:

@@ -16,6 +16,7 @@ from framework.admin.process_list import read_running
 from framework.async_twin import async_twin
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.fetch.blocks import packed_jobs, true_size
+from framework.fetch.held_blocks import packed_held
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import is_wrong_type
@@ -86,8 +87,10 @@ def jobs_of_classes(
 
 def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
     """Yield all jobs of the shard with their place: first where jobs come from, then where they go to."""
-    for key in (keys.SCHEDULE, keys.RETRY):
-        yield from _members(client, key)
+    yield from _members(client, keys.SCHEDULE)
+    for _, page in _members(client, keys.DEFERRED_PACKED):
+        yield keys.SCHEDULE, page
+    yield from _members(client, keys.RETRY)
     for queue in queue_names(client):
         yield from _elements(
             client, _QUEUE_KEY_PREFIX + queue, QUEUE_PREFIX + parent_of(queue.decode(errors="replace"))
@@ -260,11 +263,14 @@ def read_stats(shard: Shard) -> ShardStats:
     pipeline.get(keys.STAT_FAILED)
     for key in _SETS:
         pipeline.zcard(key)
+    pipeline.zcard(keys.DEFERRED_PACKED)
     for queue in queues:
         pipeline.llen(keys.queue("").encode() + queue)
-    processed, failed, scheduled, retry, dead, interrupted, *lengths = map(
+    processed, failed, scheduled, retry, dead, interrupted, blocks, *lengths = map(
         reply_number, pipeline.execute(raise_on_error=False)
     )
+    if blocks:
+        scheduled += blocks + packed_held(client).get(keys.DEFERRED_PACKED.encode(), 0)
     running, packed = read_running(shard), packed_jobs(client)
     return ShardStats(
         processed=processed,

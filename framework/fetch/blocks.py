@@ -13,6 +13,7 @@ from framework.text import decode_escaped
 from framework.wire import blocks, keys
 from framework.wire.json import loads_object
 from framework.wire.malformed import dead_set_entry
+from framework.wire.sub_queues import parent_of
 
 
 def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", behind: int = 0) -> bool:
@@ -33,13 +34,16 @@ def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", be
 
 
 def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) -> bool | None:
-    """Return the jobs of a block that this process has fetched as a job to the head of their queue.
+    """Return the jobs of a block that this process has fetched as a job from ``queue`` to the head of their list.
 
-    A Ruby process had taken the block, which has not the form of blocks since. Return ``None`` for other data, and for a block that
-    cannot be read; false if this process no longer owns it. Raises redis errors.
+    It was in a sub-queue; or a Ruby process had taken it, and it has not the form of blocks since. Return ``None`` for other data,
+    and for a block that cannot be read; false if this process no longer owns it. Raises redis errors.
     """
-    if loads_object(data).get("class") != blocks.PACKED:
+    payload = loads_object(data)
+    if payload.get("class") != blocks.PACKED:
         return None
+    home = payload.get("queue")
+    queue = home if isinstance(home, str) and parent_of(home) == queue else queue
     try:
         jobs = blocks.unpack(data)
     except PayloadError:

@@ -1,17 +1,18 @@
 """Unpack blocks of held jobs in their sets, and count the jobs in them (``wire/blocks.py``)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import redis
 
 from framework.errors import PayloadError
 from framework.fetch.blocks import stored_count
+from framework.fetch.deferred_blocks import read_jobs
 from framework.recover.suspects import quarantine_counter
 from framework.store.script import NO_KEY, UNPACK_HELD
 from framework.wire import blocks, keys
-from framework.wire.blocks import HeldMember, is_block
+from framework.wire.blocks import HeldMember, expand_member, is_block
 from framework.wire.malformed import dead_set_entry
 
 _PAGE = 100
@@ -79,8 +80,22 @@ def _members(client: "redis.Redis", key: bytes | str, first: int, last: int) -> 
     return cast("list[bytes]", client.zrange(key, first, last))
 
 
+def expand_members(
+    client: "redis.Redis", key: bytes | str, page: Sequence[tuple[bytes, float]]
+) -> list[list[HeldMember]]:
+    """Return the jobs of each of these members of a set: of held jobs, or of blocks of deferred ones. Raises redis errors."""
+    if has_only_blocks(key):
+        return read_jobs(client, page)
+    return [expand_member(member, score) for member, score in page]
+
+
+def has_only_blocks(key: bytes | str) -> bool:
+    """Return whether each member of a set is the name of a block."""
+    return key in (keys.DEFERRED_PACKED, keys.DEFERRED_PACKED.encode())
+
+
 def packed_held(client: "redis.Redis") -> Mapping[bytes, int]:
-    """Return how many jobs a set of held jobs has beyond its members, of each set with blocks. Raises redis errors."""
+    """Return how many jobs a set of held or deferred jobs has beyond its members, of each set with blocks. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=False)
     pipeline.hgetall(keys.PACKED_HELD)
     # A key of another type, which counts nothing, answers with an error.

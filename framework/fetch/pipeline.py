@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from framework.fetch.blocks import unpack
+from framework.fetch.blocks import return_jobs, unpack
 from framework.fetch.queues import Prefetch, ProcessLimits, QueueOrder, QueueRotation
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import Move, UnitOfWork
@@ -30,6 +30,7 @@ from framework.store.script import FETCH, Script
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
+from framework.wire.blocks import is_block
 from framework.wire.json import dumps_known
 from framework.wire.resources import Slot
 
@@ -332,8 +333,10 @@ class FetchPipeline:
         # Units first: an error in a log line or a statistic must not lose a unit.
         self._in_flight.confirm()
         self._in_flight.confirm_shown(reply.shown)
+        # Of a sub-queue the script takes a block like a job.
+        taken = [unit for unit in reply.units if is_block(unit.data)]
         if reply.units and reply.lease_held:
-            self._in_flight.add(reply.units)
+            self._in_flight.add([unit for unit in reply.units if unit not in taken] if taken else reply.units)
         self._process_limits.fetch_ended()
         for call in reply.moves:
             self._apply_moves(call, reply)
@@ -355,9 +358,20 @@ class FetchPipeline:
             empty = not found and len(reply.units) < reply.wanted and self._rotation.all_checked
             self._state.note_queues(empty=empty, wrong_type=reply.wrong_type_queues)
         # Last: the jobs of the reply are in flight, and run meanwhile.
-        for queue, block in reply.blocks:
-            unpack(self._client, queue, block)
+        self._unpack(reply.blocks, taken)
         return True
+
+    def _unpack(self, next_blocks: Sequence[tuple[str, bytes]], taken: Sequence[UnitOfWork]) -> None:
+        """Unpack blocks that are next in their queues, and those that this process has taken from sub-queues."""
+        for queue, block in next_blocks:
+            unpack(self._client, queue, block)
+        for unit in taken:
+            # If this fails, the reconciler finds the block in the working list.
+            if return_jobs(self._client, self._call.working, unit.queue, unit.data) is None:
+                # It cannot be read: its run says so.
+                self._in_flight.add([unit])
+        if taken:
+            self._state.expect_jobs()
 
     def _apply_moves(self, call: "_MovesCall", reply: FetchReply) -> None:
         """Tell the moves of one call what Redis has done. A unit whose job was not moved stays in flight."""
@@ -497,7 +511,7 @@ class FetchCall:
         self._slot_s = str(slot_s)
         self._channel = Channel(client, read_timeout_s=read_timeout_s)
         self._lease = keys.lease(identity)
-        self._working = keys.working(identity)
+        self.working = keys.working(identity)
         self._lease_ms = lease_ms
         self._request: _FetchRequest | None = None
 
@@ -526,7 +540,7 @@ class FetchCall:
             # The number of keys: the lease, the working list and the queues.
             2 + len(names),
             self._lease,
-            self._working,
+            self.working,
             *map(keys.queue, names),
             self._lease_ms,
             wanted,

@@ -229,6 +229,7 @@ WORKER = Role(
             script.SET_STATUS,
             script.UNPACK,
             script.UNPACK_HELD,
+            script.UNPACK_DEFERRED,
             script.RETURN_BLOCK,
             # The leader compares the events of recorded jobs with their places.
             script.SEARCH,
@@ -306,6 +307,7 @@ OPERATOR = Role(
         script.MIGRATE,
         script.UNPACK,
         script.UNPACK_HELD,
+        script.UNPACK_DEFERRED,
         script.SPLIT_BLOCK,
         script.REPLACE,
         script.RELEASE_WAITING,

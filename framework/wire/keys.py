@@ -150,6 +150,13 @@ PACKED_HELD = "aw:packed:held"
 """HASH from the key of a set of held jobs with blocks to the number of its jobs beyond its members."""
 
 
+DEFERRED_PACKED = "aw:deferred_packed"
+"""ZSET of the names of blocks of deferred jobs (``fetch/deferred_blocks.py``); score: when the first job is due."""
+
+DEFERRED_BLOCKS = "aw:deferred_blocks"
+"""HASH from the id of a block of deferred jobs to its bytes."""
+
+
 def turns(queue: str) -> str:
     """ZSET of the keys of a queue's sub-queues with jobs; the score is the number of the turn."""
     return f"aw:turns:{queue}"

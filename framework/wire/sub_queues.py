@@ -56,6 +56,11 @@ def aside_list(queue: str, worker: str) -> str:
     return f"{sub_queue(queue, _ASIDE)}{_LEVEL_END}{sub_queue('', worker)[1:]}"
 
 
+def is_aside(name: str) -> bool:
+    """Return whether a list is one beside a queue, whose jobs are set aside."""
+    return name.partition(SEPARATOR)[2].startswith(_ASIDE + _LEVEL_END)
+
+
 def list_of(found: str) -> str:
     """Return the list of a sub-queue, as the field has it: normal jobs without a key wait in the queue's own list."""
     queue, _, key = found.partition(SEPARATOR)

@@ -57,6 +57,7 @@ MAY_TAKE = {
     "push_window": {"ZREM"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job
+    "packing/pack_deferred": {"ZREM"},
     "pause/release": {"ZREMRANGEBYRANK"},
     "release_waiting": {"ZREM"},  # the command removes a scope, not a job
     "replace": {"ZREM", "ZREMRANGEBYRANK"},  # as `act_on_entries`
@@ -71,6 +72,7 @@ MAY_TAKE = {
     "workflows/change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
     "unpack": {"RPOP"},
+    "unpack_deferred": {"ZREM"},
     "unpack_held": {"ZREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
 }

@@ -50,7 +50,7 @@ HASHES = (
     "aw:limit:{cls}:scope_slots", "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
     "aw:counters", "j|{date}|1:1", "{date}-marks", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
-    "aw:packed", "aw:packed:blocks", "aw:packed:held", "aw:moves", "aw:moving_pages", "aw:moved",
+    "aw:packed", "aw:packed:blocks", "aw:packed:held", "aw:deferred_blocks", "aw:moves", "aw:moving_pages", "aw:moved",
     "{id}:workers", "aw:dead:business", "aw:deleted", "aw:deleted:bytes",
     "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
 )  # fmt: skip
@@ -58,7 +58,7 @@ SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:l
         "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers", "aw:aside",
         "aw:deferred_classes", "aw:moving")  # fmt: skip
 ZSETS = (
-    "schedule", "retry", "dead", "interrupted", "aw:processes", "aw:paused_jobs:{cls}", "aw:turns:{queue}",
+    "aw:deferred_packed", "schedule", "retry", "dead", "interrupted", "aw:processes", "aw:paused_jobs:{cls}", "aw:turns:{queue}",
     "aw:limit:{cls}:running", "aw:limit:{cls}:waiting:", "aw:limit:{cls}:turns", "aw:batches", "aw:workflows", "aw:task_events",
     "aw:limiters", "aw:limiter:{limiter}:", "aw:exclusive_leases", "aw:profiles", "aw:cancelled",
     "aw:breaker:{cls}:owners", "aw:breaker:{cls}:deaths",

@@ -298,7 +298,9 @@ def waiting(client: Redis, worker: str) -> int:
     beyond = packed_held(client)
     held = (keys.paused_jobs(worker), f"{keys.limit(worker)}:waiting:")
     queued = true_size(client.llen(keys.queue("flood")), "flood", packed_jobs(client))
-    return queued + client.zcard(keys.SCHEDULE) + sum(client.zcard(key) + beyond.get(key.encode(), 0) for key in held)
+    scheduled = sum(client.zcard(key) for key in (keys.SCHEDULE, keys.DEFERRED_PACKED))
+    scheduled += beyond.get(keys.DEFERRED_PACKED.encode(), 0)
+    return queued + scheduled + sum(client.zcard(key) + beyond.get(key.encode(), 0) for key in held)
 
 
 def p99(waits: list[float]) -> float:

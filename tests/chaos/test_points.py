@@ -20,6 +20,8 @@ BLOCK = "CLIENT ID,BLMOVE"
 POLL = "TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
 OPERATE = "TIME,ZSCAN,act_on_entries"
+OPERATE_ON_SCHEDULE = f"{OPERATE},ZCARD"
+RETURN_DEFERRED = "ZCARD,TIME,ZRANGE,HMGET,HGET,unpack_deferred"
 REFRESH = "ZCARD,ZRANGEBYSCORE,TIME,HSCAN,GET,HVALS"  # the cancelled jobs, the pauses, the memory and the moves
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
@@ -40,6 +42,7 @@ COMMANDS = {
     "packed": f"{PACK},{HEARTBEAT},fetch,unpack,fetch,fetch,{BLOCK}",
     "packed cleared": f"{PACK},SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,unpack,migrate,migrate,mark_dead,unregister,"
     f"WATCH,EXISTS,MULTI,EXEC,ring,{HEARTBEAT},fetch,fetch,{BLOCK}",
+    "packed in turn": f"{PACK},{HEARTBEAT},fetch,return_block,fetch,fetch,{BLOCK}",
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
     "run rerun": f"{HEARTBEAT},fetch,admit,finish_unless_duplicated,fetch,{BLOCK}",
@@ -69,16 +72,16 @@ COMMANDS = {
     "LRANGE,admit,fetch,take_slot,note_start,fetch,BLMOVE",
     "retried": OPERATE,
     "requeued": OPERATE,
-    "enqueued": OPERATE,
+    "enqueued": OPERATE_ON_SCHEDULE,
     "rescheduled": f"TIME,{OPERATE}",
-    "killed": OPERATE,
-    "deleted": OPERATE,
+    "killed": OPERATE_ON_SCHEDULE,
+    "deleted": OPERATE_ON_SCHEDULE,
     "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,drop_queued,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,"
     "SREM,EXEC,ring",
     "kept": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,EXEC,ring,"
     f"{HEARTBEAT},fetch,fetch,{BLOCK}",
-    "cancelled": OPERATE,
-    "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,SMEMBERS,"
+    "cancelled": OPERATE_ON_SCHEDULE,
+    "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,ZCARD,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,SMEMBERS,"
     f"{HEARTBEAT},{REFRESH},fetch,fetch,{BLOCK}",
     "cron": f"{HEARTBEAT},cron/lead,cron/lead,TIME,HGETALL,HGETALL,HGETALL,cron/push,fetch,fetch,{BLOCK}",
     "paused": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},{REFRESH},SMEMBERS,ZCARD,pause/release,"
@@ -86,6 +89,8 @@ COMMANDS = {
     "paused packed": f"{HEARTBEAT},{REFRESH},fetch,pause/hold,fetch,{BLOCK},ZCARD,HGET,ZCOUNT,"
     f"ZRANGEBYSCORE,packing/pack_held,ZCARD,HGET,ZCOUNT,{REFRESH},SMEMBERS,ZCARD,pause/release,ZRANGE,unpack_held,"
     "pause/release,pause/release,admit,fetch,admit,fetch,BLMOVE",
+    "deferred packed": f"{HEARTBEAT},ZCARD,ZRANGE,ZRANGE,ZRANGE,ZRANGE,TIME,ZRANGEBYSCORE,packing/pack_deferred,"
+    f"packing/pack_deferred,{RETURN_DEFERRED},{RETURN_DEFERRED},ZCARD,{POLL},enqueue_due,fetch,fetch,fetch,{BLOCK}",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",
     "absent": f"{HEARTBEAT},SCAN,ZRANGEBYSCORE,LRANGE,EXISTS,{RECORD},SCAN,register_orphan,ZRANGEBYSCORE,EXISTS,RPOP,SMEMBERS,"

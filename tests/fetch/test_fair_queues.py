@@ -1,8 +1,9 @@
 """Check the fetch from a queue with sub-queues: each key has its turn, and idle processes see the jobs that wait."""
 
-from framework.wire import keys
+from framework.features.packing.packer import QueuePacker
+from framework.wire import blocks, keys
 from tests.fetch.conftest import FetcherBench
-from tests.harness import until
+from tests.harness import encoded, until
 
 FAIR = frozenset({"default"})
 
@@ -43,6 +44,48 @@ def test_idle_process_is_woken_for_the_jobs_of_sub_queues(redis, redis_url):
         # All slots are taken, and the next process finds a job.
         until(lambda: redis.lrange("queue:default", 0, -1) == [b"a3"], "the next job")
         assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - calls < 10
+    finally:
+        bench.end(*bench.units)
+        bench.stop()
+
+
+def test_packed_jobs_of_a_sub_queue_run_once_each(redis, redis_url):
+    jobs = [encoded(jid=f"{number:024}") for number in range(30)]
+    add(redis, "big", *jobs)
+    packer = QueuePacker(redis, "default~big", 5, 4, 4)
+    while packer.pack():
+        pass
+    assert sum(map(blocks.is_block, redis.lrange("queue:default~big", 0, -1))) == 6
+    order = []
+
+    def run(unit):
+        order.append(unit.data)
+        return True
+
+    bench = FetcherBench(redis, redis_url, slots=1, job=run, fair=FAIR).start()
+    try:
+        until(lambda: len(order) == len(jobs), "all jobs run")
+        # Of one fetch, a job behind a block may run before those of the block.
+        assert (order[:6], sorted(order)) == (jobs[:6], jobs)
+        until(bench.idle, "no job is left")
+        assert not redis.exists(
+            keys.PACKED, keys.PACKED_BLOCKS, "queue:default", "queue:default~big", keys.turns("default")
+        )
+    finally:
+        bench.stop()
+
+
+def test_dead_process_leaves_a_block_that_its_successor_returns(redis, redis_url):
+    jobs = [encoded(jid=f"{number:024}") for number in range(3)]
+    # As the reaper returns it: the sub-queue has a turn again.
+    block = blocks.pack("default~big", jobs[::-1])
+    redis.hset(keys.PACKED, "default~big", 3)
+    redis.hset(keys.PACKED_BLOCKS, "default~big", 1)
+    add(redis, "big", block)
+    bench = FetcherBench(redis, redis_url, slots=3, fair=FAIR).start()
+    try:
+        assert sorted(bench.got(3)) == jobs
+        assert not redis.exists(keys.PACKED, keys.PACKED_BLOCKS)
     finally:
         bench.end(*bench.units)
         bench.stop()

@@ -61,6 +61,7 @@ def test_worker_parts_periodic_work_has_this_order(process):
         "BatchEventLog.step",
         "TaskUpkeep.step",
         "HeldUnpacker.step",
+        "DeferredUnpacker.step",
     ]
 
 

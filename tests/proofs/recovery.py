@@ -13,6 +13,7 @@ from redis import Redis
 from framework.features.deduplication.push import Deduplicator
 from framework.features.pause.admission import resume
 from framework.fetch.blocks import unpack
+from framework.fetch.deferred_blocks import next_blocks, unpack_deferred
 from framework.fetch.pipeline import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter
@@ -51,6 +52,9 @@ class Recoverer:
         A parent has seen the dead processes die (``seen_dying``), or their leases have expired.
         """
         self._mark_all_dead(seen_dying=seen_dying)
+        while blocks := next_blocks(self.client, 0, 100):
+            for block in blocks:
+                unpack_deferred(self.client, block)
         # Every member of a set is due, whatever the clock says.
         for source in (keys.SCHEDULE, keys.RETRY):
             for member in cast("list[bytes]", self.client.zrange(source, 0, -1)):

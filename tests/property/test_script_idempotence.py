@@ -171,6 +171,28 @@ def in_block(redis, jobs):
     redis.hset("blocks", "q", 2)
 
 
+DUE_MEMBERS = ["5", "first", "6", "second"]
+NAMES = ["names", "bytes", "beyond"]
+
+
+def deferred_members(redis, jobs):
+    redis.zadd(SET, {"first": 5, "second": 6, "third": 7})
+
+
+def deferred_block(redis, jobs):
+    redis.zadd("names", {"id 2 Job": 5, "other 2 Job": 5})
+    redis.hset("bytes", mapping={"id": BLOCK, "other": BLOCK})
+    redis.hset("beyond", "names", 2)
+
+
+def packing_deferred():
+    return [SET, *NAMES, "none"], ["id 2 Job", "id", BLOCK, *DUE_MEMBERS]
+
+
+def unpacking_deferred(rest):
+    return [SET, *NAMES, DEAD, "counters", "none"], ["id 2 Job", "id", "5", 2, *rest]
+
+
 def packing(jobs, most_moved, old=b""):
     return [QUEUE, "packed", "blocks", "none"], ["q", 100, most_moved, BLOCK + b" ", old, *jobs]
 
@@ -683,6 +705,9 @@ CALLS = {
         held_block,
         lambda jobs: ([SET, "beyond", DEAD, "counters", "none"], [BLOCK, 2, "entry", "series"]),
     ),
+    "packing/pack_deferred": (deferred_members, lambda jobs: packing_deferred()),
+    "unpack_deferred": (deferred_block, lambda jobs: unpacking_deferred(["", "", *DUE_MEMBERS])),
+    "unpack_deferred, damaged": (deferred_block, lambda jobs: unpacking_deferred(["entry", "series"])),
     "return_block": (
         fetched_block,
         lambda jobs: ([WORKING, QUEUE, QUEUES, "packed", "blocks"], [BLOCK, "q", *jobs]),

@@ -20,7 +20,7 @@ from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, payload_of_member
 from framework.admin.statistics import named_queues
 from framework.feature import features
-from framework.fetch.held_blocks import packed_held
+from framework.fetch.held_blocks import has_only_blocks, packed_held
 from framework.settings.model import SizeLimitSettings
 from framework.shard.memory_report import NO_CLASS, OTHER, MemoryPart, ShardMemory
 from framework.text import decode_escaped
@@ -106,6 +106,7 @@ class _JobPlaces:
         client = self._client
         stores = [JobStore("queue", _QUEUE + name) for name in sorted({*named_queues(client)})]
         stores += [JobStore(cast("Any", kind), key.encode()) for kind, key in _SETS.items()]
+        stores.append(JobStore("scheduled", keys.DEFERRED_PACKED.encode()))
         stores += [JobStore(one.kind, one.key) for one in held_keys(client)]
         stores += [JobStore("in flight", key.encode()) for key in self._working_lists()]
         found: dict[str, list[tuple[JobStore, int]]] = defaultdict(list)
@@ -160,8 +161,13 @@ class _JobPlaces:
             # A set with blocks has few members, and their sizes differ much: all are measured.
             of_set = 0 if store.key in self._packed else _SAMPLE
             pipeline.memory_usage(store.key, samples=_NODES if store.is_list else of_set)
-        replies: list[Any] = pipeline.execute()
-        return {store: used or 0 for (store, _), used in zip(stores, replies, strict=True)}
+        # The names of blocks are one set, their bytes another key.
+        pipeline.memory_usage(keys.DEFERRED_BLOCKS, samples=0)
+        *replies, of_blocks = pipeline.execute()
+        return {
+            store: (used or 0) + ((of_blocks or 0) if has_only_blocks(store.key) else 0)
+            for (store, _), used in zip(stores, replies, strict=True)
+        }
 
     def _beside(self, store: JobStore, jobs: int) -> float:
         """Return what an entry of a set takes beside its own bytes, measured at the largest set of the place."""

@@ -1,5 +1,6 @@
 """Summarize the jobs of the schedule set that a policy deferred, and let them run sooner."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,6 +11,7 @@ from framework.admin.explain_reader import deferrals_of
 from framework.admin.pages import ranked_data
 from framework.admin.search import scan_members
 from framework.admin.statistics import OnProgress
+from framework.fetch.deferred_blocks import blocks_of, move_times
 from framework.store.connect import server_time
 from framework.store.steps import BoundedSteps
 from framework.types import Payload
@@ -52,12 +54,13 @@ def summarize_deferrals(client: "redis.Redis", on_progress: OnProgress) -> list[
     """Return the deferred jobs by class and reason, the oldest first. Reads the schedule set in pages. Raises redis errors."""
     found: dict[tuple[str, str], Deferral] = {}
     # Ranked pages cost Redis and this process less than a scan, and a job that moves meanwhile may be missed.
-    for payload, data in _deferred_in(ranked_data(client, keys.SCHEDULE), on_progress):
+    pages = itertools.chain(ranked_data(client, keys.SCHEDULE), ranked_data(client, keys.DEFERRED_PACKED))
+    for payload, data in _deferred_in(pages, on_progress):
         name = str(payload.get("class", "")), str(payload.get(DEFERRED_BY, ""))
         one = found.get(name)
         if one is None:
-            # The next one to be due comes first.
-            one = found[name] = Deferral(*name, next_due=_due(client, data))
+            # In each of both places the next one to be due comes first.
+            one = found[name] = Deferral(*name, next_due=_due(client, data, *name))
         one.add(payload)
     return sorted(found.values(), key=lambda deferral: (deferral.oldest or 0.0, deferral.worker))
 
@@ -81,7 +84,18 @@ def run_sooner(client: "redis.Redis", worker: str, limit: int, rate: float, on_p
             moved, page = moved + _write_times(client, page, steps), {}
             if moved >= limit:
                 return moved
-    return moved + _write_times(client, page, steps)
+    moved += _write_times(client, page, steps)
+    return moved + _run_blocks_sooner(client, worker, limit - moved, now + moved / rate, rate)
+
+
+def _run_blocks_sooner(client: "redis.Redis", worker: str, limit: int, start: float, rate: float) -> int:
+    """Make jobs in blocks (``fetch/deferred_blocks.py``) due from ``start`` on; return how many: at least ``limit``, if there are."""
+    moved = 0
+    for block in blocks_of(client, worker):
+        if moved >= limit:
+            break
+        moved += block.jobs * move_times(client, {block.name: start + moved / rate}, sooner=True)
+    return moved
 
 
 def _write_times(client: "redis.Redis", times: dict[bytes, float], steps: BoundedSteps) -> int:
@@ -93,10 +107,12 @@ def _write_times(client: "redis.Redis", times: dict[bytes, float], steps: Bounde
     return int(moved)
 
 
-def _due(client: "redis.Redis", member: bytes) -> float:
-    """Return when a job of the schedule set is due: now, if it has left the set."""
+def _due(client: "redis.Redis", member: bytes, worker: str, by: str) -> float:
+    """Return when the next job of a kind is due: the first in the schedule set, or of a block; now, if all have left both."""
     score: Any = client.zscore(keys.SCHEDULE, member)
-    return server_time(client) if score is None else clamp_time(score)
+    found = [] if score is None else [clamp_time(score)]
+    found += [clamp_time(one.due) for one in blocks_of(client, worker, by)[:1]]
+    return min(found) if found else server_time(client)
 
 
 def _deferred_in(pages: Iterable[Sequence[bytes]], on_progress: OnProgress) -> Iterator[tuple[Payload, bytes]]:

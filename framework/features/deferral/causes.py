@@ -8,6 +8,7 @@ from framework.command_line import remedy_command
 from framework.features.deferral.parked import REASON
 from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, drop_flag, run_flag
+from framework.fetch.deferred_blocks import count_packed
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import format_count, format_duration, format_times
@@ -51,11 +52,14 @@ class FlagCauses(CauseReader):
     def _deferring(self, cls: str, flag: Flag) -> Cause:
         facts, sample = self.facts, self.facts.scheduled
         deferred = [job for job in sample.jobs if job.cls == cls and job.payload.get(DEFERRED_BY) == REASON]
-        about = sample.about(len(deferred))
+        packed = count_packed(facts.client, cls, REASON)
+        about = sample.about(len(deferred)) + packed
         evidence = [
             self._origin(flag),
             f"{format_count(about, 'job', 'is')} in the schedule set by it{sample.note}",
         ]
+        if packed:
+            evidence.append(f"{format_count(packed, 'job')} of these are in blocks, where Ruby does not see them")
         if deferred:
             most = max(deferral_count(job.payload, REASON) for job in deferred)
             next_s = max(0.0, deferred[0].score - facts.now)

@@ -11,6 +11,7 @@ class DeferralFigures(FigureReader):
 
     def read(self, shard: str, reply: Any, now: float) -> Iterator[Figure]:
         del shard, now
-        for size, looked, deferred in rows(reply, 3):
+        for size, looked, deferred, packed in rows(reply, 4):
             estimate = round(number(size) * number(deferred) / number(looked)) if looked else 0
+            estimate += round(number(packed))
             yield Figure("application_worker_deferred_size", {}, estimate)

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.features.flags.flag import Flags, run_flag
+from framework.fetch.deferred_blocks import blocks_of, move_times
 from framework.process_clock import process_clock
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import server_time
@@ -135,9 +136,21 @@ class ParkedJobs:
                     self._client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True)
                 release.jobs += len(jobs)
             if len(found) < size:
+                self._release_blocks(worker, release)
                 self._end(worker, release.jobs)
                 return
             release.read_to = found[-1][1]
+
+    def _release_blocks(self, worker: str, release: _Release) -> None:
+        """Let the blocks of the class be due behind the jobs of the schedule set. They stay packed until then."""
+        times = dict[bytes, float]()
+        for block in blocks_of(self._client, worker, REASON):
+            times[block.name] = release.began + release.jobs / RATE
+            release.jobs += block.jobs
+            if len(times) == _PAGE[1]:
+                move_times(self._client, times, sooner=True)
+                times = {}
+        move_times(self._client, times, sooner=True)
 
     def _end(self, worker: str, jobs: int) -> None:
         del self._releases[worker]

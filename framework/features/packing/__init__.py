@@ -6,7 +6,11 @@ PACKING = Feature(
     name="packing",
     rights={
         "worker": Rights(
-            scripts=(Late("framework.features.packing.store:PACK"), Late("framework.features.packing.store:PACK_HELD"))
+            scripts=(
+                Late("framework.features.packing.store:PACK"),
+                Late("framework.features.packing.store:PACK_HELD"),
+                Late("framework.features.packing.store:PACK_DEFERRED"),
+            )
         )
     },
     worker=Late("framework.features.packing.worker:worker_part"),

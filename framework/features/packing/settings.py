@@ -6,13 +6,13 @@ from framework.settings import validators
 from framework.settings.base import SettingsBase
 
 HELD_DEPTH = 10_000
-"""The depth of held jobs without the setting: only this framework reads their keys, so no other program sees a wrong size."""
+"""The depth of held and deferred jobs without the setting: only this framework reads their keys, so no program sees a wrong size."""
 
 
 class PackingSettings(SettingsBase):
     """When waiting jobs are packed."""
 
     packing_depth: Annotated[int, validators.whole_number(0, 1_000_000_000)] | None = None
-    """How many jobs of a queue, or held jobs of a limit or a class, stay as they are; those behind them are packed, 1,000 in one
-    value. 0: none is packed. Without it 10,000 for held jobs, and no queue is packed.
+    """How many jobs of a queue, or held or deferred jobs of a limit or a class, stay as they are; those behind them are packed, up to
+    1,000 in one value. 0: none is packed. Without it 10,000 for held and deferred jobs, and no queue is packed.
     """

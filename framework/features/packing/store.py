@@ -4,3 +4,4 @@ from framework.store.script import Script
 
 PACK = Script("packing/pack")
 PACK_HELD = Script("packing/pack_held")
+PACK_DEFERRED = Script("packing/pack_deferred")

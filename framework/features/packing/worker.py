@@ -1,5 +1,6 @@
-"""Pack the long queues and the many held jobs of a shard in a worker process that leads, in a thread of its own."""
+"""Pack the long queues and the many held and deferred jobs of a shard in a worker process that leads, in a thread of its own."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from redis.client import Pipeline
 from framework.admin.held_jobs import held_keys
 from framework.admin.statistics import named_queues
 from framework.declare import registry
+from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner, cardinality
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
 from framework.features.packing.settings import HELD_DEPTH, PackingSettings
@@ -18,7 +20,7 @@ from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.blocks import MAX_JOBS
-from framework.wire.sub_queues import SEPARATOR, parent_of
+from framework.wire.sub_queues import SEPARATOR, is_aside, parent_of
 
 _PERIOD_S = 2.0
 """How often the queues are looked at while none is packed."""
@@ -33,6 +35,12 @@ _SOON = 1_000
 _HELD = (keys.LIMITS_WAITING, keys.PAUSED_CLASSES)
 """The keys of which one exists while jobs are held."""
 
+_SCHEDULE_PERIOD_S = 300.0
+"""How often a process that does not lead looks whether so many jobs are scheduled that a leader is needed, even if idle."""
+
+_RETURN_S = 1.0
+"""For how long the periodic work of a process unpacks deferred jobs that are due soon."""
+
 _FORGET_AFTER_S = 120.0
 """For how long a queue with blocks has no list before it counts as deleted: longer than a dead process keeps a block."""
 
@@ -40,10 +48,12 @@ _FORGET_AFTER_S = 120.0
 def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of packing in a worker process.
 
-    Every process unpacks what is next, whatever its setting: a fetch the blocks of queues, the periodic work those of held jobs.
+    Every process unpacks what is next, whatever its setting: a fetch the blocks of queues, the periodic work those of held and of
+    deferred jobs.
     """
     process.absent.watch(keys.PACKED_HELD)
-    unpacking = WorkerPart(periodic=(HeldUnpacker(process).step,))
+    process.absent.watch(keys.DEFERRED_PACKED)
+    unpacking = WorkerPart(periodic=(HeldUnpacker(process).step, DeferredUnpacker(process).step))
     depth = PackingSettings.of(process.settings).packing_depth
     if depth == 0:
         return unpacking
@@ -65,13 +75,33 @@ class HeldUnpacker:
         packed = packed_held(self._client)
         self._absent.note(keys.PACKED_HELD, found=bool(packed))
         for key in sorted(packed):
+            if key == keys.DEFERRED_PACKED.encode():
+                continue
             if not unpack_next(self._client, key, _SOON) and not self._client.exists(key):
                 # Another program has deleted the set.
                 self._client.hdel(keys.PACKED_HELD, key)
 
 
+class DeferredUnpacker:
+    """Bring back deferred jobs that are due soon, where no process leads or packs. For one thread of each process."""
+
+    def __init__(self, process: ProcessContext) -> None:
+        self._client = process.upkeep
+        self._absent = process.absent
+        self._returner = DeferredReturner(process.upkeep, process.postpones)
+
+    def step(self) -> None:
+        """Unpack or postpone what is due soon, for a second at most. Raises redis errors. Sends nothing while no job is packed."""
+        if not self._absent.may_exist(keys.DEFERRED_PACKED):
+            return
+        end = time.monotonic() + _RETURN_S
+        while self._returner.step() and time.monotonic() < end:
+            pass
+        self._absent.note(keys.DEFERRED_PACKED, found=bool(self._client.exists(keys.DEFERRED_PACKED)))
+
+
 class ShardPacker:
-    """Pack the queues and the held jobs of the shard of one process while it leads. For one thread.
+    """Pack the queues, the held and the deferred jobs of the shard of one process while it leads. For one thread.
 
     ``depth`` is the setting: without it no queue is packed.
     """
@@ -84,9 +114,12 @@ class ShardPacker:
         self._clock = clock
         self._packers: dict[str, QueuePacker] = {}
         self._held_packers: dict[bytes, HeldPacker] = {}
+        self._deferred_packer = DeferredPacker(self._client, self._held_depth)
+        self._returner = DeferredReturner(self._client, process.postpones)
         self._absent_since: dict[str, float] = {}
+        self._schedule_read_at = -math.inf
         self._has_held = False
-        """Whether jobs were held once: before that no process has to lead for them."""
+        """Whether jobs were held, or many scheduled, once: before that no process has to lead for them."""
 
     def step(self) -> float:
         """Pack or unpack one run of each place that needs it; return the seconds until the next step. Raises redis errors."""
@@ -98,9 +131,19 @@ class ShardPacker:
             worked |= queue_packer.step() if is_ours else queue_packer.unpack()
         for held_packer in self._packers_of_held():
             worked |= held_packer.step()
+        worked |= self._pack_deferred()
         # What this thread did not compute, it waited for Redis.
         waited_s = time.perf_counter() - time.thread_time() - began
         return min(_LONGEST_PAUSE_S, waited_s * (1 / _REDIS_SHARE - 1)) if worked else _PERIOD_S
+
+    def _pack_deferred(self) -> bool:
+        absent = self._process.absent
+        if absent.may_exist(keys.DEFERRED_PACKED) and self._returner.step():
+            return True
+        packed = self._deferred_packer.step()
+        if packed:
+            absent.note(keys.DEFERRED_PACKED, found=True)
+        return packed
 
     def _packers_of_queues(self, depth: int | None) -> Iterator[tuple[QueuePacker, bool]]:
         if depth is None:
@@ -111,7 +154,15 @@ class ShardPacker:
     def _needs_leader(self) -> bool:
         if self._queue_depth is None and not self._has_held and self._may_hold():
             self._has_held = bool(self._client.exists(*_HELD))
+        if self._queue_depth is None and not self._has_held:
+            self._has_held = self._has_long_schedule()
         return self._queue_depth is not None or self._has_held
+
+    def _has_long_schedule(self) -> bool:
+        if self._clock() - self._schedule_read_at < _SCHEDULE_PERIOD_S:
+            return False
+        self._schedule_read_at = self._clock()
+        return cardinality(self._client, keys.SCHEDULE) > self._held_depth
 
     def _may_hold(self) -> bool:
         return any(map(self._process.absent.may_exist, _HELD))
@@ -132,7 +183,9 @@ class ShardPacker:
         named = list(map(decode_escaped, named_queues(self._client)))
         divided = {parent_of(name) for name in named if SEPARATOR in name}
         ruby = {queue for one in read_processes(self._client) if one.is_ruby for queue in one.queues}
-        ours = self._own_queues() - divided - ruby
+        own = self._own_queues() - ruby
+        parts = {name for name in named if SEPARATOR in name and parent_of(name) in own and not is_aside(name)}
+        ours = (own - divided) | parts
         candidates = sorted(packed.union(ours.intersection(named)))
         pipeline: Any = self._client.pipeline(transaction=False)
         for name in candidates:

@@ -1,4 +1,5 @@
--- Return the jobs of a block (wire/blocks.py) that was fetched as a job to the right end of their queue: a Ruby process had taken it.
+-- Return the jobs of a block (wire/blocks.py) that was fetched as a job to the right end of their list: it was in a sub-queue, or a
+-- Ruby process had taken it.
 -- KEYS    1 working list  2 the queue  3 set of queue names  4 jobs in blocks (HASH)  5 blocks (HASH)
 -- ARGV    1 the block as fetched  2 queue name  then its jobs, the newest first
 -- RETURN  1 done, 0 fenced: the process no longer owns it, and nothing was written
@@ -13,6 +14,8 @@ if type(pushed) == 'table' then
   return pushed
 end
 redis.pcall('SADD', KEYS[3], ARGV[2])
+-- A sub-queue that was empty meanwhile has lost its turn.
+arrive(ARGV[2])
 redis.pcall('HINCRBY', KEYS[4], ARGV[2], 2 - #ARGV)
 local blocks = redis.pcall('HINCRBY', KEYS[5], ARGV[2], -1)
 if type(blocks) == 'number' and blocks <= 0 then

@@ -2,9 +2,10 @@
 
 import pytest
 
-from framework.features.deferral.parked import PARKED_S, RATE, ParkedJobs
+from framework.features.deferral.parked import PARKED_S, RATE, REASON, ParkedJobs
 from framework.features.flags.flag import Flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag, unset_flag
+from framework.fetch.deferred_blocks import name_block
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import server_time
 from framework.wire import keys
@@ -45,6 +46,24 @@ def test_jobs_come_back_at_a_rate_once_their_flag_lets_them_run(redis, granted, 
     assert redis.zcount(keys.SCHEDULE, now, now + 1 + 300 / RATE + 10) == 300
     assert all(redis.zscore(keys.SCHEDULE, one) > now + PARKED_S for one in others)
     assert not redis.exists(keys.DEFERRED_CLASSES, keys.deferred_release("NoopWorker"))
+
+
+def test_packed_jobs_come_back_as_blocks_behind_the_others(redis, granted, flags):
+    unset_flag(redis, FLAG.name)
+    flags.expect_change()
+    flags.read()
+    now = server_time(granted)
+    redis.zadd(keys.SCHEDULE, {deferred(number): now + PARKED_S + number for number in range(20)})
+    redis.sadd(keys.DEFERRED_CLASSES, "NoopWorker")
+    names = [name_block("NoopWorker", REASON, 10) for _ in range(3)]
+    other = name_block("NoopWorker", "database_health_check", 10)
+    redis.zadd(keys.DEFERRED_PACKED, {name: now + PARKED_S + at for at, name in enumerate([*names, other])})
+    ParkedJobs(granted, IDENTITY, flags, AbsentKeys()).release()
+    times = [redis.zscore(keys.DEFERRED_PACKED, name) for name in names]
+    assert [round((one - times[0]) * RATE) for one in times] == [0, 10, 20]
+    assert redis.zcount(keys.SCHEDULE, now, times[0]) == 20
+    assert redis.zscore(keys.DEFERRED_PACKED, other) > now + PARKED_S
+    assert not redis.exists(keys.DEFERRED_CLASSES)
 
 
 def test_another_process_waits_until_the_first_has_died(redis, granted, flags):

@@ -1,18 +1,23 @@
 """Packed jobs on their way through processes: fetched in order, returned by a reaper, packed by the leader."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from framework.declare import registry
 from framework.features.packing import worker as worker_module
+from framework.features.packing.deferred_packer import DeferredPacker
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
 from framework.features.packing.worker import ShardPacker
+from framework.fetch.blocks import packed_jobs
 from framework.fetch.queues import QueueOrder
 from framework.recover.reaper import Reaper
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import blocks, keys
+from framework.wire.sub_queues import aside_list
+from tests.features.packing.test_deferred_packer import ReportWorker, deferred
 from tests.features.packing.test_held_packer import held
 from tests.features.packing.test_held_packer import packed as packed_held_jobs
 from tests.features.packing.test_held_packer import waiting as waiting_held
@@ -82,6 +87,7 @@ def shard_packer(redis, monkeypatch):
         router=None,
         shard=SimpleNamespace(name="main"),
         absent=AbsentKeys(),
+        postpones=lambda _declaration, _payload: 0.0,
     )
     clock = [0.0]
     with registry.isolated():
@@ -126,6 +132,36 @@ def test_every_process_unpacks_held_jobs_that_are_next(redis, shard_packer):
     redis.hset(keys.PACKED_HELD, "gone", 3)
     unpacker.step()
     assert not redis.exists(keys.PACKED_HELD)
+
+
+def test_leader_packs_sub_queues_and_not_what_is_set_aside(redis, shard_packer):
+    names = ["default~k", aside_list("default", "Job")]
+    redis.sadd(keys.QUEUES, "default", *names)
+    jobs = [encoded(jid=f"{number:024}") for number in range(30)]
+    for name in ("default", *names):
+        redis.lpush(keys.queue(name), *jobs)
+    while shard_packer.step() < 2.0:
+        pass
+    assert [redis.llen(keys.queue(name)) for name in ("default", *names)] == [30, 15, 30]
+    assert packed_jobs(redis) == {"default~k": 15}
+
+
+def test_leader_packs_deferred_jobs_by_default(redis, shard_packer, monkeypatch):
+    monkeypatch.setattr(worker_module, "HELD_DEPTH", 10)
+    packer = partial(DeferredPacker, run=4, fewest=2, stays_s=-1e10)
+    monkeypatch.setattr(worker_module, "DeferredPacker", packer)
+    registry.register(ReportWorker)
+    jobs = deferred(redis, range(18), 1e9)
+    by_default = ShardPacker(shard_packer.leader, None)
+    monkeypatch.setattr(by_default, "_returner", SimpleNamespace(step=lambda: False))
+    while by_default.step() < 2.0:
+        pass
+    assert (redis.zcard(keys.SCHEDULE), redis.zcard(keys.DEFERRED_PACKED)) == (10, 2)
+    # No process leads or packs any more: what is due returns.
+    unpacker = worker_module.DeferredUnpacker(shard_packer.leader)
+    unpacker.step()
+    assert redis.zrange(keys.SCHEDULE, 0, -1, withscores=True) == jobs
+    assert not redis.exists(keys.DEFERRED_PACKED, keys.PACKED_HELD)
 
 
 def test_process_that_does_not_lead_packs_nothing(redis, shard_packer):

@@ -10,8 +10,8 @@ from typing import Any, cast
 from redis import Redis
 
 from framework.features.batches import keys as batch_keys
+from framework.fetch.deferred_blocks import read_jobs
 from framework.wire import keys
-from framework.wire.blocks import expand
 from framework.wire.job import BUFFERED_AT, TRANSFER
 from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
@@ -19,7 +19,7 @@ from tests.proofs.crash_points.job_notes import Note, count
 from tests.proofs.crash_points.jobs import BATCH, SAMPLE
 from tests.proofs.crash_points.scenarios import ExpectedEnd
 from tests.proofs.leftover_keys import leaks
-from tests.proofs.places import END, payload_in, place_of, unwrapped
+from tests.proofs.places import END, jobs_in, payload_in, place_of, unwrapped
 
 DOCUMENTED = {
     *(
@@ -260,7 +260,7 @@ class CaseChecks:
                     key in allowed
                     or key.startswith((b"aw:cron", b"aw:leader:"))
                     or (
-                        key.startswith((b"aw:status:", b"aw:transferred:", b"aw:push:"))
+                        key.startswith((b"aw:status:", b"aw:transferred:", b"aw:push:", b"aw:deleted"))
                         and 0 < _ttl(client, key) <= 90_000
                     )
                 ):
@@ -286,10 +286,13 @@ class CaseChecks:
                 if place_of(key) is not None:
                     listed = client.zrange(key, 0, -1) if client.type(key) == b"zset" else client.lrange(key, 0, -1)
                     found += [
-                        _member(shard, key.decode(), payload_in(key, data))
+                        _member(shard, key.decode(), data)
                         for element in cast("list[bytes]", listed)
-                        for data in expand(element)
+                        for data in jobs_in(payload_in(key, element))
                     ]
+            names = cast("list[tuple[bytes, float]]", client.zrange(keys.DEFERRED_PACKED, 0, -1, withscores=True))
+            packed = (job for jobs in read_jobs(client, names) for job in jobs)
+            found += [_member(shard, keys.DEFERRED_PACKED, job.data) for job in packed]
         return found
 
     def _state_words(self) -> dict[str, bytes]:

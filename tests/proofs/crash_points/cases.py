@@ -15,7 +15,7 @@ from framework import middleware
 from tests.proofs.crash_points.case_checks import CaseChecks
 from tests.proofs.crash_points.environment import SHARDS, CaseEnvironment
 from tests.proofs.crash_points.job_notes import count
-from tests.proofs.crash_points.jobs import SECOND
+from tests.proofs.crash_points.jobs import SECOND, declare_fair
 from tests.proofs.crash_points.scenarios import DEAD, NAME, SCENARIOS, Scenario
 from tests.proofs.crash_points.stepped_worker import SteppedWorker, move_clock_by_steps, settle
 from tests.proofs.crash_points.wire import QUIET, Fault, Line, Way, install
@@ -231,6 +231,8 @@ def _recover(environment: CaseEnvironment, scenario: Scenario, name: str, dead: 
 
 
 def _set_up(scenario: Scenario) -> None:
+    if scenario.fair:
+        declare_fair()
     if scenario.refuses:
         middleware.client.allow_changes()
         middleware.client.add(_Refusal)

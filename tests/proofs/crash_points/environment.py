@@ -20,6 +20,7 @@ from framework.features.cron import keys as cron_keys
 from framework.features.cron.entries import collect_entries
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
+from framework.fetch.deferred_blocks import next_blocks, unpack_deferred
 from framework.process import worker_parts
 from framework.push import client as push_client
 from framework.shard import held_back
@@ -189,6 +190,9 @@ class CaseEnvironment:
         """Advance the clocks until every retry and scheduled job is due, and resume every class."""
         self.resume()
         for client in self.clients.values():
+            # As the periodic work of a process does when they are due.
+            for block in next_blocks(client, 0, 100):
+                unpack_deferred(client, block)
             for key in (keys.RETRY, keys.SCHEDULE):
                 members = cast("list[bytes]", client.zrange(key, 0, -1))
                 if members:
@@ -211,7 +215,7 @@ class CaseEnvironment:
     def left(self) -> bool:
         """Return whether a job waits, or is in a working list."""
         return any(
-            place_of(key) not in (None, END)
+            place_of(key) not in (None, END) or key == keys.DEFERRED_PACKED.encode()
             for client in self.clients.values()
             for key in cast("list[bytes]", client.keys("*"))
         )

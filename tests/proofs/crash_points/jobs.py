@@ -9,6 +9,7 @@ from framework.handlers import on_death
 from tests.proofs.crash_points.job_notes import JobNotes, count
 
 QUEUE = "points"
+SUB_QUEUE = f"{QUEUE}~tenant"
 SECOND = "second"
 """The other shard, and its queue, to which ``AwayWorker`` is routed."""
 
@@ -50,6 +51,21 @@ class _Base(ApplicationWorker, abstract=True):
 
 class PlainWorker(_Base):
     """Succeeds."""
+
+
+def declare_fair() -> None:
+    """Declare a class that makes its queue, which is that of all, one with sub-queues. For this process only."""
+
+    class FairWorker(PlainWorker):
+        """Its jobs wait in the sub-queue of their serial."""
+
+        fair_by = _serial
+
+    del FairWorker
+
+
+def _serial(arguments: tuple[Any, ...]) -> int:
+    return int(arguments[0])
 
 
 class TrackedWorker(_Base):

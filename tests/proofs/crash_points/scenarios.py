@@ -15,6 +15,7 @@ from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.features.batches import keys as batch_keys
+from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
 from framework.recover.suspects import SUSPECT_FIELD
@@ -24,7 +25,7 @@ from framework.wire.job import DEATH_COUNT
 from framework.wire.resources import slot_member
 from tests.proofs.crash_points import jobs
 from tests.proofs.crash_points.environment import CaseEnvironment
-from tests.proofs.crash_points.jobs import BATCH, KEPT_S, QUEUE, RETIRED, SAMPLE
+from tests.proofs.crash_points.jobs import BATCH, KEPT_S, QUEUE, RETIRED, SAMPLE, SUB_QUEUE
 from tests.proofs.crash_points.stepped_worker import SteppedWorker
 
 DEAD = "points:1:dead"
@@ -67,6 +68,8 @@ class Scenario:
     batches: tuple[int, ...] = (1, 8)
     crosses: bool = False
     """True if the jobs end on the other shard."""
+    fair: bool = False
+    """True if the jobs of the queue wait in sub-queues."""
     refuses: bool = False
     """True if a client middleware rejects every due job."""
     whole: bool = False
@@ -220,6 +223,13 @@ def _paused(environment: CaseEnvironment, batch: int) -> None:
     _waiting(jobs.OnceWorker, locked=True)(environment, batch)
 
 
+def _in_turn(environment: CaseEnvironment, batch: int) -> None:
+    """Let jobs wait in a sub-queue that has a turn."""
+    _waiting(jobs.PlainWorker, keys.queue(SUB_QUEUE))(environment, batch)
+    environment.clients["main"].sadd(keys.QUEUES, SUB_QUEUE)
+    environment.clients["main"].zadd(keys.turns(QUEUE), {SUB_QUEUE.removeprefix(f"{QUEUE}~"): 1})
+
+
 # --- the process at work
 
 
@@ -319,6 +329,23 @@ def _park_packed(environment: CaseEnvironment, worker: SteppedWorker, _batch: in
     worker.work()
 
 
+def _pack_deferred(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Pack deferred jobs; they return to the schedule set before they are due, then go to their queue and run."""
+    worker.heartbeat()
+    shard = environment.shard("main")
+    packer = DeferredPacker(shard.client, 0, 2, 2, stays_s=-math.inf)
+    for step in (packer.step, DeferredReturner(shard.client, lambda _declaration, _payload: 0.0).step):
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = step()
+            except (RedisError, OSError):
+                continue
+    shard.close()
+    worker.poll()
+    worker.work()
+
+
 def _reconcile_absent(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     """Do as ``_reconcile``, after the process has found its list absent and has stopped reading it."""
     worker.heartbeat()
@@ -405,12 +432,12 @@ def _clear(selects: Callable[[bytes], bool]) -> Step:
     return act
 
 
-def _packed(step: Step) -> Step:
+def _packed(step: Step, queue: str = QUEUE) -> Step:
     """Pack the waiting jobs, and go on after each failure, as the task of a process does; then take the step."""
 
     def act(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
         shard, packed = environment.shard("main"), False
-        packer = QueuePacker(shard.client, QUEUE, 0, max(1, batch // 2))
+        packer = QueuePacker(shard.client, queue, 0, max(1, batch // 2))
         while not packed:
             try:
                 packed = not packer.pack()
@@ -534,6 +561,14 @@ SCENARIOS: dict[str, Scenario] = {
             "pack, clear the queue of none of the jobs, run",
             _packed(_clear_others),
             prepare=_waiting(jobs.PlainWorker),
+        ),
+        Scenario(
+            "packed in turn",
+            "pack in a sub-queue, take the block, return its jobs, run",
+            _packed(_work, SUB_QUEUE),
+            prepare=_in_turn,
+            fair=True,
+            whole=True,
         ),
         Scenario("blocked", "a blocking call returns the job", _arrive, batches=(1,), whole=True),
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
@@ -704,6 +739,13 @@ SCENARIOS: dict[str, Scenario] = {
             "be held, packed, unpacked, return to the queue, run",
             _park_packed,
             prepare=_paused,
+            batches=(4,),
+        ),
+        Scenario(
+            "deferred packed",
+            "be deferred, packed, unpacked, go to the queue when it is due, run",
+            _pack_deferred,
+            prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE, deferred=True, deferred_by="feature_flag"),
             batches=(4,),
         ),
         Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_end),

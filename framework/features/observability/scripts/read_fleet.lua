@@ -68,6 +68,15 @@ local function set_row(key)
   return { count(redis.pcall('ZCARD', key)), first[2] or '' }
 end
 
+-- Return the row of the schedule set with the deferred jobs in blocks (fetch/deferred_blocks.py).
+local function schedule_row()
+  local row, blocks = set_row('schedule'), set_row('aw:deferred_packed')
+  if blocks[1] == 0 then return row end
+  row[1] = row[1] + blocks[1] + number_of('aw:packed:held', 'aw:deferred_packed')
+  if row[2] == '' or tonumber(blocks[2]) < tonumber(row[2]) then row[2] = blocks[2] end
+  return row
+end
+
 -- Return the jobs in flight of a process without a lease: another process recovers them soon.
 local function orphans(identity)
   local jobs = count(redis.pcall('LLEN', 'aw:working:' .. identity))
@@ -120,7 +129,7 @@ local runs = {}
 for i, key in ipairs(KEYS) do runs[i] = hash(key, MOST_CLASSES) end
 return {
   string.format('%.6f', now), next_cursor, queues, left_out, (some_members('paused', queues_at_once)),
-  { set_row('schedule'), set_row('retry'), set_row('dead'), set_row('interrupted') },
+  { schedule_row(), set_row('retry'), set_row('dead'), set_row('interrupted') },
   { text(redis.pcall('GET', 'stat:processed')), text(redis.pcall('GET', 'stat:failed')) },
   processes, runs, hash('aw:counters', MOST_COUNTERS), feature_figures(now, 4),
 }

@@ -1,4 +1,4 @@
--- figures_deferral(): { jobs of the schedule set, entries that were looked at, deferred ones among them }. The entries have places
+-- figures_deferral(): { jobs of the schedule set, entries that were looked at, deferred ones among them, jobs in blocks }. The entries have places
 --         at equal distances in the set.
 -- COST    O(log N) for each of at most 100 entries, which together have at most 1 MB and one entry
 local function figures_deferral()
@@ -13,6 +13,8 @@ local function figures_deferral()
     looked, bytes, place = looked + 1, bytes + #job, place + step
     if string.find(job, '"deferred":true', 1, true) or string.find(job, '"deferred": true', 1, true) then deferred = deferred + 1 end
   end
-  return { size, looked, deferred }
+  local blocks = redis.call('ZCARD', 'aw:deferred_packed')
+  if blocks > 0 then blocks = blocks + (tonumber(redis.call('HGET', 'aw:packed:held', 'aw:deferred_packed')) or 0) end
+  return { size, looked, deferred, blocks }
 end
 
