@@ -30,7 +30,7 @@ def push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Set
         settlement = states.push(entry.name, raw, None, entry.fingerprint, job, "run")
         # A tick of the entry was settled in between.
         if settlement is not FIRST_ELSEWHERE:
-            if settlement.outcome == "pushed":
+            if settlement.outcome == "manual":
                 job.note_written()
             return job.jid, settlement
 
