@@ -73,8 +73,8 @@ def test_foreign_entries_and_keys_bring_nothing_back(shard, redis):
 def test_old_deleted_jobs_are_trimmed(shard, redis):
     redis.zadd(keys.DELETED, {b"dead 1\nold": redis.time()[0] - 86_401})
     assert list(admin.deleted()) == []
-    redis.set(f"{keys.DELETED}:bytes", 49_999_990)
     for number in range(3):
+        redis.set(f"{keys.DELETED}:bytes", 49_999_990)
         redis.zadd("dead", {encoded("Job", jid=f"J{number}"): number + 1.0})
         admin.dead().where().delete()
     # The bytes are above the bound: each deletion removes the oldest first, then itself.

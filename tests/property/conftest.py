@@ -46,6 +46,9 @@ def busy_disk() -> Iterator[Callable[[EmbeddedServer], None]]:
 @contextmanager
 def _without_fsync(server: EmbeddedServer) -> Iterator[None]:
     held, over = threading.Event(), threading.Event()
+    with server.open() as client:
+        # The server requests no fsync while it turns the file on, and to end that it may need the thread.
+        until(lambda: _is_file_on(client), "its file is on")
     # The tracing process must outlive the stopped thread: a server whose thread is not reaped never exits.
     tracer = threading.Thread(target=_hold, args=(_fsync_thread(server), held, over))
     tracer.start()
@@ -82,9 +85,13 @@ def _hold(thread: int, held: threading.Event, over: threading.Event) -> None:
             return
 
 
+def _is_file_on(client: Redis) -> bool:
+    facts = client.info("persistence")
+    return not (facts["aof_rewrite_in_progress"] or facts["aof_rewrite_scheduled"])
+
+
 def _pending(client: Redis) -> bool:
     """Return whether the server has requested an fsync: at most once a second, and only after a write."""
     client.set("written", 1)
     client.delete("written")
-    # Redis leaves it out while it turns the file on.
     return bool(client.info("persistence").get("aof_pending_bio_fsync"))

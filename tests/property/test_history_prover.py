@@ -118,7 +118,7 @@ def test_prover_accepts_packed_jobs(proven, far):
     proven.lpush("queue:default", *jobs)
     block = blocks.pack("default", jobs[3:0:-1])
     counts = [keys.PACKED, keys.PACKED_BLOCKS, "none"]
-    assert PACK(proven.client, ["queue:default", *counts], ["default", 9, -1 if far else 9, block, *jobs[3:0:-1]])
+    assert PACK(proven.client, ["queue:default", *counts], ["default", 9, -1 if far else 9, block, "", *jobs[3:0:-1]])
     proven.fetch()
     assert split_block(proven.client, "default", block, jobs[2])
     assert unpack(proven.client, "default", proven.lindex("queue:default", -1))

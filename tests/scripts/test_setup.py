@@ -448,7 +448,7 @@ for module in sorted(modules):
 from framework.declare import registry
 registry.load(["workers"])
 """
-WHOLE = {"setup", "test", "docs", "bench", "chaos", "prove"}
+WHOLE = {"setup", "test", "docs", "bench", "chaos", "prove", "dashboard_pictures"}
 """The commands that need all packages, or none."""
 
 
