@@ -315,11 +315,11 @@ def sized_stores(client: "redis.Redis", stores: Sequence[JobStore]) -> list[tupl
         (pipeline.llen if store.is_list else pipeline.zcard)(store.key)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     packed: Mapping[str, int] = packed_jobs(client) if any(store.kind == "queue" for store in stores) else {}
-    beyond: Mapping[bytes, int] = packed_held(client) if any(map(_may_have_blocks, stores)) else {}
+    filled = [(store, jobs) for store, jobs in zip(stores, map(reply_number, replies), strict=True) if jobs]
+    beyond: Mapping[bytes, int] = packed_held(client) if any(_may_have_blocks(store) for store, _ in filled) else {}
     return [
         (store, true_size(jobs, store.name, packed) if store.kind == "queue" else jobs + beyond.get(store.key, 0))
-        for store, jobs in zip(stores, map(reply_number, replies), strict=True)
-        if jobs
+        for store, jobs in filled
     ]
 
 

@@ -117,7 +117,11 @@ class ShardJobSet:
         self._key = SET_KEYS[kind]
 
     def size(self) -> int:
-        jobs, blocks = int(self._client.zcard(self._key)), self._count_blocks()
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for key in (self._key, _BLOCKS) if self._kind == "scheduled" else (self._key,):
+            pipeline.zcard(key)
+        jobs, *found = map(int, pipeline.execute())
+        blocks = sum(found)
         return jobs + (blocks + packed_held(self._client).get(_BLOCKS, 0) if blocks else 0)
 
     def ordered(self) -> Iterator[SetRecord]:
