@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from framework.features.observability.slots_needed import TARGETS, LoadSample, QueueLoad, ShardLoad, group_slots
 from framework.features.simulation.model import Model, SimulatedClass
@@ -25,6 +25,7 @@ from framework.features.simulation.parts import (
     SimulatedQueue,
     SimulatedShard,
 )
+from framework.features.simulation.recorded import RecordedJob
 from framework.features.simulation.scenario import Change, Durations
 from framework.features.simulation.store_costs import HELD_BYTES, HELD_US, RETRY_BYTES, RETRY_US
 from framework.finish.retry import retry_delay_s
@@ -88,7 +89,6 @@ class SimulationResult:
     most_waiting: Mapping[str, tuple[int, float]]
     """The most jobs of a queue, and when, by shard and queue."""
     step_s: float
-    events: int
 
 
 class Simulation:
@@ -135,7 +135,6 @@ class Simulation:
             {name: shard.traffic for name, shard in self._shards.items()},
             self._most,
             self._step_s,
-            self._count,
         )
 
     # --- events
@@ -194,20 +193,16 @@ class Simulation:
                 self._at(0.0, partial(self._burst, cls))
         for one in self._model.recorded:
             self._results[one.name].recorded_waits.append(one.waited)
-        if self._model.recorded:
-            self._at(self._model.recorded[0].at, partial(self._replay, iter(self._model.recorded)))
+        self._plan_replay(iter(self._model.recorded))
 
-    def _replay(self, jobs: Iterator[Any]) -> None:
-        """Let the next recorded jobs come that are due."""
-        for one in jobs:
-            if one.at > self._now:
-                self._at(one.at, partial(self._replay_from, one, jobs))
-                return
-            self._push(SimulatedJob(self._classes[one.name], self._now, one.duration, one.processor, 1))
+    def _plan_replay(self, jobs: Iterator[RecordedJob]) -> None:
+        if (one := next(jobs, None)) is not None:
+            self._at(one.at, partial(self._replay, one, jobs))
 
-    def _replay_from(self, first: Any, jobs: Iterator[Any]) -> None:
-        self._push(SimulatedJob(self._classes[first.name], self._now, first.duration, first.processor, 1))
-        self._replay(jobs)
+    def _replay(self, one: RecordedJob, jobs: Iterator[RecordedJob]) -> None:
+        """Let a recorded job come, and plan the next one."""
+        self._push(SimulatedJob(self._classes[one.name], self._now, one.duration, one.processor, 1))
+        self._plan_replay(jobs)
 
     def _plan_next(self, cls: JobClass) -> None:
         if cls.rate > 0:

@@ -68,7 +68,6 @@ class SimulationReport(NamedTuple):
 
     name: str
     seconds: float
-    events: int
     classes: Sequence[ClassWaits]
     sets: Sequence[SetFigures]
     shards: Sequence[ShardFigures]
@@ -109,7 +108,6 @@ def report_of(result: SimulationResult) -> SimulationReport:
     return SimulationReport(
         scenario.name,
         result.model.seconds,
-        result.events,
         classes,
         sets,
         shards,
