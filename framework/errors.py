@@ -212,8 +212,9 @@ class ExceedLimitError(PushError):
 class ShardUnavailableError(PushError):
     """Report a shard whose Redis does not answer, or refuses the command.
 
-    ``maybe_written`` is true when the command was sent: the job may be written, and another push may run it twice. ``advice`` is the
-    remedy of a refusal. Without it the message says how to start a Redis, and ``source`` is the file with the address.
+    ``refused``: the server answers, and this command failed. ``maybe_written`` is true when the command was sent: the job may be
+    written, and another push may run it twice. ``advice`` is the remedy of a refusal. Without it the message says how to start a
+    Redis, and ``source`` is the file with the address.
     """
 
     def __init__(
@@ -221,16 +222,18 @@ class ShardUnavailableError(PushError):
         shard: str,
         reason: str,
         *,
+        refused: bool = False,
         maybe_written: bool = False,
         advice: str | None = None,
         source: str = _REDIS_FILE,
     ) -> None:
         self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
+        state = "refuses the command" if refused else "is unavailable"
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
         # The variable is the address of the shard main only.
         address = f"REDIS_URL or {source}" if shard == "main" else source
         way_out = f"Cause: {advice}." if advice else _START_REDIS.format(command("store start"), address)
-        super().__init__(f"shard '{shard}' is unavailable: {reason}.{doubt} {way_out}")
+        super().__init__(f"shard '{shard}' {state}: {reason}.{doubt} {way_out}")
 
 
 class BulkPushError(PushError):

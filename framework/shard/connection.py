@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 from framework.errors import ShardUnavailableError
-from framework.shard.redis_errors import advice_for, error_code
+from framework.shard.redis_errors import advice_for, error_code, is_refusal
 from framework.store.channel import Channel, ChannelPool
 from framework.store.connect import Endpoint
 from framework.store.script import NOTE_PUSHED, Script
@@ -499,7 +499,10 @@ class ShardConnection:
         advice = advice_for(error, source)
         if largest:
             advice = f"{advice}. {largest}"
-        failure = ShardUnavailableError(self._name, reason, maybe_written=maybe_written, advice=advice, source=source)
+        refused = is_refusal(error)
+        failure = ShardUnavailableError(
+            self._name, reason, refused=refused, maybe_written=maybe_written, advice=advice, source=source
+        )
         failure.__cause__ = error
         return failure
 

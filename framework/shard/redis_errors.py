@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
@@ -32,6 +32,12 @@ _NO_MASTER_ADVICE = (
     "sentinels are in {source}, or in the environment)"
 )
 
+_REFUSAL_ADVICE = (
+    "it runs, but a command or script on it failed. Look for keys that another program wrote, with TYPE; if there are none, report "
+    "this text as a defect"
+)
+"""Of a reply without a known code, such as the error of a script: the server needs no start."""
+
 
 BACKLOG_FULL = "BACKLOGFULL"
 """The code of the reply of a push that counts its jobs (``parts/count_accepted.lua``)."""
@@ -44,7 +50,7 @@ def error_code(error: RedisError) -> str:
 
 
 def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | None:
-    """Return the remedy, or ``None`` for an unknown error; ``source`` is the file to change."""
+    """Return the remedy, or ``None`` for a server that does not answer; ``source`` is the file to change."""
     if isinstance(error, SentinelSettingsError):
         return f"{error.setting} is in {source}, or in the environment"
     if isinstance(error, MasterNotFoundError):
@@ -60,7 +66,9 @@ def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | Non
         return _ADVICE["NOPERM"]
     code = error_code(error)
     known = _ADVICE.get(code)
-    return known.format(source=source) if known else cluster_advice(code) or tls_advice(error)
+    if known:
+        return known.format(source=source)
+    return cluster_advice(code) or tls_advice(error) or (_REFUSAL_ADVICE if is_refusal(error) else None)
 
 
 def wrong_setting(error: BaseException) -> str | None:
@@ -76,6 +84,11 @@ def wrong_setting(error: BaseException) -> str | None:
 
 _OUTAGES = frozenset({"OOM", "READONLY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS"})
 """Codes of replies that other pushes get too, until the server recovers."""
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Return whether the server has answered that this command fails, as opposed to a server that no command reaches."""
+    return isinstance(error, ResponseError) and error_code(error) not in _OUTAGES
 
 
 def is_outage(error: ShardUnavailableError) -> bool:
@@ -98,4 +111,4 @@ def unavailable_error(
     """Return the error for a shard that does not answer, or refuses; ``state`` says what has been done nevertheless."""
     advice = advice_for(error, endpoint.source) if isinstance(error, RedisError) else None
     reason = f"{endpoint.shown}: {str(error).rstrip('.')}{state and f'; {state}'}"
-    return ShardUnavailableError(shard, reason, advice=advice, source=endpoint.source)
+    return ShardUnavailableError(shard, reason, refused=is_refusal(error), advice=advice, source=endpoint.source)

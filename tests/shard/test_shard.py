@@ -73,7 +73,7 @@ def test_enqueue_writes_queue_names_and_jobs(shard, redis):
         (b"-NOAUTH Authentication required.\r\n", ("NOAUTH", "username and password")),
         (b"-NOPERM User default has no permissions\r\n", ("NOPERM", "ACL")),
         (b"-WRONGTYPE Operation against a key\r\n", ("WRONGTYPE", "is not a list")),
-        (b"-ERR something that is unknown\r\n", ("that is unknown", "application-worker store start")),
+        (b"-ERR something that is unknown\r\n", ("that is unknown", "with TYPE")),
     ],
 )
 def test_enqueue_refused_names_the_remedy(line, words):

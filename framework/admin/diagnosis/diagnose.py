@@ -72,7 +72,9 @@ def diagnose(shards: Sequence[Shard], installation: Installation, scope: Diagnos
 
 
 def _note_away(found: Diagnosis, shard: Shard, error: ShardUnavailableError, installation: Installation) -> None:
-    embedded = installation.settings.shards[shard.name].url == "embedded"
+    # An application may have opened a shard that its settings do not name.
+    configured = installation.settings.shards.get(shard.name)
+    embedded = configured is not None and configured.is_embedded
     found.causes.append(cause_away(shard, error, embedded=embedded))
 
 

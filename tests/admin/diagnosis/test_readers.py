@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 
 import pytest
 from redis.exceptions import NoPermissionError
@@ -68,6 +69,13 @@ def note_runs(redis, name, minutes_ago, processed, seconds, failed=0):
 
 def codes(causes):
     return [one.code for one in causes]
+
+
+def test_silent_shard_needs_no_settings_of_its_own():
+    shard = opened("redis://127.0.0.1:1/0", "elsewhere")
+    with closing(shard):
+        (one,) = diagnose([shard], Installation(load({}), KnownClasses()), DiagnosisScope()).causes
+    assert (one.code, one.remedy) == ("shard_away", "redis-cli -u redis://127.0.0.1:1/0 PING")
 
 
 def test_queue_class_far_slower_than_usual_is_slow(found, redis):
