@@ -181,8 +181,9 @@ PRODUCER = Role(
         ),
         *("scard", "select", "set", "sscan", "time", "ttl", "type", "unlink", "watch", "zadd"),
     ),
-    # LPOS: whether a kept push is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
-    optional=(_NAME, "lpos", "scan"),
+    # INFO: how full the memory is, so that a fast flood is held back before the shard is measured. LPOS: whether a kept push
+    # is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
+    optional=(_NAME, "info", "lpos", "scan"),
     optional_keys=(keys.iteration("*"), _MARKS),
 )
 
@@ -237,7 +238,19 @@ WORKER = Role(
     ),
     own_commands=(
         *("blmove", "client|id", "client|unblock", "del", "exists", "expire", "hget", "hincrby", "hmget"),
-        *("hset", "incrby", "lrange", "multi", "rpop", "smembers", "srem", "zcard", "zrange", "zrangebyscore"),
+        *(
+            "hset",
+            "incrby",
+            "lrange",
+            "multi",
+            "renamenx",
+            "rpop",
+            "smembers",
+            "srem",
+            "zcard",
+            "zrange",
+            "zrangebyscore",
+        ),
         *("zrank", "zrem", "zscan", "zscore"),
     ),
     # What fills the memory: without these commands no class is held back by the memory budget.
@@ -420,6 +433,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "pexpire": (_SAMPLE, 1),
     "randomkey": (),
     "rename": (_SAMPLE, _SAMPLE),
+    "renamenx": (_SAMPLE, _SAMPLE),
     "rpush": (_SAMPLE, "x"),
     "sadd": (_SAMPLE, "x"),
     "set": (_SAMPLE, "x"),

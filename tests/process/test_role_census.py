@@ -71,6 +71,15 @@ BATCHES_AND_LIMITERS = {
 UNSEEN = {"+acl|log": ("admin/diagnosis/of_server.py", '"ACL", "LOG"')}
 """MONITOR does not show commands of administrators."""
 
+MARKS = {"~[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]-marks": ("features/history/marks.py", "deploy_marks(")}
+PAGES = {
+    **MARKS,
+    "~h|*": ("features/history/series.py", "keys.histogram("),
+    "~*-[0-9][0-9]-[0-9][0-9]:*": ("features/history/series.py", "keys.histogram("),
+    "+xrevrange": ("admin/audit.py", "xrevrange("),
+}
+"""The dashboard and the audit log."""
+
 MEASURING = {
     "+hstrlen": ("features/backlog/memory.py", "hstrlen("),
     "+memory|usage": ("features/backlog/memory.py", "memory_usage("),
@@ -80,6 +89,9 @@ MEASURING = {
 
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "producer": {
+        **MARKS,
+        "+hvals": ("features/moves/records.py", '"HVALS"'),
+        "~aw:moves": ("features/moves/records.py", "keys.MOVES"),
         "script push_scheduled_counted": ("shard/shard.py", "PUSH_SCHEDULED_COUNTED"),
         "~aw:accepted_bytes": ("features/backlog/scripts/parts/accepted.lua", "'aw:accepted_bytes'"),
         "~aw:accepted_jobs": ("features/backlog/scripts/parts/accepted.lua", "'aw:accepted_jobs'"),
@@ -111,6 +123,9 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "worker": {
         **BATCHES_AND_LIMITERS,
         **MEASURING,
+        **MARKS,
+        "+renamenx": ("process/heartbeat.py", "renamenx("),
+        "script moves/take": ("features/moves/mover.py", "TAKE("),
         "script backlog/set_aside": ("features/backlog/aside.py", "SET_ASIDE("),
         "script backlog/return_aside": ("features/backlog/aside.py", "RETURN_ASIDE("),
         "script backlog/read_waiting": ("features/backlog/aside.py", "READ_WAITING("),
@@ -142,6 +157,8 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "operator": {
         **UNSEEN,
         **MEASURING,
+        **PAGES,
+        "script moves/take": ("features/moves/mover.py", "TAKE("),
         "+linsert": ("store/scripts/split_block.lua", "'LINSERT'"),
         "+lpos": ("store/scripts/split_block.lua", "'LPOS'"),
         "+lset": ("store/scripts/split_block.lua", "'LSET'"),
@@ -162,6 +179,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "read-only": {
         **UNSEEN,
         **MEASURING,
+        **PAGES,
         "+zrandmember": ("admin/groups.py", "zrandmember("),
         "+lindex": ("admin/groups.py", "lindex("),
         "+hscan": ("features/flags/redis_flags.py", "hscan("),

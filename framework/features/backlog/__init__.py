@@ -12,7 +12,7 @@ _SCRIPTS: tuple[Late[Any], ...] = tuple(
 BACKLOG = Feature(
     name="backlog",
     rights={
-        "producer": Rights(keys=(keys.MEMORY,), commands=("get", "hincrby", "info")),
+        "producer": Rights(keys=(keys.MEMORY,), commands=("get", "hincrby")),
         "worker": Rights(scripts=_SCRIPTS),
         "read-only": Rights(commands=("hkeys", "hstrlen", "info", "memory|usage", "randomkey")),
     },

@@ -15,7 +15,7 @@ MOVES = Feature(
     rights={
         "producer": Rights(keys=(keys.MOVES,), commands=("hvals",)),
         # The leader of the processes of a shard carries a move on.
-        "worker": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "info", "renamenx")),
+        "worker": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "renamenx")),
         "operator": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "info")),
         "read-only": Rights(commands=("hget", "hvals")),
     },
