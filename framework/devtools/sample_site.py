@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,12 +21,19 @@ from framework.devtools.sample_platform import (
     SamplePlatform,
     sample_classes,
 )
+from framework.features.reliable_push.kept_push import KeptPush
+from framework.features.reliable_push.push_file import FileSystem, PushFile
+from framework.push.job_batch import JobBatch
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.supervised_threads import SupervisedThread
+from framework.wire.json import dumps
 
 _BEAT_S = 5.0
 _MODULE = "sample_jobs"
+_AWAY_S = 900.0
+"""For how long the dead shard has been away."""
+_KEPT_CLASSES = 4
 _FOREIGN = ("REDIS_URL", "FRAMEWORK_")
 """Variables of the user's shell for another installation."""
 
@@ -52,12 +60,28 @@ def sample_site(seed: int = 1) -> Generator[None]:
         clients = {name: open_client(Endpoint(store.url), name="sample") for name, store in stores.items()}
         platform = SamplePlatform(clients, seed)
         platform.write()
+        _keep_pushes(folder / "pushes")
         ended = threading.Event()
         SupervisedThread("sample-beats", lambda: _beat(platform, ended)).start()
         try:
             yield
         finally:
             ended.set()
+
+
+def _keep_pushes(folder: Path) -> None:
+    """Write the file of a producer that has ended while the dead shard was away."""
+    file, kept_at = PushFile.create(folder, FileSystem()), time.time() - _AWAY_S
+    for number, one in enumerate(sample_classes()[:: len(sample_classes()) // _KEPT_CLASSES]):
+        jids = [f"{number:012x}{place:012x}" for place in range(one.per_minute)]
+        jobs = [
+            {"class": one.name, "jid": jid, "args": [number], "queue": one.queue, "retry": 5, "created_at": kept_at}
+            for number, jid in enumerate(jids)
+        ]
+        batch = JobBatch(one.queue, list(map(dumps, jobs)), jids)
+        push = KeptPush(DEAD_SHARD, batch, jids[0], kept_at + number, in_doubt=False, locks_when_due=False)
+        file.append(push.encode(), push, tried=False)
+    file.close()
 
 
 def _beat(platform: SamplePlatform, ended: threading.Event) -> None:

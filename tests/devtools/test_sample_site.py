@@ -6,6 +6,7 @@ from framework.all_settings import load
 from framework.declare import registry
 from framework.devtools import sample_platform, sample_site
 from framework.devtools.sample_platform import DEAD_SHARD, SHARDS, WRONG_QUEUE, WRONG_RULE, sample_classes
+from framework.features.reliable_push.kept_files import KeptFiles
 from framework.route.router import load_workers
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import endpoint_of
@@ -22,6 +23,8 @@ def test_sample_site_routes_its_classes_as_its_data(monkeypatch):
         routes = {one.declaration().wire_name: router.route(one.declaration())[:2] for one in registry.workers()}
         expected = {one.name: (one.queue, one.shard) for one in sample_classes()}
         assert routes == expected | {WRONG_RULE: (WRONG_QUEUE, "main")}
+        (kept,) = KeptFiles().read(settings.pushes_dir)
+        assert (kept.is_running, kept.problem, {shard for shard, _ in kept.kept}) == (False, "", {DEAD_SHARD})
         client = open_client(Endpoint(endpoint_of(settings, "shop").url), name="tests")
         assert client.zcard("dead") == 40
         client.close()

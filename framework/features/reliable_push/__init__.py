@@ -7,6 +7,7 @@ RELIABLE_PUSH = Feature(
     fallback=Late("framework.features.reliable_push.push:push_fallback"),
     figures=Figures(reader=Late("framework.features.reliable_push.figures:KeptPushFigures")),
     causes=Late("framework.features.reliable_push.causes:KeptPushCauses"),
+    pages=(Late("framework.features.reliable_push.page:KeptPushesPage"),),
     commands=(
         LateCommand(
             "pushes",

@@ -10,7 +10,7 @@ import click
 
 from framework.all_settings import load
 from framework.command_line import EXIT_FAILED, command
-from framework.features.reliable_push.push_file import VERSION, is_locked, push_files, read_file, set_aside_files
+from framework.features.reliable_push.kept_files import KeptFile, KeptFiles
 from framework.features.reliable_push.reliable_push import open_reliable_push
 from framework.private_files import check_folder
 from framework.shard.shards import open_shards
@@ -39,8 +39,7 @@ def list_pushes(*, as_json: bool) -> None:
     Status 1: a file cannot be read, or is damaged; or other users may write into the folder, so that its files are not used.
     """
     folder = load().pushes_dir
-    check_folder(folder)
-    found = [_describe(path) for path in (*push_files(folder), *set_aside_files(folder))]
+    found = [_facts(one) for one in KeptFiles().read(folder)]
     if as_json:
         echo_json({"folder": str(folder), "files": found})
     elif found:
@@ -68,6 +67,7 @@ def replay_pushes(*, as_json: bool) -> None:
     kept = open_reliable_push(settings, shards)
     result = kept.replay()
     left, _ = kept.kept
+    kept.close()
     down = sorted(result.down)
     if as_json:
         echo_json({"pushed": result.written, "found": result.found, "left": left, "unanswered": down})
@@ -84,33 +84,18 @@ def replay_pushes(*, as_json: bool) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _describe(path: Path) -> Mapping[str, Any]:
-    """Return the content of a file as text. The file may be changed or deleted meanwhile."""
-    facts: dict[str, Any] = {"file": str(path), "process": "", "running": False, "shards": [], "jobs": 0, "bytes": 0}
-    facts.update(oldest_s=None, problem="")
-    try:
-        content = read_file(path)
-        running = is_locked(path)
-    except OSError as error:
-        return facts | {"problem": f"cannot be read: {error.strerror or error}"}
-    kept = [entry.kept_at for entry in content.entries]
-    return facts | {
-        "process": content.owner,
-        "running": running,
-        "shards": sorted({entry.destination[0] for entry in content.entries}),
-        "jobs": sum(entry.jobs for entry in content.entries),
-        "bytes": content.size,
-        "oldest_s": time.time() - min(kept) if kept else None,
-        "problem": _problem(content.version, content.damaged),
+def _facts(one: KeptFile) -> dict[str, Any]:
+    oldest_at = min((kept.oldest_at for kept in one.kept.values()), default=None)
+    return {
+        "file": str(one.path),
+        "process": one.process,
+        "running": one.is_running,
+        "shards": sorted({shard for shard, _ in one.kept}),
+        "jobs": sum(kept.jobs for kept in one.kept.values()),
+        "bytes": one.size,
+        "oldest_s": None if oldest_at is None else time.time() - oldest_at,
+        "problem": one.problem,
     }
-
-
-def _problem(version: Any, damaged: int) -> str:
-    if version is None:
-        return "no readable header"
-    if version != VERSION:
-        return f"format version {version}"
-    return format_count(damaged, "damaged push") if damaged else ""
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from framework.types import Jid
 from framework.wire import keys
 from framework.wire.accepted import AcceptedLimit, CountedJobs
 from framework.wire.job import set_fields, wire_timestamp
-from framework.wire.json import dumps, loads
+from framework.wire.json import dumps, loads, loads_object
 from framework.wire.resources import UniqueJobs, WindowJobs
 from framework.wire.status_key import StatusCommand, TrackedJob, tracked_job
 
@@ -39,6 +39,12 @@ class KeptPush(NamedTuple):
     def destination(self) -> tuple[str, str]:
         """Return the shard and the queue, whose jobs must stay in their order."""
         return self.shard, self.batch.queue
+
+    @property
+    def worker(self) -> str:
+        """Return the wire name of the class, whose jobs a write has alone; empty if the payload has none."""
+        name = loads_object(self.batch.payloads[0]).get("class") if self.batch.payloads else None
+        return name if isinstance(name, str) else ""
 
     def encode(self) -> bytes:
         batch, counted = self.batch, self.batch.counted

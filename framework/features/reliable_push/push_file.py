@@ -91,6 +91,8 @@ class Entry:
     jobs: int
     destination: tuple[str, str]
     kept_at: float
+    worker: str
+    """The wire name of the class."""
     tried_at: float | None = None
     """The epoch second of the first try whose result is not known."""
 
@@ -186,7 +188,7 @@ class PushFile:
             self._files.truncate(self._descriptor, self.size)
             self.broken = False
             raise
-        entry = Entry(self.size, len(line), len(push.batch.jids), push.destination, push.kept_at)
+        entry = Entry(self.size, len(line), len(push.batch.jids), push.destination, push.kept_at, push.worker)
         entry.tried_at = push.kept_at if tried else None
         self.entries[self.size] = entry
         self.size += len(line)
@@ -271,7 +273,7 @@ def _entries_of(line: bytes, offset: int) -> list[Entry]:
     # Half a mark: a try may have begun.
     tried_at = float(mark) if mark.isdigit() else push.kept_at
     jobs = len(push.batch.jids)
-    return [Entry(offset, len(line) + 1, jobs, push.destination, push.kept_at, tried_at or None)]
+    return [Entry(offset, len(line) + 1, jobs, push.destination, push.kept_at, push.worker, tried_at or None)]
 
 
 def _mark_of(seconds: float) -> bytes:

@@ -72,6 +72,7 @@ class ReliablePush(PushFallback):
         self._current: PushFile | None = None
         self._looked = False
         """Whether the files of ended processes were looked for."""
+        self._is_closed = False
         self._thread: SupervisedThread | None = None
         self._keeps = False
         """Whether a push was kept since all were replayed."""
@@ -126,15 +127,27 @@ class ReliablePush(PushFallback):
             if self._files:
                 self._ensure_thread()
 
-    def replay(self) -> ReplayProgress:
-        """Take over the files of ended processes and replay all kept pushes once, in this thread."""
+    def replay(self, shard: str | None = None) -> ReplayProgress:
+        """Take over the files of ended processes and replay all kept pushes once, in this thread; with a shard its pushes only.
+
+        Raises:
+            OSError: the marks cannot be written.
+        """
         with self._lock:
             self._looked = False
             self._look_for_files()
-        return self._replay_round()
+        return self._replay_round(shard)
+
+    def close(self) -> None:
+        """Leave all files to other processes, after the round that goes on: what is not replayed stays in them."""
+        with self._round_lock, self._lock:
+            self._is_closed = True
+            files, self._files, self._current = self._files, [], None
+        for file in files:
+            file.close()
 
     def _look_for_files(self) -> None:
-        if self._looked:
+        if self._looked or self._is_closed:
             return
         self._looked = True
         own = [file.path for file in self._files]
@@ -233,8 +246,8 @@ class ReliablePush(PushFallback):
         while time.monotonic() < until and self.kept == before:
             pause.wait(self._period_s)
 
-    def _replay_round(self) -> ReplayProgress:
-        result = ReplayProgress()
+    def _replay_round(self, shard: str | None = None) -> ReplayProgress:
+        result = ReplayProgress(only=shard)
         with self._round_lock:
             with self._lock:
                 files = list(self._files)

@@ -21,7 +21,6 @@ from framework.shard.shard import Shard
 from framework.telemetry import logs
 from framework.telemetry.logs import LogRateLimit
 from framework.types import Jid
-from framework.wire.json import loads_object
 
 # Redis deletes a token after TOKEN_S. The margin is for clocks that differ, and for commands on their way.
 _TOKEN_VALID_S = TOKEN_S - 30.0
@@ -116,10 +115,13 @@ class ReplayProgress:
 
     full: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Shards and classes whose backlog is full."""
+    only: str | None = None
+    """The shard whose pushes are replayed; ``None``: all."""
 
     def blocks(self, destination: tuple[str, str]) -> bool:
         """Return whether jobs of this shard and queue must wait, so that they keep their order."""
-        return destination[0] in self.down or destination in self.refused
+        is_left_out = self.only not in (None, destination[0])
+        return is_left_out or destination[0] in self.down or destination in self.refused
 
 
 class ReplayRound:
@@ -174,7 +176,7 @@ class ReplayRound:
         try:
             push = file.read(entry)
             if shard.held_back.next_at <= monotonic():
-                shard.held_back.check(str(loads_object(push.batch.payloads[0]).get("class")))
+                shard.held_back.check(entry.worker)
             counted = push.batch.counted
             if counted is not None and (shard.name, counted.limit.worker) in result.full:
                 entry.tried_at = tried_at
