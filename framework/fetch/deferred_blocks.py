@@ -57,8 +57,12 @@ def name_block(worker: str, by: str, jobs: int) -> bytes:
 
 def blocks_of(client: "redis.Redis", worker: str, by: str | None = None) -> list[DeferredBlock]:
     """Return the blocks of a class, of one reason or of all, the first due first. Raises redis errors."""
-    found = (one for page in _pages(client) for one in page)
-    return [one for one in found if one.worker == worker and by in (None, one.by)]
+    return [one for one in all_blocks(client) if one.worker == worker and by in (None, one.by)]
+
+
+def all_blocks(client: "redis.Redis") -> list[DeferredBlock]:
+    """Return all blocks, the first due first: some thousand for a million jobs. Raises redis errors."""
+    return [one for page in _pages(client) for one in page]
 
 
 def count_packed(client: "redis.Redis", worker: str, by: str | None = None) -> int:

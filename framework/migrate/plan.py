@@ -4,6 +4,7 @@ import signal
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from framework.declare import registry
@@ -161,10 +162,15 @@ def _rewrite(data: bytes, named: object, fields: dict[str, str]) -> bytes:
     if len(fields) == 1 and isinstance(named, str):
         # The form that nearly every client writes. Parsing the result shows whether the right field was replaced, and
         # not one among the arguments.
-        likely = data.replace(b'"queue":' + dumps(named), b'"queue":' + dumps(fields["queue"]), 1)
+        likely = data.replace(_queue_field(named), _queue_field(fields["queue"]), 1)
         if loads(likely)["queue"] == fields["queue"]:
             return likely
     return set_fields(data, fields)
+
+
+@lru_cache(maxsize=1_000)
+def _queue_field(queue: str) -> bytes:
+    return b'"queue":' + dumps(queue)
 
 
 def _is_chosen_queue(payload: Payload, queue: str) -> bool:

@@ -10,13 +10,15 @@ from itertools import takewhile
 from typing import Any, cast
 
 import redis
+from redis.exceptions import ResponseError
 
 from framework import timings
 from framework.errors import QueueReplacedError
 from framework.fetch.blocks import packed_jobs, true_size, unpack
+from framework.fetch.deferred_blocks import DeferredBlock, all_blocks, read_jobs, unpack_deferred
 from framework.migrate.plan import KEEP, MigrationPlan, MigrationReport, MoveDecision, Quota
 from framework.process.heartbeat import QueueAside
-from framework.store.script import MIGRATE, REPLACE
+from framework.store.script import MIGRATE, REPLACE, is_wrong_type
 from framework.store.steps import UNPACED, BoundedSteps
 from framework.wire import keys
 from framework.wire.blocks import expand, is_block
@@ -228,7 +230,9 @@ def _keys_of(queue: str) -> tuple[str, str]:
 class SetMigrator:
     """Migrate one sorted set. Every job that is there during the whole run is examined.
 
-    Any number of migrations may run while pollers run: the one whose ZREM finds a member moves it.
+    Any number of migrations may run while pollers run: the one whose ZREM finds a member moves it. Deferred jobs in blocks
+    (``fetch/deferred_blocks.py``) are jobs of the schedule set. If one of a block moves, its jobs return to the set first, in a step
+    of their own: at a crash they are scheduled, and due as before.
     """
 
     def __init__(
@@ -250,18 +254,55 @@ class SetMigrator:
 
     def length(self, key: str) -> int:
         """Return how many jobs the set has. Raises redis errors."""
-        return self._client.zcard(key)
+        return self._client.zcard(key) + sum(block.jobs for block in self._blocks(key))
 
     def preview(self, key: str) -> None:
         """Record what would be done, and change nothing. Raises redis errors."""
+        self._report.start_place(key)
+        self._scan_blocks(key, set(), dry_run=True)
         self._scan(key, dry_run=True)
 
     def migrate(self, key: str) -> None:
         """Rewrite the jobs. Raises redis errors; jobs rewritten until then stay so, and the command may be run again."""
+        self._report.start_place(key)
+        seen = set[bytes]()
+        self._scan_blocks(key, seen, dry_run=False)
         self._scan(key, dry_run=False)
+        # Jobs that were packed meanwhile, before the scan came to them.
+        self._scan_blocks(key, seen, dry_run=False)
+
+    def _blocks(self, key: str) -> list[DeferredBlock]:
+        if key != keys.SCHEDULE:
+            return []
+        try:
+            return all_blocks(self._client)
+        except ResponseError as error:
+            # A key of another type has no blocks, and the set has jobs nevertheless.
+            if not is_wrong_type(error):
+                raise
+            return []
+
+    def _scan_blocks(self, key: str, seen: set[bytes], *, dry_run: bool) -> None:
+        """Move the jobs in blocks that are not in ``seen``, and add these blocks to it."""
+        for block in self._blocks(key):
+            if self._quota.stopped:
+                return
+            if block.name in seen:
+                continue
+            seen.add(block.name)
+            with self._reads.step(max(1, block.jobs)):
+                (jobs,) = read_jobs(self._client, [block])
+            page = [job.data for job in jobs]
+            movers = [] if self._quota.exhausted else [data for data in page if self._plan.decide(data).target]
+            if not movers or dry_run:
+                self._process_page(key, page, dry_run=dry_run)
+                continue
+            with self._moves.step(len(page)):
+                unpack_deferred(self._client, block)
+            # The scan of the set, which comes later, reports those that stay.
+            self._process_page(key, movers, dry_run=False)
 
     def _scan(self, key: str, *, dry_run: bool) -> None:
-        self._report.start_place(key)
         cursor = 0
         while True:
             with self._reads.step() as size:

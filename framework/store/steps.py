@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import redis
@@ -23,6 +24,9 @@ SHARE = 0.2
 UNPACED = math.inf
 """The rate of a scan, and of an operator in a hurry: no wait between steps."""
 
+_FOR_SIZE, _FOR_PACE = 4, 16
+"""The steps of which the cheapest says how many jobs the next one has, and how long to wait before it."""
+
 
 def share_of_process(client: "redis.Redis") -> float:
     """Return the share of one worker process, where each process of the shard may move the same jobs. Raises redis errors."""
@@ -33,8 +37,9 @@ def share_of_process(client: "redis.Redis") -> float:
 class BoundedSteps:
     """Choose the size of each step by the time of those before, and wait between them.
 
-    The least time per job of the last four steps counts: a busy machine adds to the others, and Redis is idle meanwhile. So large
-    jobs make the steps smaller after four steps. The time that the caller needs between two steps counts as a wait.
+    The least time per job of the last steps counts: a busy machine adds to the others, and Redis is idle meanwhile. So large jobs
+    make the steps smaller after four steps. The wait follows after sixteen: each of four takes several times as long as Redis needs
+    where other programs use the processors. The time that the caller needs between two steps counts as a wait.
     """
 
     def __init__(self, smallest: int, largest: int, *, rate: float | None = None, share: float = SHARE) -> None:
@@ -45,7 +50,7 @@ class BoundedSteps:
         self._smallest, self._largest = min(smallest, largest), largest
         self._rate, self._share = rate, share
         self._next_at = 0.0
-        self._costs_s = deque[float](maxlen=4)
+        self._costs_s = deque[float](maxlen=_FOR_PACE)
         self.size = self._smallest
         """The number of jobs, or of other things, for the next step."""
 
@@ -72,7 +77,7 @@ class BoundedSteps:
 
     def _note(self, size: int, ended: float, waited_s: float) -> None:
         self._costs_s.append(max(_SHORTEST_S, waited_s) / size)
-        cost_s = min(self._costs_s)
-        redis_s = cost_s * size
+        redis_s = min(self._costs_s) * size
         self._next_at = ended - redis_s + (redis_s / self._share if self._rate is None else size / self._rate)
+        cost_s = min(islice(reversed(self._costs_s), _FOR_SIZE))
         self.size = max(self._smallest, min(self._largest, self.size * 2, round(STEP_S / cost_s)))

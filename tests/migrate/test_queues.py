@@ -159,7 +159,7 @@ def test_migrate_queue_large_jobs_move_in_small_steps(redis, granted):
     redis.config_resetstat()
     migration(granted)[0].migrate("old")
     assert waiting(redis, NEW) == [arrived(data) for data in jobs]
-    assert redis.info("commandstats")["cmdstat_rpop"]["calls"] == 4
+    assert redis.info("commandstats")["cmdstat_ltrim"]["calls"] == 4
 
 
 def test_migrate_queue_target_of_wrong_type_keeps_jobs(redis, granted, small_pages, monkeypatch):

@@ -606,6 +606,15 @@ def test_migrate_page_is_bounded_by_bytes_but_one_job(redis):
     assert migrate(redis, most_bytes=10)[2:] == [b"x" * 60]
 
 
+def test_migrate_page_of_many_reads_has_all_jobs_in_order(redis):
+    jobs = [b"", *(b"%d" % number * (1 + number % 50) for number in range(300))]
+    redis.lpush(WORKING, *jobs)
+    assert migrate(redis, show=250, most_bytes=1_000_000)[2:] == jobs[:250]
+    assert migrate(redis, show=500, most_bytes=1_000_000)[2:] == jobs
+    (few,) = [at for at in range(300) if sum(map(len, jobs[:at])) <= 2_000 < sum(map(len, jobs[: at + 1]))]
+    assert migrate(redis, show=250, most_bytes=2_000)[2:] == jobs[:few]
+
+
 @pytest.mark.proves("F40", "I1")
 def test_migrate_target_of_wrong_type_keeps_the_jobs(redis, wrong):
     redis.lpush(WORKING, "one", "two", "three")

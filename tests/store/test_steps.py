@@ -51,6 +51,15 @@ def test_one_slow_step_changes_nothing(clock):
     assert clock.waits[2] == pytest.approx(STEP_S / 2 * (1 / SHARE - 1))
 
 
+def test_wait_follows_the_cheapest_of_many_steps(clock):
+    """On a busy machine each of four steps is slow, and Redis needs no more than before."""
+    bounded = BoundedSteps(50, 100)
+    sizes(clock, bounded, STEP_S / 4, STEP_S / 4, *[STEP_S * 9] * 15)
+    assert clock.waits[-1] == pytest.approx(STEP_S / 8 * (1 / SHARE - 1)), "of 50 jobs"
+    sizes(clock, bounded, *[STEP_S * 9] * 2)
+    assert clock.waits[-1] == pytest.approx(STEP_S * 9 / 2 * (1 / SHARE - 1)), "the cheapest is one of 100 jobs"
+
+
 def test_failed_step_counts_as_well(clock):
     bounded = BoundedSteps(50, 800)
     bounded.size = 400

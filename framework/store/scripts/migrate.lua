@@ -17,14 +17,19 @@ local n, q = tonumber(ARGV[4]), tonumber(ARGV[5])
 local expected, stored, places = 5 + q, 5 + q + n, 5 + q + n + n
 local refused, closed = {}, {}
 
+-- In few reads: each finds its place anew, and copies what it returns. A read aims at the bytes that are left, by those so far.
 local function show(state)
-  local reply, size = { state, refused }, 0
-  for i = 1, tonumber(ARGV[2]) do
-    local payload = redis.call('LINDEX', KEYS[2], -i)
-    if not payload then break end
-    size = size + #payload
-    if i > 1 and size > tonumber(ARGV[3]) then break end
-    reply[#reply + 1] = payload
+  local reply, size, shown, step = { state, refused }, 0, 0, 1
+  local most_jobs, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
+  while shown < most_jobs do
+    local page = redis.call('LRANGE', KEYS[2], -shown - math.min(step, most_jobs - shown), -shown - 1)
+    if #page == 0 then break end
+    for i = #page, 1, -1 do
+      size = size + #page[i]
+      if shown > 0 and size > most_bytes then return reply end
+      reply[#reply + 1], shown = page[i], shown + 1
+    end
+    step = math.max(1, math.min(4 * step, math.floor((most_bytes - size) * shown / size)))
   end
   return reply
 end
@@ -35,8 +40,9 @@ local function none(key)
 end
 
 if none(KEYS[4]) then return { -2, {} } end
+local there = n > 0 and redis.call('LRANGE', KEYS[2], -n, -1) or {}
 for i = 1, n do
-  if redis.call('LINDEX', KEYS[2], -i) ~= ARGV[expected + i] then return show(0) end
+  if there[n + 1 - i] ~= ARGV[expected + i] then return show(0) end
 end
 for i = 2, q do
   if none(KEYS[3 + i]) then
@@ -52,7 +58,8 @@ for i = 1, n do
   if data == '' then data = ARGV[expected + i] end
   arriving[place][#arriving[place] + 1] = data
 end
-if n > 0 then redis.call('RPOP', KEYS[2], n) end
+-- No RPOP, which would return all of them.
+if n > 0 then redis.call('LTRIM', KEYS[2], 0, -n - 1) end
 for i = 1, q do
   if #arriving[i] > 0 then
     local put = redis.pcall('LPUSH', KEYS[3 + i], unpack(arriving[i]))

@@ -1,5 +1,6 @@
 """Move jobs between two real servers: none is lost or doubled, and the order is kept, whatever ends a mover."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from framework.features.moves import keys as own_keys
 from framework.features.moves import mover as module
 from framework.features.moves.mover import MoveProgress, places_left
 from framework.features.moves.moves import ShardMoves, check_distinct
+from framework.features.packing.deferred_packer import DeferredPacker
 from framework.migrate import queues
 from framework.store.steps import UNPACED
 from framework.wire import keys
@@ -109,6 +111,22 @@ def test_move_takes_jobs_of_all_places_in_their_order(moves, redis, second_redis
     assert second_redis.smembers(keys.QUEUES) == {b"old"}
     assert moves.counts(record).moved == sum(map(moves_away, jobs)) + 3 * sum(map(moves_away, jobs_of(12)))
     assert not any(places_left(redis, record.id).values())
+
+
+def test_move_takes_packed_deferred_jobs(moves, redis, second_redis):
+    start = round(time.time()) + 1_000.0
+    jobs = {job(serial, deferred=True, deferred_by="flag"): start + serial for serial in range(20)}
+    redis.zadd(keys.SCHEDULE, jobs)
+    with registry.isolated():
+        body = {"feature_category": "not_owned", "wire_name": MOVED, "perform": lambda self: None}
+        type("MoveWorker", (ApplicationWorker,), body)
+        packer = DeferredPacker(redis, 5, 4, 2)
+        while packer.step():
+            pass
+    assert redis.zcard(keys.DEFERRED_PACKED) == 4
+    run(moves, begin(moves))
+    assert dict(second_redis.zscan_iter(keys.SCHEDULE)) == jobs
+    assert not redis.exists(keys.SCHEDULE, keys.DEFERRED_PACKED, keys.DEFERRED_BLOCKS, keys.PACKED_HELD)
 
 
 def test_move_back_returns_every_job(moves, redis, second_redis):

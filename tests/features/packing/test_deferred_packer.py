@@ -11,12 +11,16 @@ from framework.admin.groups import draw_members, read_all, sized_stores
 from framework.admin.pages import ranked_pages
 from framework.admin.search import JobStore, list_job_stores, search
 from framework.admin.statistics import count_jobs_by_class, ignore_progress, read_stats
+from framework.declare import registry
 from framework.features.backlog.memory import measure_memory
 from framework.features.deferral.admin import run_sooner, summarize_deferrals
 from framework.features.observability.fleet import FleetReader
 from framework.features.packing.deferred_packer import AHEAD_S, STAYS_S, DeferredPacker, DeferredReturner
 from framework.fetch.deferred_blocks import blocks_of, count_packed, unpack_deferred
 from framework.fetch.held_blocks import packed_held
+from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota
+from framework.migrate.queues import SetMigrator
+from framework.store.steps import UNPACED
 from framework.wire import keys
 from framework.wire.json import loads_object
 from tests.admin.conftest import shard
@@ -205,6 +209,69 @@ def test_run_sooner_moves_the_times_of_blocks(redis, start):
     assert run_sooner(redis, WORKER, 17, 1.0, ignore_progress) == 17
     assert redis.zcard(keys.DEFERRED_PACKED) == 3
     assert max(score for _, score in waiting(redis)) < now + 60
+
+
+def migrator(client, classes=(WORKER,), limit=None):
+    report = MigrationReport()
+    plan = MigrationPlan(FixedTarget("new", classes, ()), [], classes)
+    return SetMigrator(client, plan, report, Quota(limit), rate=UNPACED), report
+
+
+def test_migration_moves_packed_jobs_and_keeps_their_times(redis, granted, start):
+    jobs = packed(redis, 17, start)
+    before = redis.zrange(keys.DEFERRED_PACKED, 0, -1)
+    mover, report = migrator(granted)
+    assert mover.length(keys.SCHEDULE) == 17
+    mover.preview(keys.SCHEDULE)
+    assert report.moved == {("default", "new"): 17}
+    assert redis.zrange(keys.DEFERRED_PACKED, 0, -1) == before
+    mover, report = migrator(granted)
+    mover.migrate(keys.SCHEDULE)
+    assert report.moved == {("default", "new"): 17}
+    assert {(loads_object(data)["jid"], score) for data, score in waiting(redis)} == {
+        (loads_object(data)["jid"], score) for data, score in jobs
+    }
+    assert all(loads_object(data)["queue"] == "new" for data, _ in waiting(redis))
+
+
+def test_migration_unpacks_no_block_without_need(redis, granted, start):
+    packed(redis, 17, start)
+    other, report = migrator(granted, ["Other"])
+    other.migrate(keys.SCHEDULE)
+    few, few_report = migrator(granted, limit=6)
+    few.migrate(keys.SCHEDULE)
+    assert (report.moved.total(), few_report.moved.total()) == (0, 6)
+    assert redis.zcard(keys.DEFERRED_PACKED) == 1
+    assert len(waiting(redis)) == 17
+
+
+def test_migration_finds_jobs_that_are_packed_meanwhile(redis, granted, start, monkeypatch):
+    packed(redis, 13, start)
+    mover, report = migrator(granted)
+    scan = mover._scan
+
+    def packs_first(key, *, dry_run):
+        deferred(redis, range(20, 40), start)
+        one = DeferredPacker(redis, DEPTH, RUN, 2)
+        while one.step():
+            pass
+        assert redis.zcard(keys.DEFERRED_PACKED) > 0
+        scan(key, dry_run=dry_run)
+
+    monkeypatch.setattr(mover, "_scan", packs_first)
+    mover.migrate(keys.SCHEDULE)
+    assert report.moved == {("default", "new"): 33}
+    assert all(loads_object(data)["queue"] == "new" for data, _ in waiting(redis))
+
+
+def test_migration_reports_packed_jobs_that_stay(redis, granted, start):
+    packed(redis, 17, start)
+    report = MigrationReport()
+    plan = MigrationPlan(FixedTarget("new", (), ()), [], ())
+    with registry.isolated():
+        SetMigrator(granted, plan, report, Quota(), rate=UNPACED).migrate(keys.SCHEDULE)
+    assert [found.jobs for found in report.skipped[keys.SCHEDULE].values()] == [17]
+    assert redis.zcard(keys.DEFERRED_PACKED) == 3
 
 
 STEPS = st.lists(
