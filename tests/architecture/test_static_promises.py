@@ -49,7 +49,7 @@ MAY_TAKE = {
     "leases/renew": {"ZREM"},  # the command removes the name of a lease, not a job
     "limiters/unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
-    "migrate": {"RPOP"},
+    "migrate": {"LTRIM"},
     "moves/page": {"RPOP"},  # the other shard has written these jobs
     "moves/restore": {"LPOP"},
     "moves/take": {"ZREM"},
