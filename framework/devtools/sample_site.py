@@ -1,6 +1,7 @@
 """Run the sample platform for ``application-worker dashboard --sample``: a store for each shard, its configuration, its data."""
 
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -21,6 +22,9 @@ from framework.devtools.sample_platform import (
     SamplePlatform,
     sample_classes,
 )
+from framework.features.encryption.blob_store import FolderStore
+from framework.features.encryption.offload import PayloadOffload, blob_name
+from framework.features.encryption.sweep import UNNAMED
 from framework.features.reliable_push.kept_push import KeptPush
 from framework.features.reliable_push.push_file import FileSystem, PushFile
 from framework.push.job_batch import JobBatch
@@ -34,6 +38,7 @@ _MODULE = "sample_jobs"
 _AWAY_S = 900.0
 """For how long the dead shard has been away."""
 _KEPT_CLASSES = 4
+_BLOBS, _UNNAMED_BLOBS, _BLOB_EVERY_S = 12, 5, 72_000.0
 _FOREIGN = ("REDIS_URL", "FRAMEWORK_")
 """Variables of the user's shell for another installation."""
 
@@ -61,6 +66,7 @@ def sample_site(seed: int = 1) -> Generator[None]:
         platform = SamplePlatform(clients, seed)
         platform.write()
         _keep_pushes(folder / "pushes")
+        _store_arguments(folder / "payloads")
         ended = threading.Event()
         SupervisedThread("sample-beats", lambda: _beat(platform, ended)).start()
         try:
@@ -82,6 +88,19 @@ def _keep_pushes(folder: Path) -> None:
         push = KeptPush(DEAD_SHARD, batch, jids[0], kept_at + number, in_doubt=False, locks_when_due=False)
         file.append(push.encode(), push, tried=False)
     file.close()
+
+
+def _store_arguments(folder: Path) -> None:
+    """Write the blobs of large arguments: the oldest ones are of deleted jobs, and named by none."""
+    store, chance, now = FolderStore(folder), random.Random(1), time.time()
+    PayloadOffload(store, "", 1).make_store()
+    for number in range(_BLOBS):
+        blob_id = f"{number:024x}-{number:064x}"
+        store.put(blob_name(blob_id), bytes(chance.randint(1_000_000, 1_500_000)))
+        at = now - number * _BLOB_EVERY_S
+        os.utime(folder / blob_name(blob_id), (at, at))
+        if number >= _BLOBS - _UNNAMED_BLOBS:
+            store.put(f"{UNNAMED}/{blob_id}", b"")
 
 
 def _beat(platform: SamplePlatform, ended: threading.Event) -> None:
@@ -107,7 +126,10 @@ def _write_configuration(folder: Path, urls: dict[str, str]) -> None:
     files = {
         "redis": {"shards": shards},
         "routing": {"routing_rules": rules},
-        "application": {"workers_module": _MODULE},
+        "application": {
+            "workers_module": _MODULE,
+            "payload_offload": {"url": f"file://{folder.parent}/payloads"},
+        },
         "feature_categories": {"feature_categories": {one.area: {"owner": f"team-{one.area}"} for one in classes}},
     }
     folder.mkdir()

@@ -6,6 +6,8 @@ from framework.all_settings import load
 from framework.declare import registry
 from framework.devtools import sample_platform, sample_site
 from framework.devtools.sample_platform import DEAD_SHARD, SHARDS, WRONG_QUEUE, WRONG_RULE, sample_classes
+from framework.features.encryption.protection import open_offload
+from framework.features.encryption.sweep import count_store
 from framework.features.reliable_push.kept_files import KeptFiles
 from framework.route.router import load_workers
 from framework.store.connect import Endpoint, open_client
@@ -25,6 +27,7 @@ def test_sample_site_routes_its_classes_as_its_data(monkeypatch):
         assert routes == expected | {WRONG_RULE: (WRONG_QUEUE, "main")}
         (kept,) = KeptFiles().read(settings.pushes_dir)
         assert (kept.is_running, kept.problem, {shard for shard, _ in kept.kept}) == (False, "", {DEAD_SHARD})
+        assert count_store(open_offload(settings), settings.payload_offload.keep, 60.0).noted == 5
         client = open_client(Endpoint(endpoint_of(settings, "shop").url), name="tests")
         assert client.zcard("dead") == 40
         client.close()

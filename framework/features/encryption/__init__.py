@@ -8,6 +8,7 @@ ENCRYPTION = Feature(
     protection=Late("framework.features.encryption.protection:configured_protection"),
     worker=Late("framework.features.encryption.worker:worker_part"),
     problems=Late("framework.features.encryption.protection:key_problems"),
+    pages=(Late("framework.features.encryption.page:PayloadStorePage"),),
     figures=Figures(reader=Late("framework.features.encryption.figures:PayloadStoreFigures")),
     commands=(
         LateCommand(

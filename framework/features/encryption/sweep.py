@@ -11,6 +11,7 @@ shard does not answer, nothing is deleted. At a crash: each step is repeated by 
 begin of the one that has not ended.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +25,7 @@ from framework.process_clock import process_clock
 from framework.wire.json import loads_object, stored_number
 from framework.wire.protected import OFFLOADED
 
-_UNNAMED = "unnamed"
+UNNAMED = "unnamed"
 """The part before the slash of the names of notes: an empty file for each blob that no job names."""
 
 LAST_SWEEP = "last-sweep"
@@ -45,6 +46,50 @@ class SweepResult(NamedTuple):
     """Candidates that no job names: noted now, or earlier."""
     deleted: int = 0
     deleted_size: int = 0
+
+
+class StoreCount(NamedTuple):
+    """Say what a store holds, as far as it was listed in time. Times are epoch seconds by the clock of the store."""
+
+    blobs: int = 0
+    size: int = 0
+    candidates: int = 0
+    """Blobs older than ``keep``."""
+    noted: int = 0
+    """Blobs that no job named at an earlier sweep."""
+    noted_long: int = 0
+    """Those of them that were noted longer than ``keep`` ago: the next sweep deletes them, unless a job names them."""
+    oldest_at: float | None = None
+    newest_at: float | None = None
+    is_partial: bool = False
+    """Whether the time ended before the last blob: there are more."""
+    swept_at: float | None = None
+    """When the last sweep began."""
+    is_sweeping: bool = False
+
+
+def count_store(offload: PayloadOffload, keep_s: float, within_s: float) -> StoreCount:
+    """Count what a store holds, without a look at jobs. Raises OSError."""
+    now, ends = process_clock.now(), time.monotonic() + within_s
+    blobs = size = candidates = noted = noted_long = 0
+    oldest = newest = None
+    is_partial = False
+    for blob in offload.store.list(BLOBS):
+        if is_partial := time.monotonic() > ends:
+            break
+        blobs, size = blobs + 1, size + blob.size
+        candidates += now - blob.modified > keep_s
+        oldest = blob.modified if oldest is None else min(oldest, blob.modified)
+        newest = blob.modified if newest is None else max(newest, blob.modified)
+    for note in offload.store.list(UNNAMED):
+        if time.monotonic() > ends:
+            is_partial = True
+            break
+        noted, noted_long = noted + 1, noted_long + (now - note.modified > keep_s)
+    last, _, state = (offload.store.get(LAST_SWEEP) or b"").decode(errors="replace").partition(" ")
+    is_sweeping = state.strip() == _RUNNING and now - stored_number(last) < _ABANDONED_S
+    counts = (blobs, size, candidates, noted, noted_long, oldest, newest)
+    return StoreCount(*counts, is_partial, stored_number(last) or None, is_sweeping)
 
 
 class PayloadSweeper:
@@ -89,7 +134,7 @@ class PayloadSweeper:
         """
         now = process_clock.now()
         result, candidates = self._candidates(now)
-        notes = {_last(note.name): note for note in self._store.list(_UNNAMED)}
+        notes = {_last(note.name): note for note in self._store.list(UNNAMED)}
         if not candidates:
             self._forget([note.name for note in notes.values()], dry_run=dry_run)
             return result
@@ -102,7 +147,7 @@ class PayloadSweeper:
             note = notes.get(_last(name))
             if note is None:
                 if not dry_run:
-                    self._store.put(f"{_UNNAMED}/{_last(name)}", b"")
+                    self._store.put(f"{UNNAMED}/{_last(name)}", b"")
             elif now - note.modified > self._keep_s:
                 deleted, deleted_size = deleted + 1, deleted_size + size
                 if not dry_run:
