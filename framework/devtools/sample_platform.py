@@ -17,7 +17,10 @@ import redis
 
 from framework.declare.names import queue_name
 from framework.execute.stats import BUCKETS_MS
+from framework.features.batches import keys as batch_keys
 from framework.features.history.marks import mark_deploy
+from framework.features.workflows import keys as workflow_keys
+from framework.features.workflows.definition import StepCondition, StepJobs, WorkflowDefinition, WorkflowStep, step_bid
 from framework.wire import keys
 
 SHARDS = ("main", "shop", "media")
@@ -41,6 +44,9 @@ FLOOD, STUCK, POISON, BAD_DEPLOY, SLOW, WRONG_RULE, LEFT_LOCK = (
 """The classes of the incidents."""
 WRONG_QUEUE = "accounts_snyc"
 """The queue of a misspelt rule, which no process serves."""
+
+WORKFLOW, BATCH = "wf-nightly-export", "aw-nightly-mails"
+"""A workflow that runs, one of whose steps has failed, and a batch with nested ones."""
 
 _DEPLOYED_AGO_S, _HOURS = 25 * 60, 8
 _FLOOD_JOBS, _POISON_JOBS, _HELD_JOBS = 5_000, 30, 120
@@ -101,6 +107,8 @@ class SamplePlatform:
         for one in self._classes:
             self._write_waiting(one)
         self._write_incidents()
+        self._write_workflow()
+        self._write_batches()
         self.beat()
 
     def beat(self) -> None:
@@ -271,3 +279,77 @@ class SamplePlatform:
         # The waiting jobs of the one scope, whose name is empty.
         client.zadd(f"{limit}:turns", {"": 0})
         client.sadd(keys.LIMITS_WAITING, limit)
+
+    def _write_workflow(self) -> None:
+        """Write a workflow of the orders: two steps have ended, one runs, and a branch undoes a failed one."""
+        steps: tuple[tuple[str, StepCondition, str, str, dict[str, Any]], ...] = (
+            ("collect", "start", "", "Orders::ExportWorker", {"state": "succeeded", "jobs": 24, "started_at": -900}),
+            ("price", "success", "collect", "Billing::TaxReportWorker", {"state": "failed", "jobs": 24, "dead": 2}),
+            ("publish", "success", "price", "Orders::ShipWorker", {"jobs": 6}),
+            ("announce", "success", "publish", "Mailers::DigestWorker", {"jobs": 1}),
+            (
+                "repair",
+                "failure",
+                "price",
+                "Billing::RefundWorker",
+                {"state": "running", "jobs": 12, "started_at": -240},
+            ),
+            ("report", "success", "repair", "Mailers::ReceiptWorker", {"jobs": 1}),
+            ("alarm", "failure", "", "Webhooks::ReportWorker", {"jobs": 1}),
+        )
+        definition = WorkflowDefinition(
+            tuple(WorkflowStep(name, on, after, (StepJobs(cls, {}),)) for name, on, after, cls, _ in steps)
+        )
+        facts: Any = {
+            "name": "nightly export",
+            "description": "orders of the last day",
+            "definition": definition.encode(),
+            "steps": " ".join(one[0] for one in steps),
+            "ttl_s": 86_400,
+            "created_at": self._now - 900,
+            "failed_steps": 1,
+            "price:started_at": self._now - 700,
+            "price:ended_at": self._now - 240,
+            "collect:ended_at": self._now - 700,
+        }
+        for name, *_, known in steps:
+            times = {"started_at": self._now + known["started_at"]} if "started_at" in known else {}
+            facts |= {f"{name}:{field}": value for field, value in {**known, **times}.items()}
+        client = self._clients["shop"]
+        client.hset(workflow_keys.workflow(WORKFLOW), mapping=facts)
+        client.zadd(workflow_keys.WORKFLOWS, {WORKFLOW: self._now + 86_400})
+        self._write_batch("shop", step_bid(WORKFLOW, "repair"), "nightly export: repair", total=12, pending=5)
+
+    def _write_batches(self) -> None:
+        """Write a batch of mails: one batch for each region in it, and one of these has dead jobs."""
+        callback = [["mailers_digest", json.dumps({"class": "Mailers::DigestWorker", "args": []})]]
+        regions = [f"aw-mails-{name}" for name in ("africa", "america", "asia", "europe")]
+        events: dict[str, Any] = {
+            "on_success": json.dumps(callback),
+            "on_death": json.dumps(callback),
+            "death_at": self._now - 300,
+        }
+        self._write_batch("main", BATCH, "nightly mails", regions, total=8, pending=3, **events)
+        for number, bid in enumerate(regions):
+            ended: dict[str, Any] = {"success_at": self._now - 60.0} if number < 2 else {}
+            cities = [f"{bid}-{city}" for city in ("lagos", "cairo")] if number == 0 else []
+            pending = 0 if ended else 140 * number
+            self._write_batch("main", bid, bid.rpartition("-")[2], cities, BATCH, total=500, pending=pending, **ended)
+            for city in cities:
+                ended_at = self._now - 90.0
+                self._write_batch(
+                    "main", city, city.rpartition("-")[2], (), bid, total=90, pending=0, success_at=ended_at
+                )
+        self._clients["main"].sadd(f"{batch_keys.batch(regions[-1])}:dead", f"{1:024x}", f"{2:024x}")
+
+    def _write_batch(
+        self, shard: str, bid: str, description: str, nested: Sequence[str] = (), parent: str = "", **fields: Any
+    ) -> None:
+        client, key = self._clients[shard], batch_keys.batch(bid)
+        known = {"description": description, "parent": parent, "children": len(nested), "ttl_s": 86_400}
+        mapping: Any = {**known, "created_at": self._now - 900, **fields}
+        client.hset(key, mapping=mapping)
+        client.expire(key, 86_400)
+        client.zadd(batch_keys.BATCHES, {bid: self._now + 86_400})
+        if nested:
+            client.sadd(f"{key}:children", *nested)

@@ -12,10 +12,22 @@ from framework.shard.shard import Shard
 T = TypeVar("T")
 
 ColumnKind: TypeAlias = Literal[
-    "text", "code", "count", "bytes", "time", "duration", "class", "queue", "job", "workflow", "tag", "progress"
+    "text",
+    "code",
+    "count",
+    "bytes",
+    "time",
+    "duration",
+    "class",
+    "queue",
+    "job",
+    "batch",
+    "workflow",
+    "tag",
+    "progress",
 ]
-"""How a value is shown. ``class``, ``queue``, ``job`` and ``workflow`` link to their pages; ``tag`` is a word of a fixed set;
-``progress`` is a pair of what has ended, and of all."""
+"""How a value is shown. ``class``, ``queue``, ``job``, ``batch`` and ``workflow`` link to their pages; ``tag`` is a word of a fixed
+set; ``progress`` is a pair of what has ended, and of all."""
 
 
 class Column(NamedTuple):

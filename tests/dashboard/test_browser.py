@@ -14,7 +14,7 @@ from framework.dashboard.application import all_pages
 from framework.devtools import sample_platform
 from framework.devtools.sample_platform import STUCK, SamplePlatform
 from tests.chromium import BrowserPage, browser
-from tests.dashboard.test_routes import address
+from tests.dashboard.test_routes import add_groups, address
 from tests.harness import encoded, until
 
 __all__ = ["browser"]
@@ -106,6 +106,7 @@ def test_axe_finds_nothing_on_any_page(browser, site, redis, second_redis, tmp_p
     monkeypatch.setattr(sample_platform, "_HOURS", 1)
     SamplePlatform({"main": redis, "shop": second_redis, "media": second_redis}).write()
     redis.lpush("queue:default", encoded("Job", jid="J1"))
+    add_groups(redis)
     found = {}
     with closing(BrowserPage(browser, tmp_path)) as page:
         page.call("Page.addScriptToEvaluateOnNewDocument", source=AXE.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from framework.dashboard.application import all_pages
 from framework.dashboard.shared_reads import SharedReads
 from framework.pages.page import Page
 from framework.pages.view import ShardReads, View
-from tests.dashboard.test_routes import address
+from tests.dashboard.test_routes import add_groups, address
 from tests.harness import encoded, register_process
 
 ADMIN = Caller("ann", "admin")
@@ -55,6 +55,7 @@ def test_each_page_has_few_round_trips(browser, shards, redis, second_redis, own
             entry = {"queue": "default", "payload": encoded("Job", jid=f"R{number}").decode(), "run_at": 1}
             client.hset(f"{identity}:work", "t", json.dumps(entry))
         client.lpush("queue:default", encoded("Job", jid="J1"))
+        add_groups(client)
     client, found = browser(ADMIN), {}
     client.get("/")  # connections and scripts are made once
     # A search of all places, of locks too, and what is wrong, are bounded by their time, and asked for less often.

@@ -8,6 +8,9 @@ from framework.dashboard import Caller, app
 from framework.dashboard.application import _STATIC, all_pages
 from framework.dashboard.openapi import describe, path_of
 from framework.dashboard.security import HEADERS
+from framework.features.batches import keys as batch_keys
+from framework.features.workflows import keys as workflow_keys
+from framework.features.workflows.definition import StepJobs, WorkflowDefinition, WorkflowStep
 from framework.pages.caller import ROLES
 from tests.harness import encoded
 
@@ -18,8 +21,17 @@ WORDS = {
     "{queue}": "default",
     "{jid:path}": "J1",
     "{jid}": "J1",
-    "{workflow}": "w1",
+    "{workflow}": "wf-1",
+    "{batch}": "aw-1",
 }
+
+
+def add_groups(redis):
+    """Write the batch and the workflow of ``WORDS``."""
+    redis.hset(batch_keys.batch("aw-1"), mapping={"pending": 1, "total": 2, "created_at": 1, "ttl_s": 600})
+    steps = WorkflowDefinition((WorkflowStep("import", "start", "", (StepJobs("Job", {}),)),))
+    fields = {"name": "import", "definition": steps.encode(), "steps": "import", "ttl_s": 600, "created_at": 1}
+    redis.hset(workflow_keys.workflow("wf-1"), mapping=fields)
 
 
 def address(path):
@@ -43,6 +55,7 @@ def test_each_page_asks_for_its_role(browser, shards, redis, own_classes, declar
     declarations["Job"] = Job.declaration()
     redis.sadd("queues", "default")
     redis.lpush("queue:default", encoded("Job", jid="J1"))
+    add_groups(redis)
     # What admin may, another test does for each page; operate reads as read does.
     for role, page in ((role, page) for role in ("none", "read") for page in all_pages()):
         client = browser(Caller("ann", role))
@@ -68,7 +81,14 @@ def test_unknown_callers_and_no_authorize_see_nothing(browser, shards):
 
 def test_unknown_things_are_not_found(browser, shards):
     client = browser(Caller("ann", "admin"))
-    for path in ("/nothing", "/queues/nothing", "/queues?shard=nothing", "/api/queues/nothing"):
+    for path in (
+        "/nothing",
+        "/queues/nothing",
+        "/queues?shard=nothing",
+        "/api/queues/nothing",
+        "/workflows/w",
+        "/batches/b",
+    ):
         answer = client.get(path)
         assert answer.status_code == 404
         check_headers(answer)

@@ -25,7 +25,10 @@ BATCHES = Feature(
     worker=Late("framework.features.batches.worker:worker_part"),
     stored_jobs=Late("framework.features.batches.store:stored_jobs"),
     figures=Figures(reader=Late("framework.features.batches.figures:BatchFigures"), part="batches/figures"),
-    pages=(Late("framework.features.batches.page:BatchesPage"),),
+    pages=(
+        Late("framework.features.batches.page:BatchesPage"),
+        Late("framework.features.batches.page:BatchPage"),
+    ),
     commands=(
         LateCommand(
             "batches",

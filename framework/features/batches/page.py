@@ -1,12 +1,16 @@
-"""The batches: how many of their jobs have ended, and how. Operators cancel and delete them here."""
+"""The batches, and one of them with its tree. Operators cancel and delete them here."""
 
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from framework.errors import UnknownNameError
 from framework.features.batches.batch import BatchStatus
+from framework.features.batches.payload import EVENTS
 from framework.features.batches.store import change_batch, list_batches
+from framework.features.batches.tree import BatchNode, BatchTree, read_tree
 from framework.pages.forms import Form
+from framework.pages.page import Page
 from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
@@ -103,7 +107,7 @@ class BatchesPage(TablePage[BatchStatus]):
     menu = "jobs"
     rows = BatchRows()
     heading = "Batch"
-    name_kind = "code"
+    name_kind = "batch"
     columns = (
         Column("Description", "description"),
         Column("State", "state", "tag"),
@@ -112,7 +116,7 @@ class BatchesPage(TablePage[BatchStatus]):
         Column("Dead", "dead", "count"),
         Column("Removed", "removed", "count"),
         Column("Nested", "children", "count"),
-        Column("Nested in", "parent", "code"),
+        Column("Nested in", "parent", "batch"),
         Column("Made", "created_at", "time"),
         Column("Expires", "expires_at", "time"),
     )
@@ -122,6 +126,61 @@ class BatchesPage(TablePage[BatchStatus]):
     def order(self, row: Facts) -> Any:
         """Return the newest first."""
         return -row["created_at"], row["name"]
+
+
+class BatchPage(Page):
+    """Show one batch: the batches around it and in it, its callbacks, and its jobs that failed."""
+
+    name = "batch"
+    path = "/batches/{batch}"
+    title = "Batch"
+
+    async def read(self, view: View) -> Facts:
+        """Read the batch on the shard that has it.
+
+        Raises:
+            UnknownNameError: no shard has it, and all answer.
+        """
+        bid = view.parameters["batch"]
+        found = await view.each(lambda shard: read_tree(view.shards[shard], bid))
+        one = next((each for each in found.values() if each is not None), None)
+        if one is None:
+            if not view.unanswered:
+                raise UnknownNameError(f"no shard has the batch {bid}: it was deleted, or has expired")
+            return {"batch": bid, "tree": None}
+        return {"batch": bid, **_tree_facts(one)}
+
+
+def _tree_facts(found: BatchTree) -> Facts:
+    own = found.root.status
+    times = {event: getattr(own, f"{event}_at") for event in EVENTS}
+    return {
+        "shard": own.shard,
+        "tree": _node_facts(found.root),
+        "above": [_batch_facts(one) for one in found.above],
+        "has_more_above": bool((found.above[0] if found.above else own).parent),
+        "callback_queue": own.callback_queue,
+        "events": [
+            {
+                "event": event,
+                "at": at,
+                "callbacks": [
+                    {"class": one.worker, "queue": one.queue} for one in found.callbacks if one.event == event
+                ],
+            }
+            for event, at in times.items()
+        ],
+        "failed_jobs": list(found.failed),
+        "dead_jobs": list(found.dead),
+    }
+
+
+def _node_facts(node: BatchNode) -> Facts:
+    return {**_batch_facts(node.status), "nested": [_node_facts(one) for one in node.nested]}
+
+
+def _batch_facts(one: BatchStatus) -> Facts:
+    return {"batch": one.bid, **BatchRows().facts(one)}
 
 
 def _state(one: BatchStatus) -> str:

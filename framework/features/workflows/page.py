@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from framework.errors import UnknownNameError
+from framework.features.workflows.graph import depths, done_jobs, draw_steps
 from framework.features.workflows.store import change_workflow, find_workflow, list_workflows
 from framework.features.workflows.workflow import StepStatus, WorkflowStatus
 from framework.pages.forms import Form
@@ -32,13 +34,12 @@ class WorkflowRows(Rows[WorkflowStatus]):
     def facts(self, one: WorkflowStatus) -> Facts:
         """Return the state and the progress."""
         jobs = sum(step.jobs or 0 for step in one.steps)
-        pending = sum(step.pending for step in one.steps)
         return {
             "workflow": one.name,
             "description": one.description,
             "state": one.state,
             "steps": (sum(1 for step in one.steps if step.ended_at is not None), len(one.steps)),
-            "jobs": (max(0, jobs - pending), jobs),
+            "jobs": (sum(map(done_jobs, one.steps)), jobs),
             "dead": sum(step.dead for step in one.steps),
             "created_at": one.created_at,
             "ended_at": one.ended_at,
@@ -115,23 +116,26 @@ class WorkflowsPage(TablePage[WorkflowStatus]):
 
 
 class WorkflowPage(Page):
-    """Show one workflow: its steps by depth, each with its jobs, its batch and its times."""
+    """Show one workflow: the graph of its steps, and a table of them with their jobs, batches and times."""
 
     name = "workflow"
     path = "/workflows/{workflow}"
     title = "Workflow"
 
     async def read(self, view: View) -> Facts:
-        """Read the workflow on the shard that has it; without ``levels`` if none has."""
+        """Read the workflow on the shard that has it.
+
+        Raises:
+            UnknownNameError: no shard has it, and all answer.
+        """
         name = view.parameters["workflow"]
         found = await view.each(lambda shard: find_workflow(view.shards[shard], name))
         one = next((each for each in found.values() if each is not None), None)
         if one is None:
-            return {"workflow": name, "name": "", "levels": []}
-        levels: dict[int, list[Facts]] = {}
-        depths = _depths(one)
-        for step in one.steps:
-            levels.setdefault(depths[step.name], []).append(_step_facts(step))
+            if not view.unanswered:
+                raise UnknownNameError(f"no shard has the workflow {name}: it was deleted, or has expired")
+            return {"workflow": name, "name": "", "steps": []}
+        levels = depths(one.steps)
         return {
             "workflow": one.id,
             "shard": one.shard,
@@ -142,18 +146,12 @@ class WorkflowPage(Page):
             "created_at": one.created_at,
             "ended_at": one.ended_at,
             "cancelled_at": one.cancelled_at,
-            "levels": [levels[depth] for depth in sorted(levels)],
+            "steps": [
+                {"level": levels[step.name] + 1, **_step_facts(step)}
+                for step in sorted(one.steps, key=lambda step: levels[step.name])
+            ],
+            "graph": draw_steps(one.steps),
         }
-
-
-def _depths(one: WorkflowStatus) -> dict[str, int]:
-    """Return the level of each step in the graph. A definition that was changed in Redis may name steps that are not there."""
-    found: dict[str, int] = {}
-    for step in one.steps:
-        found[step.name] = found.get(step.after, -1) + 1
-    # The branch of all failures stands behind every step of the main line.
-    last = max(found.values(), default=0)
-    return {step.name: last + 1 if step.on == "failure" and not step.after else found[step.name] for step in one.steps}
 
 
 def _step_facts(step: StepStatus) -> Facts:
@@ -165,6 +163,7 @@ def _step_facts(step: StepStatus) -> Facts:
         "classes": list(step.workers),
         "bid": step.bid,
         "jobs": step.jobs,
+        "done": done_jobs(step),
         "pending": step.pending,
         "failures": step.failures,
         "dead": step.dead,
