@@ -56,6 +56,8 @@ class SettingsBase(BaseSettings):
     """The project: the parent of the config folder."""
     unknown_variables: dict[str, str | None] = Field(default_factory=dict[str, str | None])
     """Variables that begin with FRAMEWORK_ and have no effect, with the nearest name that has one."""
+    origins: dict[tuple[str, ...], str] = Field(default_factory=dict[tuple[str, ...], str], repr=False)
+    """The file or the variable that gives the value at each path; a value without one is the built-in default."""
     var_dir: Path
     """The folder for what a run writes: stores, logs, reports."""
 

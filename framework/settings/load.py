@@ -24,6 +24,7 @@ from framework.settings.environment import (
     unknown_variables,
 )
 from framework.settings.files import display_path, find_config_dir, read_files
+from framework.settings.shown import GivenValues
 from framework.settings.urls import EMBEDDED
 from framework.text import did_you_mean
 from framework.typeguards import is_mapping
@@ -57,6 +58,13 @@ def load_as(settings_class: type[S], env: Mapping[str, str] | None, cwd: Path | 
         "unknown_variables": unknown,
         "env_name": environment.get("FRAMEWORK_ENV") or "development",
         "var_dir": _var_dir(environment, here, root, problems),
+        "origins": GivenValues(
+            {key: under[key] for key in from_files},
+            {key: f"{label}/{file}" for key, file in schema.file_by_key.items()},
+            own,
+            own_origins,
+            known_origins,
+        ).origins(),
     }
     problems += _problems_behind_variables(schema, from_files, common, label)
     try:

@@ -436,5 +436,5 @@ def test_problems_are_listed_together_without_secrets(tmp_path: Path):
 
 
 def test_every_setting_has_a_source():
-    given = {"env_name", "config_dir", "config_label", "root", "unknown_variables", "var_dir"}
+    given = {"env_name", "config_dir", "config_label", "root", "origins", "unknown_variables", "var_dir"}
     assert set(Settings.model_fields) - given == set(SettingsSchema(Settings).file_by_key)

@@ -12,6 +12,7 @@ from framework.dashboard.pages.process_pages import ProcessesPage, RunningPage
 from framework.dashboard.pages.queue_pages import QueuePage, QueuesPage
 from framework.dashboard.pages.routing_page import RoutingPage
 from framework.dashboard.pages.search_page import SearchPage
+from framework.dashboard.pages.settings_page import SettingsPage
 from framework.pages.page import Page
 
 _PAGES: tuple[type[Page], ...] = (
@@ -29,6 +30,7 @@ _PAGES: tuple[type[Page], ...] = (
     ClassesPage,
     RoutingPage,
     AuditPage,
+    SettingsPage,
     QueuePage,
     JobPage,
     ClassPage,
