@@ -129,6 +129,9 @@ def _write_configuration(folder: Path, urls: dict[str, str]) -> None:
         "application": {
             "workers_module": _MODULE,
             "payload_offload": {"url": f"file://{folder.parent}/payloads"},
+            "fleet": {
+                "queue_groups": {name: [one.queue for one in classes if one.shard == name] for name in SHARDS},
+            },
         },
         "feature_categories": {"feature_categories": {one.area: {"owner": f"team-{one.area}"} for one in classes}},
     }

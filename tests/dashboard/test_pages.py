@@ -120,7 +120,7 @@ def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, red
     monkeypatch.setattr("framework.features.cron.page.cron_entries", lambda shard: entries if shard == "main" else [])
     client = browser(ADMIN)
     tables = ("/locks", "/leases", "/limiters", "/breakers", "/flags")
-    for path in ("/processes", "/running", "/limits", "/batches", "/audit", "/cron", *tables):
+    for path in ("/processes", "/groups", "/running", "/limits", "/batches", "/audit", "/cron", *tables):
         answer = client.get(path)
         found = check_inert(answer.text, path)
         # The page has shown them, as text.

@@ -15,6 +15,7 @@ OBSERVABILITY = Feature(
     observer=Late("framework.features.observability.observer:observer"),
     worker=Late("framework.features.observability.worker:worker_part"),
     answers=Late("framework.features.observability.answers:answers"),
+    pages=(Late("framework.features.observability.page:GroupsPage"),),
     causes=Late("framework.features.observability.causes:ReporterCauses"),
     commands=(
         LateCommand(

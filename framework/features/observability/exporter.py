@@ -31,9 +31,9 @@ def open_fleet(
     watch: type[ShardWatch] = ShardWatch,
 ) -> Fleet:
     """Return the figures of these shards. The classes decide about the targets of their queues. Opens no socket."""
-    routes = ((route.shard, route.queue, one) for one in declarations for route in [router.route(one)])
     fleet = ObservabilitySettings.of(settings).fleet
-    return Fleet(fleet, shards, FleetReader(settings), classes_by_shard(routes), of_host=of_host, watch=watch)
+    classes = classes_by_shard(router, declarations)
+    return Fleet(fleet, shards, FleetReader(settings), classes, of_host=of_host, watch=watch)
 
 
 class ExporterServer(HealthServer):

@@ -4,7 +4,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
@@ -17,6 +17,7 @@ from framework.features.observability.fleet import FleetReader, FleetReading
 from framework.features.observability.redis_figures import state_figures
 from framework.features.observability.settings import FleetSettings
 from framework.features.observability.slots_needed import LoadSample, QueueLoad, ShardLoad, group_slots
+from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.logs import LogRateLimit
@@ -72,12 +73,34 @@ class RoutedClasses:
         return found
 
 
-def classes_by_shard(routes: Iterator[tuple[str, str, Declaration]]) -> dict[str, RoutedClasses]:
-    """Return the classes of each shard, from shards, queues and declarations."""
+def classes_by_shard(router: Router, declarations: Iterable[Declaration]) -> dict[str, RoutedClasses]:
+    """Return the classes whose jobs go to each shard."""
     found: dict[str, list[RoutedClass]] = {}
-    for shard, queue, declaration in routes:
-        found.setdefault(shard, []).append(RoutedClass(declaration.wire_name, queue, declaration.urgency))
+    for one in declarations:
+        route = router.route(one)
+        found.setdefault(route.shard, []).append(RoutedClass(one.wire_name, route.queue, one.urgency))
     return {shard: RoutedClasses(classes) for shard, classes in found.items()}
+
+
+class NeededSlots:
+    """The slots that the groups of queues of one shard need, by its last readings. Use it from one thread at a time."""
+
+    def __init__(self, classes: RoutedClasses, groups: Mapping[str, Sequence[str]]) -> None:
+        self._classes = classes
+        self._groups = groups
+        self._load = ShardLoad()
+
+    def note(self, reading: FleetReading) -> Mapping[str, int]:
+        """Take a reading, and return the slots of each group; a queue of no group is a group of its own."""
+        runs = {identity: load.runs for identity, load in reading.processes.items()}
+        busy = Counter[str]()
+        for load in reading.processes.values():
+            busy.update(load.running)
+        sample = LoadSample(reading.now, reading.sizes, reading.paused, runs, busy, self._classes.seconds(reading))
+        loads: dict[str, QueueLoad] = self._load.note(sample)
+        # A queue without any job yet has its series too: an autoscaler asks for it.
+        known = {queue: QueueLoad(0.0, 0.0, 0) for queue in self._classes.urgencies}
+        return group_slots(known | loads, self._classes.urgencies, self._groups, self._classes.limits(reading))
 
 
 class ShardAnswer(NamedTuple):
@@ -153,8 +176,7 @@ class ShardWatch(Watch):
         self._client = shard.open_client("figures", read_timeout_s=READ_TIMEOUT_S)
         self._reader = reader
         self._classes = classes
-        self._groups = settings.queue_groups
-        self._load = ShardLoad()
+        self._needed = NeededSlots(classes, settings.queue_groups)
         self._opened_at = time.monotonic()
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
@@ -194,23 +216,12 @@ class ShardWatch(Watch):
 
     def _answer_of(self, reading: FleetReading) -> ShardAnswer:
         up = Figure("application_worker_up", {"shard": reading.shard}, 1)
-        slots = self._slots(reading)
+        slots = self._needed.note(reading)
         needed = [
             Figure("application_worker_slots_needed", {"shard": reading.shard, "queue_group": name}, count)
             for name, count in slots.items()
         ]
         return ShardAnswer([up, *reading.figures, *needed], slots)
-
-    def _slots(self, reading: FleetReading) -> Mapping[str, int]:
-        runs = {identity: load.runs for identity, load in reading.processes.items()}
-        busy = Counter[str]()
-        for load in reading.processes.values():
-            busy.update(load.running)
-        sample = LoadSample(reading.now, reading.sizes, reading.paused, runs, busy, self._classes.seconds(reading))
-        loads: dict[str, QueueLoad] = self._load.note(sample)
-        # A queue without any job yet has its series too: an autoscaler asks for it.
-        known = {queue: QueueLoad(0.0, 0.0, 0) for queue in self._classes.urgencies}
-        return group_slots(known | loads, self._classes.urgencies, self._groups, self._classes.limits(reading))
 
 
 def _away_figures(shard: str) -> Iterator[Figure]:
