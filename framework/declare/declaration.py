@@ -128,7 +128,12 @@ class Declaration:
 
     @property
     def lock_ttl_s(self) -> float | None:
-        """How long the lock of one of its jobs lasts; ``None`` when jobs are not deduplicated."""
+        """How long the lock of one of its waiting jobs lasts; ``None`` when jobs are not deduplicated."""
+        return None if self.deduplicate is None else self.deduplicate.waiting_ttl.total_seconds()
+
+    @property
+    def run_lock_ttl_s(self) -> float | None:
+        """How long the lock of one of its jobs lasts from its start on; ``None`` when jobs are not deduplicated."""
         return None if self.deduplicate is None else self.deduplicate.ttl.total_seconds()
 
     @property

@@ -14,6 +14,8 @@ DeduplicateStrategy: TypeAlias = Literal[
     "until_executing", "until_executed", "until_expired", "debounce", "accumulate", "none"
 ]
 
+_LOCK_STRATEGIES: tuple[DeduplicateStrategy, ...] = ("until_executing", "until_executed", "until_expired")
+
 _WINDOW_FIELDS: Mapping[str, tuple[str, ...]] = {
     "window": ("debounce", "accumulate"),
     "max_window": ("debounce",),
@@ -21,6 +23,10 @@ _WINDOW_FIELDS: Mapping[str, tuple[str, ...]] = {
     "max_bytes": ("accumulate",),
 }
 """The strategies to which a field belongs."""
+
+
+WAITING_TTL = timedelta(days=30)
+"""The lifetime of a lock with ``while_waiting``. A process renews it while its job waits, and deletes it without such a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,8 @@ class Deduplicate:
     ``ttl`` has passed since its start, which throttles equal jobs, ``none`` never. Only duplicates of an ``idempotent`` worker are
     dropped. With ``if_deduplicated="reschedule_once"`` a duplicate during the run causes one more run. ``including_scheduled`` locks
     jobs for later from their push on. While the flag ``feature_flag`` is off, the strategy is ``none``. The lock lasts for ``ttl``
-    after its job was pushed, moved or started.
+    after its job was pushed, moved or started. With ``while_waiting`` it lasts for as long as its job waits, and for ``ttl`` after
+    its start.
 
     ``debounce`` and ``accumulate`` let a push wait for ``window`` in the schedule set. With ``debounce`` an equal push replaces the
     job that waits, and the window begins again, until ``max_window`` after the first push. With ``accumulate`` an equal push adds the
@@ -47,11 +54,17 @@ class Deduplicate:
     ttl: timedelta = timedelta(minutes=10)
     if_deduplicated: Literal["reschedule_once"] | None = None
     including_scheduled: bool = False
+    while_waiting: bool = False
     feature_flag: str | None = None
     window: timedelta | None = None
     max_window: timedelta | None = None
     max_items: int | None = None
     max_bytes: int | None = None
+
+    @property
+    def waiting_ttl(self) -> timedelta:
+        """How long the lock of a waiting job lasts, if nothing moves the job."""
+        return max(self.ttl, WAITING_TTL) if self.while_waiting else self.ttl
 
     @property
     def has_window(self) -> bool:
@@ -71,6 +84,13 @@ class Deduplicate:
                 "Deduplicate",
                 "if_deduplicated = 'reschedule_once' needs strategy 'until_executed': only a job that still runs can be run again.",
                 attribute="if_deduplicated",
+            )
+        if self.while_waiting and self.strategy not in _LOCK_STRATEGIES:
+            raise DeclarationError(
+                "Deduplicate",
+                f"while_waiting belongs to the strategies with a lock ({', '.join(_LOCK_STRATEGIES)}), not to {self.strategy!r}. "
+                "Leave it out.",
+                attribute="while_waiting",
             )
         _check_window(self)
 
@@ -122,6 +142,7 @@ _DEDUPLICATE_VALIDATORS: Mapping[str, Validator] = {
     "ttl": validators.duration,
     "if_deduplicated": validators.optional(validators.one_of("reschedule_once")),
     "including_scheduled": validators.boolean,
+    "while_waiting": validators.boolean,
     "feature_flag": validators.optional(validators.identifier),
     "window": validators.optional(validators.duration),
     "max_window": validators.optional(validators.duration),

@@ -391,6 +391,7 @@ def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, *, waited: bool) 
     lock: tuple[str, ...] = ("", "", "", "")
     if lock_ttl_s:
         ttl_ms = str(milliseconds(lock_ttl_s))
+        run_ms = str(milliseconds(terms.declaration.run_lock_ttl_s or lock_ttl_s))
         held_ms = str(milliseconds(HELD_LOCK_S + lock_ttl_s))
-        lock = (ttl_ms if terms.keeps_lock else "0", held_ms, ttl_ms, "1" if terms.keeps_period else "")
+        lock = (run_ms if terms.keeps_lock else "0", held_ms, ttl_ms, "1" if terms.keeps_period else "")
     return (terms.declaration.wire_name, queue, *limit, *lock, more)

@@ -9,10 +9,12 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest, ClassTerms, StagedPolicy
 from framework.features.consistency.admission import CONSISTENCY_POLICY
+from framework.features.deduplication.left_locks import LeftLockUpkeep
 from framework.features.deduplication.store import START_LOCKED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
@@ -48,6 +50,7 @@ from framework.wire.resources import (
     RESCHEDULED_ONCE,
     Lock,
     NextRun,
+    milliseconds,
     wal_positions_of,
 )
 from framework.wire.status_key import tracked_job
@@ -183,9 +186,10 @@ class DedupLock:
         return None
 
     def _start_locked(self, lock: Lock, request: AdmissionRequest, *, unseen: str) -> list[bytes]:
-        policy, positions = request.declaration.deduplicate, wal_positions_of(request.payload)
+        declaration, positions = request.declaration, wal_positions_of(request.payload)
+        policy, run_ttl_s = declaration.deduplicate, declaration.run_lock_ttl_s or 0.0
         known = [part for position in positions.items() for part in position] if unseen != "0" else []
-        keep_ms = lock.ttl_ms if keeps_lock(policy) else 0
+        keep_ms = milliseconds(run_ttl_s) if keeps_lock(policy) else 0
         arguments = [lock.owner, lock.worker, keep_ms, unseen, "1" if keeps_period(policy) else "", *known]
         found: list[bytes] = START_LOCKED(self._client, [lock.key], arguments)
         return found
@@ -236,7 +240,12 @@ def worker_part(process: ProcessContext) -> WorkerPart:
         StagedPolicy("check", DedupPositions(client, consistency)),
         StagedPolicy("lock", DedupLock(client, consistency, protection=process.protection)),
     )
-    return WorkerPart(policies)
+    return WorkerPart(policies, periodic=(LeftLockUpkeep(process).step,) if _has_lasting_locks() else ())
+
+
+def _has_lasting_locks() -> bool:
+    policies = (one.declaration().deduplicate for one in registry.workers())
+    return any(one is not None and one.while_waiting for one in policies)
 
 
 def next_run(unit: UnitOfWork, policy: Deduplicate, protection: PayloadProtection = NO_PROTECTION) -> NextRun:

@@ -1,19 +1,31 @@
-"""Find deduplication locks that no job holds any more, while equal pushes are dropped."""
+"""Find deduplication locks that no job holds any more, and waiting jobs that have outlived their locks."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
+from framework.admin.diagnosis.facts import QueueFacts, enqueued_at
 from framework.admin.search import search
 from framework.command_line import remedy_command
 from framework.features.deduplication.admin import HeldLock, read_locks
 from framework.text import format_duration
 from framework.wire import keys
+from framework.wire.job import BUFFERED_AT, INTERRUPTED_COUNT
+from framework.wire.resources import DUPLICATE_OF, lock_of
 
 _PAGE, _MOST_PAGES = 1_000, 20
 _MOST_LOCKS = 10
 _MOST_JOBS = 100_000
 _YOUNG_S = 5.0
+_WAITS_S = 60.0
+"""A job that waits for less has hardly outlived its lock: its lock was taken over or released."""
+
+_FEWEST = 3
+"""The sampled jobs of a class that have outlived their locks, and are the most of it."""
+
+_NOT_OUTLIVED = (BUFFERED_AT, DUPLICATE_OF, INTERRUPTED_COUNT, "retry_count")
+"""Fields of jobs that may wait without a lock: another policy held them, they are duplicates, or have begun before."""
 
 
 class _TooManyJobsError(Exception):
@@ -26,14 +38,15 @@ def _give_up(_key: str, scanned: int) -> None:
 
 
 class LockCauses(CauseReader):
-    """Find the locks whose job is nowhere, that have dropped pushes since.
+    """Find the locks whose job is nowhere, that have dropped pushes since, and the classes whose jobs have outlived their locks.
 
     Locks are looked for among 20,000 keys, and the job of one among 100,000 jobs: with more of them a lock counts as held, because
     its remedy lets a second job run.
     """
 
     alerts: ClassVar[Mapping[CauseCode, Sequence[str]]] = {
-        "lock_left": ("OrphanLocks", "ClassNotDequeued", "JobsSkippedTooLong")
+        "lock_left": ("OrphanLocks", "ClassNotDequeued", "JobsSkippedTooLong"),
+        "lock_outlived": ("OldestJobTooOld", "QueueingApdexBurn"),
     }
 
     def causes(self) -> Iterator[Cause]:
@@ -41,6 +54,49 @@ class LockCauses(CauseReader):
         for lock in self._suspects(asked):
             if (asked is None or lock.worker == asked) and self._is_left(lock):
                 yield self._left(lock)
+        for queue in self.facts.queues:
+            yield from self._outlived_in(queue)
+
+    def _outlived_in(self, queue: QueueFacts) -> Iterator[Cause]:
+        """Yield the classes of a queue whose next jobs have no lock any more, or whose locks belong to later jobs."""
+        waiting = [
+            (job, lock)
+            for job in queue.oldest.jobs
+            if (lock := lock_of(job.payload)) is not None and not any(name in job.payload for name in _NOT_OUTLIVED)
+        ]
+        pipeline: Any = self.facts.client.pipeline(transaction=False)
+        for _, lock in waiting:
+            pipeline.hget(lock.key, "jid")
+        owners = pipeline.execute(raise_on_error=False)
+        sampled, outlived, taken = Counter[str](), Counter[str](), Counter[str]()
+        for (job, lock), owner in zip(waiting, owners, strict=True):
+            sampled[job.cls] += 1
+            since = enqueued_at(job)
+            if since is not None and self.facts.now - since >= _WAITS_S and owner != lock.owner.encode():
+                outlived[job.cls] += 1
+                taken[job.cls] += owner is not None
+        for cls, count in outlived.items():
+            if count >= _FEWEST and 2 * count > sampled[cls]:
+                yield self._outlived(cls, queue, count, sampled[cls], taken[cls])
+
+    def _outlived(self, cls: str, queue: QueueFacts, count: int, sampled: int, taken: int) -> Cause:
+        facts = self.facts
+        return Cause(
+            code="lock_outlived",
+            shard=facts.shard,
+            cause=f"jobs of {cls} wait for longer than the ttl of their deduplication locks: equal jobs are pushed meanwhile",
+            evidence=[
+                f"{count:,} of the next {sampled:,} jobs of {cls} in the queue {queue.name} have no lock any more",
+                f"of {taken:,} of these a later equal job has the lock, and waits too",
+                f"the next job has waited for {format_duration(queue.waits_s)}",
+            ],
+            remedy=facts.worker_for(queue.name),
+            effect="the queue drains faster; with while_waiting = True in its Deduplicate a lock lasts for as long as its job waits",
+            certainty=5.0,
+            jobs=queue.oldest.about(count),
+            classes=frozenset({cls}),
+            queues=frozenset({queue.name}),
+        )
 
     def _suspects(self, asked: str | None) -> list[HeldLock]:
         """Return the locks that have dropped most pushes, and those of the class that is asked for."""

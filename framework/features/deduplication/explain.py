@@ -52,7 +52,7 @@ class LockReader(ExplainReader):
             return ShownFacts([], {})
         text = (
             f"{format_count(count, 'job')} have waited for longer than the ttl of their deduplication locks: equal jobs were pushed "
-            "meanwhile. Give Deduplicate a longer ttl, or let more processes run the class"
+            "meanwhile. Give Deduplicate while_waiting = True or a longer ttl, or let more processes run the class"
         )
         return ShownFacts([("locks", text)], {"locks_outlived": count})
 

@@ -37,6 +37,8 @@ class LockObserver(JobObserver):
         if BUFFERED_AT in payload or "retry_count" in payload:
             return
         policy: Deduplicate = declaration.deduplicate
+        if policy.while_waiting:
+            return
         enqueued_at, ttl_s = timestamp(payload.get("enqueued_at")), policy.ttl.total_seconds()
         waited_s = 0.0 if enqueued_at is None else run.started_at - enqueued_at
         if waited_s <= ttl_s:
@@ -45,8 +47,8 @@ class LockObserver(JobObserver):
         self._log_limit.warning(
             declaration.wire_name,
             f"a job has waited for {format_duration(waited_s)}, and its deduplication lock has ended after {format_duration(ttl_s)}: "
-            "equal jobs were pushed meanwhile, and make the backlog longer. Let more processes run the class, or give Deduplicate a "
-            "longer ttl: a lock ends with its job in any case",
+            "equal jobs were pushed meanwhile, and make the backlog longer. Let more processes run the class, or give Deduplicate "
+            "while_waiting = True or a longer ttl: a lock ends with its job in any case",
             "deduplication.lock_outlived",
             queue=run.queue,
             **{"class": declaration.wire_name},

@@ -99,7 +99,7 @@ class Deduplicator(PushLocks):
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
         """Return the terms that the lock requests of all jobs of a push share."""
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
-        return LockTerms(declaration.wire_name, policy.ttl.total_seconds(), declaration.idempotent, series)
+        return LockTerms(declaration.wire_name, policy.waiting_ttl.total_seconds(), declaration.idempotent, series)
 
     def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
         """Return the terms that the jobs of a push with a window share; ``None`` for a strategy without a window."""

@@ -22,6 +22,7 @@ MOVES = Feature(
     moves=Late("framework.features.moves.records:read_moves"),
     worker=Late("framework.features.moves.worker:worker_part"),
     places={"aw:moving:": "moving"},
+    stored_jobs=Late("framework.features.moves.mover:stored_jobs"),
     commands=(
         LateCommand(
             "shards",

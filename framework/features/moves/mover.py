@@ -13,7 +13,7 @@ the same page with the same token, and the target takes it once. Any number of m
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -44,6 +44,8 @@ PAGE_JOBS = (20, 500)
 
 PAGE_BYTES = 500_000
 """The most bytes of one page; a larger job is a page of its own."""
+
+_PAGE = 100
 
 GUARD_MS = 7 * 86_400_000
 """The lifetime of a guard: longer than a page waits in flight for a shard that is away."""
@@ -109,6 +111,18 @@ def places_left(client: "redis.Redis", move: str) -> dict[Place, int]:
     for place in places:
         pipeline.llen(own_keys.moving(move, place.label))
     return dict(zip(places, pipeline.execute(), strict=True))
+
+
+def stored_jobs(client: "redis.Redis", text: bytes) -> Iterator[bytes]:
+    """Yield the payloads with this text that are leaving the shard, in no place of their own. Raises redis errors."""
+    for raw in cast("set[bytes]", client.smembers(own_keys.MOVING)):
+        move, _, label = _text(raw).partition(" ")
+        place, start = Place.of(label), 0
+        # The oldest leave from the right end, so none is passed over.
+        while page := cast("list[bytes]", client.lrange(own_keys.moving(move, label), start, start + _PAGE - 1)):
+            jobs = page if place.is_queue else [one.partition(b"\n")[2] for one in page]
+            yield from (one for one in jobs if text in one)
+            start += len(page)
 
 
 @dataclass

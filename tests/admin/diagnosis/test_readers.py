@@ -358,6 +358,35 @@ def lock(redis, jid, **fields):
     )
 
 
+def test_jobs_that_outlive_their_locks_are_a_cause(found, redis):
+    run_process(redis)
+    for number in range(6):
+        key = keys.lock(str(number))
+        push(redis, "Mail", 1, waits_s=700 - number, jid=f"{number:024x}", idempotency_key=key)
+        if number < 2:
+            redis.hset(key, mapping={"jid": f"{number or 99:024x}", "class": "Mail"})
+    (one,) = [one for one in found() if one.code == "lock_outlived"]
+    assert (one.jobs, one.classes, one.queues) == (5, {"Mail"}, {"mail"})
+    assert one.evidence[:2] == [
+        "5 of the next 6 jobs of Mail in the queue mail have no lock any more",
+        "of 1 of these a later equal job has the lock, and waits too",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"retry_count": 0}, {"duplicate-of": "a"}, {"enqueued_at": time.time() + 3_600}, {"idempotency_key": "x"}],
+)
+def test_jobs_that_need_no_lock_have_not_outlived_one(found, redis, fields):
+    run_process(redis)
+    job = encoded(
+        "Mail", queue="mail", **{"idempotency_key": keys.lock("one"), "enqueued_at": time.time() - 700, **fields}
+    )
+    redis.sadd(keys.QUEUES, "mail")
+    redis.lpush(keys.queue("mail"), *[job] * 5)
+    assert "lock_outlived" not in codes(found())
+
+
 @pytest.mark.parametrize("place", ["queue", "sub-queue", "retry", "working"])
 def test_lock_whose_job_waits_is_not_left(found, redis, place):
     """A job that comes back from the retry set is younger in its queue than its lock."""

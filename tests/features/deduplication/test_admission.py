@@ -100,6 +100,19 @@ def test_dedup_expired_lock_is_taken_again_if_free(bench, held):
     assert bench.locks() == {}
 
 
+@pytest.mark.parametrize("has_replicas", [False, True])
+def test_dedup_lock_that_follows_its_job_has_the_ttl_from_the_start(bench, held, has_replicas):
+    policy = Deduplicate("until_executed", ttl=timedelta(minutes=1), while_waiting=True)
+    first = bench.worker(held.perform(), policy).perform_async(1)
+    assert bench.redis.pttl(bench.locks()[first]) > 29 * 86_400_000
+    slots = bench.start(1, consistency=Consistency() if has_replicas else None)
+    assert held.began.acquire(timeout=30)
+    assert 50_000 < bench.redis.pttl(bench.locks()[first]) <= 60_000
+    held.free.release()
+    until(slots.done)
+    assert bench.locks() == {}
+
+
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
 def test_dedup_job_stopped_by_other_policy_keeps_lock(bench, policy):
     class Away:

@@ -54,6 +54,7 @@ def test_job_whose_lock_lasts_is_not_counted(events):
     end(seen, declaration, concurrency_limit_buffered_at=NOW)
     end(seen, declaration, enqueued_at="never")
     end(seen, mail(deduplicate=None))
+    end(seen, mail(deduplicate=Deduplicate(ttl=timedelta(minutes=2), while_waiting=True)))
     end(seen, mail(deduplicate=Deduplicate("debounce", window=timedelta(seconds=1))))
     assert events.take() == []
 
