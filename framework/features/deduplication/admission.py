@@ -4,7 +4,7 @@ When a job ends that had duplicates meanwhile, make the payload of its next run 
 """
 
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 from redis.exceptions import ResponseError
@@ -13,8 +13,8 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest, ClassTerms, StagedPolicy
+from framework.feature import Late
 from framework.features.consistency.admission import CONSISTENCY_POLICY
-from framework.features.deduplication.left_locks import LeftLockUpkeep
 from framework.features.deduplication.store import START_LOCKED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
@@ -54,6 +54,12 @@ from framework.wire.resources import (
     wal_positions_of,
 )
 from framework.wire.status_key import tracked_job
+
+if TYPE_CHECKING:
+    from framework.features.deduplication.left_locks import LeftLockUpkeep
+
+# Only a process with such a class pays for the search of jobs.
+_UPKEEP: "Late[type[LeftLockUpkeep]]" = Late("framework.features.deduplication.left_locks:LeftLockUpkeep")
 
 _MAX_POSITION_CHECKS = 2
 """How often newer positions of duplicates are checked before the lock is released; then the lock is released first."""
@@ -240,7 +246,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
         StagedPolicy("check", DedupPositions(client, consistency)),
         StagedPolicy("lock", DedupLock(client, consistency, protection=process.protection)),
     )
-    return WorkerPart(policies, periodic=(LeftLockUpkeep(process).step,) if _has_lasting_locks() else ())
+    return WorkerPart(policies, periodic=(_UPKEEP.load()(process).step,) if _has_lasting_locks() else ())
 
 
 def _has_lasting_locks() -> bool:
