@@ -1,17 +1,20 @@
 """Show the jobs that operators have deleted from sets in the last 24 hours, and bring them back."""
 
-from collections.abc import AsyncIterator, Iterator
-from typing import cast, get_args
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, TypeAlias, Unpack, cast, get_args
 
 from redis.exceptions import RedisError
 
 from framework.admin import port
-from framework.admin.access import iterate
+from framework.admin.access import TIME_LIMIT_S, answering_shards, deadline_of, iterate
 from framework.admin.audit import audited
 from framework.admin.entries import SET_KEYS, WAITING_SETS, JobSetKind, on_return, ordered_entries
-from framework.admin.job_record import JobRecord
+from framework.admin.job_record import JobCriteria, JobFilter, JobQuota, JobRecord, job_filter
 from framework.async_twin import async_items, async_twin
-from framework.errors import JobRefusedError, PayloadError
+from framework.errors import JobRefusedError, PayloadError, ShardUnavailableError
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
@@ -26,6 +29,18 @@ from framework.wire.waiters import held_fields
 
 KEPT_S = 24 * 3_600.0
 """For how long a deletion can be undone: the script trims older ones (``act_on_entries.lua``)."""
+
+
+UndoOutcome: TypeAlias = Literal["done", "gone", "no set", "signed", "unreadable", "wrong type"]
+"""What became of one deleted job; ``gone``: another operator has brought it back, or it was trimmed."""
+
+REFUSALS: Mapping[UndoOutcome, str] = {
+    "no set": "the entry does not name the set that it comes from",
+    "signed": "its batch has counted it as removed, and its signature names the batch. Push it again",
+    "unreadable": "its payload cannot be read, and it names a batch that has counted it as removed",
+    "wrong type": "the key of its set is not a sorted set: remove it",
+}
+"""Why a job stays deleted."""
 
 
 class DeletedJob(JobRecord):
@@ -54,47 +69,99 @@ class DeletedJob(JobRecord):
             ReadOnlyError: inside of a ``read_only`` block.
             ShardUnavailableError: its shard does not answer. It may be back.
         """
-        kind = self.place
-        what = {"place": kind, "jid": self.jid, "class": self.display_class}
-        act = audited("DeletedJob.undo", self._restore, what, lambda done: max(0, done))
+        what = {"place": self.place, "jid": self.jid, "class": self.display_class}
+        act = audited("DeletedJob.undo", self.restore, what, lambda done: int(done == "done"))
         try:
-            done = act(self._home)
+            outcome = act(self._home)
         except (RedisError, OSError) as error:
             raise unavailable_error(self.shard, self._home.endpoint, error) from error
-        if done < 0:
-            raise JobRefusedError(
-                f"the job {self.jid} stays deleted: the key of its set is not a sorted set: remove it."
-            )
-        return done > 0
+        if outcome in REFUSALS:
+            raise JobRefusedError(f"the job {self.jid} stays deleted: {REFUSALS[outcome]}.")
+        return outcome == "done"
 
     aundo = async_twin(undo)
 
-    def _restore(self, home: Shard) -> int:
-        """Return 1 if it is back, 0 if it was gone, -1 if its set's key is of another type. Raises JobRefusedError, redis errors."""
+    def restore(self, home: Shard) -> UndoOutcome:
+        """Bring the job back, without a record in the audit log. Raises redis errors."""
         if self.place is None:
-            raise JobRefusedError("the entry stays deleted: it does not name the set that it comes from.")
-        data = self._without_waiters()
+            return "no set"
+        data = self.data
+        if fields := held_fields().intersection(self.payload):
+            if SIGNATURE in self.payload:
+                return "signed"
+            try:
+                payload = decode(data, self._settings.size_limit.decoded_limit)
+                data = rewrite(data, {name: value for name, value in payload.items() if name not in fields})
+            except PayloadError:
+                return "unreadable"
         delay_s = max(0.0, self.score - server_time(home.client)) if self.place in WAITING_SETS else 0.0
         holds = on_return(self.place, self.payload, delay_s)
         names = [keys.DELETED, SET_KEYS[self.place]]
         done: int = home.run_script(UNDO_DELETE, names, [self.member, f"{self.score:.6f}", data, holds])
-        return done
+        return "done" if done > 0 else "gone" if done == 0 else "wrong type"
 
-    def _without_waiters(self) -> bytes:
-        """Return the payload without the fields of its batch, workflow and caller. Raises JobRefusedError."""
-        fields = held_fields().intersection(self.payload)
-        if not fields:
-            return self.data
-        if SIGNATURE in self.payload:
-            raise JobRefusedError(
-                f"the job {self.jid} stays deleted: its batch has counted it as removed, and its signature names the batch. "
-                "Push it again."
-            )
-        try:
-            payload = decode(self.data, self._settings.size_limit.decoded_limit)
-            return rewrite(self.data, {name: value for name, value in payload.items() if name not in fields})
-        except PayloadError as error:
-            raise JobRefusedError(f"the job {self.jid} stays deleted: {error.reason}.") from None
+
+@dataclass(slots=True)
+class UndoResult:
+    """The results of an undo of all matching deletions. Every job is in exactly one of the counts below ``matched``."""
+
+    matched: int = 0
+    done: int = 0
+    gone: int = 0
+    """Jobs that another operator has brought back meanwhile, or that were trimmed."""
+    refused: dict[UndoOutcome, int] = field(default_factory=dict[UndoOutcome, int])
+    """Jobs that stay deleted, by the reason (``REFUSALS``)."""
+    in_doubt: int = 0
+    """Jobs whose reply was lost: each is back, or deleted."""
+    completed: bool = True
+    """Whether all deleted jobs were looked at. Else the time limit ended, or a shard did not answer."""
+    unanswered: dict[str, ShardUnavailableError] = field(default_factory=dict[str, ShardUnavailableError])
+
+    def add(self, other: "UndoResult") -> None:
+        """Add what was done on another shard."""
+        for name in ("matched", "done", "gone", "in_doubt"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.refused.items():
+            self.refused[reason] = self.refused.get(reason, 0) + count
+        self.completed = self.completed and other.completed
+        self.unanswered |= other.unanswered
+
+
+def undo_matching(
+    home: Shard, wanted: JobFilter, settings: CoreSettings, deadline: float, *, quota: JobQuota
+) -> UndoResult:
+    """Bring the matching jobs of a shard back, each in one atomic step, until ``deadline`` (monotonic clock).
+
+    Of several deletions of one of the ids of the filter, the last is undone. An error of Redis ends it, and is in the result.
+    """
+    result, undone = UndoResult(), set[Jid]()
+    try:
+        for one in matching_deleted(home, wanted, settings):
+            if wanted.jids and one.jid in undone:
+                continue
+            if time.monotonic() > deadline:
+                result.completed = False
+                break
+            if not quota.take():
+                break
+            undone.add(one.jid)
+            result.matched += 1
+            result.in_doubt += 1
+            outcome = one.restore(home)
+            result.in_doubt -= 1
+            match outcome:
+                case "done":
+                    result.done += 1
+                case "gone":
+                    result.gone += 1
+                case reason:
+                    result.refused[reason] = result.refused.get(reason, 0) + 1
+    except ShardUnavailableError as error:
+        result.completed, result.unanswered[home.name] = False, error
+    except (RedisError, OSError) as error:
+        result.completed = False
+        result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
+    return result
 
 
 class DeletedJobs:
@@ -108,7 +175,8 @@ class DeletedJobs:
 
     def __iter__(self) -> Iterator[DeletedJob]:
         """Yield every job. Raises ShardUnavailableError after the last one if a shard did not answer."""
-        return iterate(self.shard, read_deleted)
+        settings = port.current().settings
+        return iterate(self.shard, lambda home: read_deleted(home, settings))
 
     def __aiter__(self) -> AsyncIterator[DeletedJob]:
         """Yield as a loop without ``async``, without blocking the event loop."""
@@ -120,16 +188,54 @@ class DeletedJobs:
 
     afind = async_twin(find)
 
+    def undo(
+        self, *, time_limit: timedelta | float | None = TIME_LIMIT_S, **criteria: Unpack[JobCriteria]
+    ) -> UndoResult:
+        """Bring all jobs back that match every criterion, as ``DeletedJob.undo``; all of them without one. ``older_than`` is the time
+        since the deletion.
+
+        Raises:
+            ReadOnlyError: inside of a ``read_only`` block.
+            ValueError: a criterion is not allowed.
+        """
+        wanted, deadline, settings = job_filter(**criteria), deadline_of(time_limit), port.current().settings
+        quota = JobQuota(wanted)
+        step = audited(
+            "DeletedJobs.undo",
+            lambda home: undo_matching(home, wanted, settings, deadline, quota=quota),
+            {"jobs": wanted or "all"},
+            lambda done: done.done,
+        )
+        result = UndoResult()
+        for home, late in answering_shards(self.shard):
+            done = UndoResult(completed=False, unanswered={} if late is None else {home.name: late})
+            if late is None:
+                try:
+                    done = step(home)
+                # The record: nothing was done.
+                except (RedisError, OSError) as error:
+                    done.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
+            result.add(done)
+        return result
+
+    aundo = async_twin(undo)
+
 
 def deleted(shard: str | None = None) -> DeletedJobs:
     """Return the jobs that operators have deleted from sets in the last 24 hours. ``DeletedJob.undo`` brings one back."""
     return DeletedJobs(shard)
 
 
-def read_deleted(home: Shard) -> Iterator[DeletedJob]:
+def read_deleted(home: Shard, settings: CoreSettings) -> Iterator[DeletedJob]:
     """Yield the deleted jobs of a shard, the last one first. Raises redis errors."""
-    settings, oldest = port.current().settings, server_time(home.client) - KEPT_S
+    oldest = server_time(home.client) - KEPT_S
     for member, at in ordered_entries(home.client, keys.DELETED, newest_first=True):
         if at < oldest:
             return
         yield DeletedJob(home, member, at, settings)
+
+
+def matching_deleted(home: Shard, wanted: JobFilter, settings: CoreSettings) -> Iterator[DeletedJob]:
+    """Yield the matching deleted jobs of a shard, the last one first. Raises redis errors."""
+    now = server_time(home.client)
+    return (one for one in read_deleted(home, settings) if wanted.matches(one, one.deleted_at, now))

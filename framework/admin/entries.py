@@ -42,7 +42,8 @@ T = TypeVar("T")
 JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
 """A sorted set of jobs, by the name that commands and the API give it."""
 
-EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "cancel", "reschedule"]
+EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "purge", "cancel", "reschedule"]
+"""What an operator does with an entry; ``purge``: delete it without a copy, so that its memory is free."""
 
 Refusal: TypeAlias = Literal["malformed", "in transfer", "wrong type"]
 """Why an entry stays as it was: its payload cannot run, it is on its way to another shard, its destination is no list or set."""
@@ -68,12 +69,15 @@ WAITING_SETS: frozenset[JobSetKind] = frozenset({"scheduled", "retry"})
 _DEFAULT_QUEUE = "default"
 """The queue of a payload that names none (Sidekiq's)."""
 
+_DELETIONS = frozenset[EntryAction]({"delete", "purge"})
+
 TO_QUEUE = frozenset[EntryAction]({"retry", "enqueue_now", "requeue"})
 """The actions that move a job to its queue."""
 _SCRIPT_WORDS: Mapping[EntryAction, str] = {
     **dict.fromkeys(TO_QUEUE, "queue"),
     "kill": "dead",
     "delete": "remove",
+    "purge": "remove",
     "cancel": "remove",
     "reschedule": "time",
 }
@@ -117,8 +121,8 @@ def plan_action(
         return _plan_enqueue(kind, action, member, payload, now)
     if action == "kill":
         return PlannedAction(member, member, resources=_on_end(payload, "failed", "dead"))
-    if action == "delete":
-        return _plan_delete(kind, member, payload)
+    if action in _DELETIONS:
+        return _plan_delete(kind, action, member, payload)
     if action == "cancel":
         series = series_name(CANCELLED_JOBS, {"worker": str(payload.get("class"))})
         return PlannedAction(member, resources=_on_end(payload, "cancelled", "removed"), series=series)
@@ -132,7 +136,7 @@ def _plan_malformed(
     readable = loads_object(member)
     if action == "kill":
         return PlannedAction(member, dead_set_entry(member, error, now), resources=_on_end(readable, "failed", "dead"))
-    return _plan_delete(kind, member, readable) if action == "delete" else "malformed"
+    return _plan_delete(kind, action, member, readable) if action in _DELETIONS else "malformed"
 
 
 def _plan_enqueue(
@@ -159,14 +163,15 @@ def _plan_enqueue(
     return PlannedAction(member, data, arrival_queue(payload, payload["queue"]), _on_requeue(kind, payload))
 
 
-def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAction:
+def _plan_delete(kind: JobSetKind, action: EntryAction, member: bytes, payload: Payload) -> PlannedAction:
     # The name of the set stays with the bytes: the deletion can be undone (``admin/deleted_jobs.py``).
+    kept = kind.encode() if action == "delete" else b""
     if kind not in WAITING_SETS:
         # A job that has died stays dead for its batch.
-        return PlannedAction(member, kind.encode(), resources=_on_end(payload, None, "deleted"))
+        return PlannedAction(member, kept, resources=_on_end(payload, None, "deleted"))
     labels = {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
     resources = _on_end(payload, "discarded", "removed")
-    return PlannedAction(member, kind.encode(), resources=resources, series=series_name(SKIPPED_JOBS, labels))
+    return PlannedAction(member, kept, resources=resources, series=series_name(SKIPPED_JOBS, labels))
 
 
 def _on_end(payload: Payload, state: JobState | None, end_word: JobEnd) -> str:

@@ -142,6 +142,11 @@ _JOB_COMMANDS = (
     LateCommand("kill", "Kill jobs that wait: move them to the dead set.", Late("framework.cli.jobs_actions:kill")),
     LateCommand("delete", "Delete jobs of a set: they never run.", Late("framework.cli.jobs_actions:delete")),
     LateCommand(
+        "undo",
+        "List the jobs that were deleted from sets in the last 24 hours; with --yes bring them back.",
+        Late("framework.cli.jobs_undo:undo"),
+    ),
+    LateCommand(
         "requeue", "Move interrupted jobs to their queues for one more run.", Late("framework.cli.jobs_actions:requeue")
     ),
     LateCommand(
@@ -167,7 +172,7 @@ class JobsGroup(SectionedGroup):
 
     sections: Mapping[str, Sequence[str]] = {
         "Why does nothing happen": ("explain", "show", "story", "workflow", "held", "profile"),
-        "Jobs": ("list", "top", "enqueue", "retry", "kill", "delete", "requeue", "cancel", "set-priority"),
+        "Jobs": ("list", "top", "enqueue", "retry", "kill", "delete", "undo", "requeue", "cancel", "set-priority"),
         "Queues": ("queues", "stats", "memory", "clear", "pause-queue", "unpause-queue"),
         "Processes": ("processes", "stack", "quiet", "stop", "dump", "ping"),
         "Classes": ("pause", "resume", "paused", "drop", "defer", "deferred", "flags"),

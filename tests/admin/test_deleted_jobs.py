@@ -1,18 +1,19 @@
 """Undo of deletions: a job returns to its set once, and its batch, lock and trimming are treated as the guide says."""
 
+import asyncio
 import json
 
 import pytest
 
 from framework import admin
 from framework.admin.audit import audit_log
-from framework.errors import JobRefusedError
+from framework.errors import JobRefusedError, ReadOnlyError
 from framework.features.batches import keys as batch_keys
 from framework.wire import keys
-from tests.admin.conftest import shard
+from tests.admin.conftest import shard, silent_second
 from tests.harness import encoded
 
-__all__ = ["shard"]
+__all__ = ["shard", "silent_second"]
 
 SETS = {"scheduled": "schedule", "retry": "retry", "dead": "dead", "interrupted": "interrupted"}
 
@@ -80,3 +81,26 @@ def test_old_deleted_jobs_are_trimmed(shard, redis):
     # The bytes are above the bound: each deletion removes the oldest first, then itself.
     assert [one.jid for one in admin.deleted()] == []
     assert not redis.exists(keys.DELETED)
+
+
+def test_all_matching_deletions_are_undone(shard, redis):
+    for number in range(4):
+        redis.zadd("dead", {encoded("Mail" if number % 2 else "Report", jid=f"J{number}"): number + 1.0})
+    admin.dead().where().delete()
+    result = asyncio.run(admin.deleted().aundo(cls="Mail"))
+    assert (result.matched, result.done, result.completed, result.refused) == (2, 2, True, {})
+    assert redis.zcard("dead") == 2
+    with admin.read_only(), pytest.raises(ReadOnlyError):
+        admin.deleted().undo()
+    assert admin.deleted().undo(cls="Other").matched == 0
+    assert {(one.action, one.what["jobs"], one.count) for one in audit_log(action="DeletedJobs")} == {
+        ("DeletedJobs.undo", "class=Mail", 2),
+        ("DeletedJobs.undo", "class=Other", 0),
+    }
+
+
+def test_silent_shard_hides_no_undo_of_the_others(silent_second, redis):
+    redis.zadd("dead", {encoded("Mail"): 1.0})
+    admin.dead("main").where().delete()
+    result = admin.deleted().undo()
+    assert (result.done, result.completed, list(result.unanswered)) == (1, False, ["second"])

@@ -76,6 +76,8 @@ COMMANDS = {
     "rescheduled": f"TIME,{OPERATE}",
     "killed": OPERATE_ON_SCHEDULE,
     "deleted": OPERATE_ON_SCHEDULE,
+    "undone": f"TIME,TIME,ZRANGE,TIME,undo_delete,ZRANGE,{HEARTBEAT},{POLL},enqueue_due,fetch,fetch,{BLOCK}",
+    "dropped held": f"TIME,SCAN,HGETALL,ZRANGE,drop_held,ZRANK,ZCOUNT,ZRANGE,{HEARTBEAT},{REFRESH},SMEMBERS,ZCARD,pause/release",
     "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,drop_queued,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,"
     "SREM,EXEC,ring",
     "kept": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,EXEC,ring,"

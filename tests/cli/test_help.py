@@ -23,11 +23,14 @@ SHARED = (
 )
 OTHERS = {
     "--shard": ("worker", "jobs enqueue", "shards move"),
+    "--yes": ("jobs undo",),
     "--tag": tuple(
-        f"jobs {name}" for name in ("list", "top", "retry", "kill", "delete", "requeue", "cancel", "held drop", "clear")
+        f"jobs {name}"
+        for name in ("list", "top", "retry", "kill", "delete", "undo", "requeue", "cancel", "held drop", "clear")
     ),
 }
-"""Commands to which an option is another one of the same name: a worker and a push have one shard, a move takes all of one."""
+"""Commands to which an option is another one of the same name: a worker and a push have one shard, a move takes all of one;
+without `--yes`, deleted jobs are listed."""
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

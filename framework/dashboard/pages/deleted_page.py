@@ -23,9 +23,9 @@ class DeletedRows(Rows[DeletedJob]):
 
     noun = "job"
 
-    def read(self, view: View, shard: Shard) -> Iterable[DeletedJob]:  # noqa: ARG002 - of Rows
+    def read(self, view: View, shard: Shard) -> Iterable[DeletedJob]:
         """Return the deleted jobs of a shard."""
-        return list(islice(read_deleted(shard), _MOST))
+        return list(islice(read_deleted(shard, view.installation.settings), _MOST))
 
     def name_of(self, one: DeletedJob) -> str:
         """Return a name for the deletion: a job may have been deleted twice."""

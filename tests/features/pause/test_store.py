@@ -49,6 +49,15 @@ def test_hold_and_release_keep_bytes_and_order(redis, memory):
     assert (redis.exists(HELD, PAUSES), redis.smembers(QUEUES)) == (0, {b"q"})
 
 
+def test_release_forgets_a_class_whose_held_jobs_were_dropped(redis, memory):
+    redis.lpush(WORKING, "a")
+    assert hold_job(redis, "a") == 1
+    redis.delete(HELD)
+    with memory():
+        assert release(redis) == [1, 0, 0]
+    assert not redis.exists(PAUSES)
+
+
 def test_held_jobs_keep_order_despite_clock_and_equal_bytes(redis):
     redis.zadd(HELD, {b'["q"]\nfirst': now(redis) + 3_600})
     redis.lpush(WORKING, "a", "a", "b", "a")

@@ -54,7 +54,7 @@ class Member:
     @property
     def rests(self) -> bool:
         """Return whether it is in a place where it will not run."""
-        return place_of(self.key.encode()) == END
+        return self.key == keys.DELETED or place_of(self.key.encode()) == END
 
     @property
     def held(self) -> bool:
@@ -290,6 +290,10 @@ class CaseChecks:
                         for element in cast("list[bytes]", listed)
                         for data in jobs_in(payload_in(key, element))
                     ]
+            # A deleted job may come back: until then it is there. Those of which none does are over.
+            deleted = [data.partition(b"\n")[2] for data in cast("list[bytes]", client.zrange(keys.DELETED, 0, -1))]
+            members = [_member(shard, keys.DELETED, data) for data in deleted]
+            found += [one for one in members if self.expected_end(one.serial).end != "refused"]
             names = cast("list[tuple[bytes, float]]", client.zrange(keys.DEFERRED_PACKED, 0, -1, withscores=True))
             packed = (job for jobs in read_jobs(client, names) for job in jobs)
             found += [_member(shard, keys.DEFERRED_PACKED, job.data) for job in packed]

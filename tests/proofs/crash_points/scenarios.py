@@ -9,10 +9,13 @@ from typing import Any, Literal, TypeAlias
 from redis.exceptions import RedisError
 
 from framework.admin.cancel import cancel_on_shard
+from framework.admin.deleted_jobs import undo_matching
 from framework.admin.entries import EntryAction, JobSetKind
+from framework.admin.held_set import purge
 from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
+from framework.admin.statistics import ignore_progress
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.features.batches import keys as batch_keys
 from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner
@@ -223,6 +226,26 @@ def _paused(environment: CaseEnvironment, batch: int) -> None:
     _waiting(jobs.OnceWorker, locked=True)(environment, batch)
 
 
+def _held(environment: CaseEnvironment, batch: int) -> None:
+    """Write jobs that a pause holds; it is over."""
+    name, client = jobs.TrackedWorker.declaration().wire_name, environment.clients["main"]
+    for serial in _serials(batch):
+        place = keys.working(DEAD)
+        data = environment.write(name, serial, place, status_expiration=KEPT_S, **environment.lock(serial))
+        client.zadd(keys.paused_jobs(name), {b'["%b"]\n%b' % (QUEUE.encode(), data): serial})
+        client.delete(place)
+    client.sadd(keys.PAUSED_CLASSES, name)
+
+
+def _deleted(environment: CaseEnvironment, batch: int) -> None:
+    """Write jobs of the schedule set that an operator has deleted."""
+    _waiting(jobs.TrackedWorker, keys.SCHEDULE)(environment, batch)
+    shard, wanted = environment.shard("main"), JobFilter()
+    scheduled = ShardJobSet(shard, "scheduled", environment.settings)
+    scheduled.act_on_matching(wanted, "delete", math.inf, ignore_progress, quota=JobQuota(wanted))
+    shard.close()
+
+
 def _in_turn(environment: CaseEnvironment, batch: int) -> None:
     """Let jobs wait in a sub-queue that has a turn."""
     _waiting(jobs.PlainWorker, keys.queue(SUB_QUEUE))(environment, batch)
@@ -408,7 +431,7 @@ def _operate(kind: JobSetKind, action: EntryAction, at: float | None = None) -> 
         entries = ShardJobSet(shard, kind, environment.settings)
         wanted = JobFilter()
         while not entries.act_on_matching(
-            wanted, action, math.inf, lambda _key, _scanned: None, quota=JobQuota(wanted), at=at
+            wanted, action, math.inf, ignore_progress, quota=JobQuota(wanted), at=at
         ).completed:
             pass
         shard.close()
@@ -449,6 +472,32 @@ def _packed(step: Step, queue: str = QUEUE) -> Step:
     return act
 
 
+def _undo(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Bring deleted jobs back, and go on after each failure, as an operator does; then they run."""
+    shard, wanted = environment.shard("main"), JobFilter()
+    while not undo_matching(shard, wanted, environment.settings, math.inf, quota=JobQuota(wanted)).completed:
+        pass
+    shard.close()
+    worker.heartbeat()
+    worker.poll()
+    worker.work()
+
+
+def _drop_held(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Drop held jobs, and go on after each failure, as an operator does; then a process finds none of their class."""
+    shard, wanted, done = environment.shard("main"), JobFilter(), False
+    sizes = environment.settings.size_limit
+    while not done:
+        try:
+            quota = JobQuota(wanted)
+            done = purge(shard, wanted, sizes, math.inf, ignore_progress, quota=quota, dry_run=False).completed
+        except (RedisError, OSError):
+            continue
+    shard.close()
+    worker.heartbeat()
+    worker.release_paused()
+
+
 def _clear_others(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     _clear(lambda _data: False)(environment, worker, batch)
     _work(environment, worker, batch)
@@ -461,9 +510,7 @@ def _cancel(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) ->
     while not done:
         try:
             settings, quota = environment.settings, JobQuota(wanted)
-            done = cancel_on_shard(
-                shard, wanted, settings, math.inf, lambda _key, _scanned: None, quota=quota
-            ).completed
+            done = cancel_on_shard(shard, wanted, settings, math.inf, ignore_progress, quota=quota).completed
         except (RedisError, OSError):
             continue
     shard.close()
@@ -686,6 +733,24 @@ SCENARIOS: dict[str, Scenario] = {
             _operate("scheduled", "delete"),
             _always("refused", "discarded"),
             _waiting(jobs.TrackedWorker, keys.SCHEDULE, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "undone",
+            "an operator brings deleted jobs back, and they run",
+            _undo,
+            _always(state="completed"),
+            _deleted,
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "dropped held",
+            "an operator drops held jobs",
+            _drop_held,
+            _always("refused", "discarded"),
+            _held,
             batches=(1,),
             repeated=True,
         ),

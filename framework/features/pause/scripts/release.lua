@@ -31,7 +31,11 @@ for from = first, first + tonumber(ARGV[5]) - 1, SLICE do
   end
   if done == 2 or slice.err or #slice < 2 * SLICE then break end
 end
-if not page[1] then return { done, 0, 0 } end
+if not page[1] then
+  -- An operator has dropped the last held job: the class would stay in the set.
+  if redis.call('EXISTS', KEYS[1]) == 0 then redis.pcall('SREM', KEYS[2], ARGV[1]) end
+  return { done, 0, 0 }
+end
 
 -- Most tickets are the same line: it is read once. The jobs of each queue go in one command.
 local queue_of, lock_of, places, names, stayed, size, taken = {}, {}, {}, {}, {}, 0, 0
