@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from urllib.parse import quote
 
 import click
 
@@ -14,7 +13,7 @@ from framework.command_line import EXIT_FAILED, EXIT_USAGE
 from framework.route.router import MAIN
 from framework.settings.model import DEFAULT_URL
 from framework.settings.shard import ShardSettings
-from framework.store.embedded import EmbeddedServer, embedded_url, store_dir
+from framework.store.embedded import EmbeddedServer, development_stores, store_dir
 from framework.store.rights import ROLES, Role
 from framework.terminal.groups import CommandGroup, run_from_checkout
 from framework.terminal.output import columns, echo, echo_lines, echo_whole, reports_errors
@@ -73,31 +72,22 @@ def main() -> None:
 
 
 def _servers(settings: Settings) -> Mapping[str, EmbeddedServer]:
-    source = f"{settings.config_label}/redis.yml"
     if _redis_not_configured(settings):
-        embedded, source = [MAIN], "the development store"
-    else:
-        embedded = [
-            name for name, shard in settings.shards.items() if shard.is_embedded or _is_store_url(settings, name, shard)
-        ]
-    if not embedded:
-        others = ", ".join(settings.shards)
+        folder = store_dir(settings.var_dir, MAIN)
+        return {MAIN: EmbeddedServer(folder, detached=True, source="the development store")}
+    servers = development_stores(settings)
+    if not servers:
+        others, source = ", ".join(settings.shards), f"{settings.config_label}/redis.yml"
         echo(
             f"No shard has `url: embedded`, so there is no store to manage: {source} or REDIS_URL names the Redis of {others}."
         )
-    return {name: EmbeddedServer(store_dir(settings.var_dir, name), detached=True, source=source) for name in embedded}
+    return servers
 
 
 def _redis_not_configured(settings: Settings) -> bool:
     """Return whether neither a file nor a variable names a Redis, so that programs use the built-in address."""
     configured = os.environ.get("REDIS_URL") or (settings.config_dir / "redis.yml").exists()
     return not configured and settings.shards == {MAIN: ShardSettings(url=DEFAULT_URL)}
-
-
-def _is_store_url(settings: Settings, name: str, shard: ShardSettings) -> bool:
-    """Return whether the URL is that of the store itself, as REDIS_URL may name it."""
-    place = store_dir(settings.var_dir, name).absolute()
-    return shard.url in (embedded_url(settings.var_dir, name), f"unix://{quote(str(place / 'server.sock'))}")
 
 
 def _print_setup_hint(settings: Settings, url: str) -> None:

@@ -71,7 +71,9 @@ class Page:
     class_part: ClassVar[str] = ""
     """The id of the element that the page of a class shows too; it is asked with the word ``class``."""
     mends: ClassVar[Collection[str]] = ()
-    """The codes of the causes (``diagnose``) that an operator mends here: each cause leads to these pages."""
+    """The codes of the causes (``diagnose``) that an operator mends or sees here: each cause leads to these pages."""
+    filters_class: ClassVar[bool] = False
+    """Whether the word ``class`` of the query chooses what is of one class: a cause of one class leads to this part."""
     within_s: ClassVar[float] = 1.0
     """How long it waits for a shard."""
     fresh_s: ClassVar[float] = 2.0

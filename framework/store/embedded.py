@@ -363,6 +363,23 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def development_stores(settings: CoreSettings) -> dict[str, EmbeddedServer]:
+    """Return the development stores that are shards of the installation, whether they run or not. They outlive their parent."""
+    return {
+        name: EmbeddedServer(
+            store_dir(settings.var_dir, name), detached=True, source=settings.config_file_label("redis.yml")
+        )
+        for name, one in settings.shards.items()
+        if one.is_embedded or _is_store_url(settings, name, one)
+    }
+
+
+def _is_store_url(settings: CoreSettings, name: str, shard: ShardSettings) -> bool:
+    """Return whether the URL is that of the store itself, as REDIS_URL may name it."""
+    place = store_dir(settings.var_dir, name).absolute()
+    return shard.url in (embedded_url(settings.var_dir, name), f"unix://{quote(str(place / 'server.sock'))}")
+
+
 def endpoint_of(settings: CoreSettings, shard: str) -> Endpoint:
     """Return the endpoint of a shard.
 

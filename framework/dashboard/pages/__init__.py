@@ -13,6 +13,7 @@ from framework.dashboard.pages.queue_pages import QueuePage, QueuesPage
 from framework.dashboard.pages.routing_page import RoutingPage
 from framework.dashboard.pages.search_page import SearchPage
 from framework.dashboard.pages.settings_page import SettingsPage
+from framework.dashboard.pages.shards_page import ShardsPage
 from framework.pages.page import Page
 
 _PAGES: tuple[type[Page], ...] = (
@@ -27,6 +28,7 @@ _PAGES: tuple[type[Page], ...] = (
     DeletedPage,
     RunningPage,
     ProcessesPage,
+    ShardsPage,
     ClassesPage,
     RoutingPage,
     AuditPage,

@@ -17,6 +17,7 @@ class HeldPage(Page):
     path = "/held"
     title = "Held back"
     menu = "jobs"
+    mends = ("paused",)
     of_jobs = True
 
     async def read(self, view: View) -> Facts:

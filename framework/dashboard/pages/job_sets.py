@@ -41,6 +41,7 @@ class JobSetPage(Page):
 
     of_jobs = True
     menu = "jobs"
+    filters_class = True
     template = "job_set.html"
     searched_by = _FILTERS
     heading: ClassVar[str]
@@ -114,6 +115,7 @@ class ScheduledPage(JobSetPage):
         SetAction("scheduled", "delete", "Delete"),
     )
     heading = "Due"
+    mends = ("deferred", "unknown_class", "newer_version", "unhealthy_database", "deferring")
 
     def job_set(self, shard: str) -> JobSet:
         """Return the set of a shard."""
@@ -132,7 +134,7 @@ class RetriesPage(JobSetPage):
         SetAction("retry", "delete", "Delete"),
     )
     heading = "Next run"
-    mends = ("failing", "deep_retry_set")
+    mends = ("failing", "arguments", "deep_retry_set", "replica_lag")
     grouped_by = "error"
 
     def job_set(self, shard: str) -> JobSet:
@@ -148,7 +150,7 @@ class DeadPage(JobSetPage):
     title = "Dead"
     actions = (SetAction("dead", "retry", "Retry"), SetAction("dead", "delete", "Delete"))
     heading = "Died"
-    mends = ("failing",)
+    mends = ("failing", "arguments", "malformed")
     grouped_by = "error"
 
     def job_set(self, shard: str) -> JobSet:
@@ -168,7 +170,7 @@ class InterruptedPage(JobSetPage):
         SetAction("interrupted", "delete", "Delete"),
     )
     heading = "Interrupted"
-    mends = ("poison", "process_died")
+    mends = ("poison", "process_died", "cut_off")
 
     def job_set(self, shard: str) -> JobSet:
         """Return the set of a shard."""

@@ -16,7 +16,10 @@ class ProcessesPage(Page):
     path = "/processes"
     title = "Processes"
     menu = "work"
-    mends = ("few_slots", "large_process", "not_fetching", "process_silent", "scheduler_stalled", "unserved")
+    mends = (
+        *("clock_skew", "cut_off", "data_lost", "few_slots", "large_process", "not_fetching", "process_silent"),
+        *("scheduler_stalled", "unserved"),
+    )
     actions = (
         ProcessAction("quiet", "Quiet", "They fetch no more jobs, and end the jobs that they run."),
         ProcessAction(
@@ -42,6 +45,7 @@ class RunningPage(Page):
     path = "/running"
     title = "Running"
     menu = "work"
+    mends = ("slow_class",)
     of_jobs = True
 
     async def read(self, view: View) -> Facts:

@@ -16,6 +16,7 @@ class RoutingPage(Page):
     path = "/routing"
     title = "Routing"
     menu = "control"
+    mends = ("unserved",)
     of_jobs = True
 
     async def read(self, view: View) -> Facts:

@@ -30,6 +30,8 @@ BACKLOG = Feature(
     ),
     figures=Figures(reader=Late("framework.features.backlog.figures:BacklogFigures"), part="backlog/figures"),
     explain=Late("framework.features.backlog.explain:BacklogReader"),
+    causes=Late("framework.features.backlog.causes:BudgetCauses"),
+    pages=(Late("framework.features.backlog.page:MemoryPage"),),
     job_commands=(
         LateCommand(
             "memory",

@@ -116,6 +116,7 @@ class BreakersPage(TablePage[BreakerState]):
     path = "/breakers"
     title = "Breakers"
     menu = "control"
+    mends = ("breaker_open",)
     of_jobs = True
     rows = BreakerRows()
     heading = "Class"

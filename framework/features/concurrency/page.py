@@ -12,7 +12,7 @@ class LimitsPage(Page):
     path = "/limits"
     title = "Limits"
     menu = "control"
-    mends = ("limit_reached", "slots_leaked", "limit_free")
+    mends = ("limit_reached", "limit_paused", "slots_leaked", "limit_free", "slow_class")
     of_jobs = True
     actions = (SetLimit(), ClearLimit())
 

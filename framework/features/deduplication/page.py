@@ -81,6 +81,8 @@ class LocksPage(TablePage[HeldLock]):
     path = "/locks"
     title = "Locks"
     menu = "control"
+    mends = ("lock_left",)
+    filters_class = True
     of_jobs = True
     # It looks through the keys of the shard.
     within_s = 5.0

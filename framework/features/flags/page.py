@@ -128,6 +128,7 @@ class FlagsPage(TablePage[StoredFlag]):
     path = "/flags"
     title = "Flags"
     menu = "control"
+    mends = ("dropping", "deferring", "paused")
     of_jobs = True
     rows = FlagRows()
     heading = "Flag"

@@ -33,10 +33,13 @@ QUICK = ("-q", "quick")
 class Lab:
     """An installation with a server of its own, whose faults a test injects."""
 
-    def __init__(self, folder, server):
+    def __init__(self, folder, server, **shard):
+        """``shard``: the settings of the shard, instead of the URL of the server."""
         self.server = server
         self.client = self.server.open()
         self.site = Site(folder, self.server.url, warm=True)
+        if shard:
+            self.site.write("redis.yml", {"shards": {"main": shard}})
         shutil.copy(HERE / "faulty_jobs.py", folder / "jobs.py")
         self.noise = []
         self.add_usual_jobs()
