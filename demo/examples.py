@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from demo.activity import activity_of
+from demo.dashboard import DemoDashboard
 from demo.folder import RunFolder
 from demo.logs import RAN, count_ends, otherwise
 from demo.processes import DemoProcesses
@@ -208,7 +209,7 @@ class TaskDomain(Domain):
         yield "jobs", ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)
 
 
-def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
+def run_examples(root: Path, *, stop: StopSignal, dashboard: DemoDashboard, patience_s: float) -> int:
     """Run every domain and return the exit status; no process of the demo is left afterwards."""
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
     os.environ[ALLOWED_VARIABLE] = "127.0.0.0/8"  # the receiver is on this machine
@@ -216,11 +217,13 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
     processes = DemoProcesses(root, folder.path, registry.workers())
     began = time.monotonic()
     try:
-        with receiving() as receiver, processes:
+        with receiving() as receiver, processes, dashboard.beside(folder.path):
             scenarios = (Enrol(folder.path, FEW_ROWS, "csv"), Export(folder.path, FEW_ROWS, "csv"))
             tasks = map(TaskDomain, scenarios)
             domains = [CodeIndex(folder.run_id, root), ProductImport(), *tasks, Webhooks(receiver), Maintenance()]
             outcome = _run(domains, stop, patience_s)
+            if outcome == DONE:
+                dashboard.stay()
     except FrameworkError as error:
         outcome = outcome_of(error, stop)
         if outcome == FAILED:

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from demo.activity import Activity, activity_of
+from demo.dashboard import DemoDashboard
 from demo.folder import RunFolder
 from demo.logs import last_words
 from demo.processes import DemoProcesses
@@ -33,13 +34,15 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 INTERRUPTION = "Interrupted. Workers and stores are stopped; run it again whenever you like."
 
 
-def run(root: Path, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
+def run(
+    root: Path, roots: list[str], *, stop: StopSignal, dashboard: DemoDashboard, plain: bool, patience_s: float
+) -> int:
     """Index the files below ``roots`` and return the exit status; no process of the demo is left afterwards."""
     here = Path.cwd()
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
     processes = DemoProcesses(root, folder.path, [ScanTreeWorker, IndexFileWorker, BuildReportWorker])
     try:
-        outcome = _index(processes, folder.run_id, roots, stop=stop, plain=plain, patience_s=patience_s)
+        outcome = IndexRun(processes, folder.run_id, stop, dashboard, patience_s).watch(roots, plain=plain)
     except (FrameworkError, SQLAlchemyError) as error:
         outcome = outcome_of(error, stop)
     os.chdir(here)
@@ -65,42 +68,52 @@ def source_roots(root: Path, paths: Sequence[Path], *, packages: bool) -> list[s
     return [*(str(path.resolve()) for path in chosen), *installed]
 
 
-def _index(
-    processes: DemoProcesses, run_id: str, roots: list[str], *, stop: StopSignal, plain: bool, patience_s: float
-) -> int:
-    print("Input      ", "\n           ".join(roots), sep="", flush=True)
-    with processes:
-        stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in processes.stores.items())
-        print(f"Stores     {stores}\nWorkers    {', '.join(processes.workers)}", flush=True)
-        if stop.asked:
-            return INTERRUPTED
-        ScanTreeWorker.perform_async(run_id, roots)
-        with display(plain=plain) as shown:
-            outcome = _watch(processes, run_id, shown, stop=stop, patience_s=patience_s)
-    if outcome == FAILED:
-        explain_standstill(processes, patience_s)
-    return outcome
+class IndexRun:
+    """One run: its processes, and what ends it."""
 
+    def __init__(
+        self, processes: DemoProcesses, run_id: str, stop: StopSignal, dashboard: DemoDashboard, patience_s: float
+    ) -> None:
+        self._processes, self._run_id, self._stop = processes, run_id, stop
+        self._dashboard, self._patience_s = dashboard, patience_s
 
-def _watch(processes: DemoProcesses, run_id: str, shown: Display, *, stop: StopSignal, patience_s: float) -> int:
-    """Show the run until it is finished, the user stops it, or nothing changed for ``patience_s``."""
-    index = this_process_index()
-    last: RunProgress | None = None
-    changed = time.monotonic()
-    while not stop.wait(LOOK_EVERY_S):
-        while processes.events:
-            event = processes.events.popleft()
-            if event.kind == "died":
-                shown.say(f"Worker {event.name} (pid {event.pid}) {ending(event.status)}; another one takes over.")
-        state = index.state(run_id)
-        shown.show(state)
-        if state != last:
-            last, changed = state, time.monotonic()
-        if state is not None and state.finished:
-            return DONE
-        if time.monotonic() - changed > patience_s:
-            return FAILED
-    return INTERRUPTED
+    def watch(self, roots: list[str], *, plain: bool) -> int:
+        """Start the processes, index the files and show how far it is; return the exit status."""
+        print("Input      ", "\n           ".join(roots), sep="", flush=True)
+        with self._processes as processes:
+            stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in processes.stores.items())
+            print(f"Stores     {stores}\nWorkers    {', '.join(processes.workers)}", flush=True)
+            if self._stop.asked:
+                return INTERRUPTED
+            with self._dashboard.beside(processes.folder):
+                ScanTreeWorker.perform_async(self._run_id, roots)
+                with display(plain=plain) as shown:
+                    outcome = self._wait(shown)
+                if outcome == DONE:
+                    self._dashboard.stay()
+        if outcome == FAILED:
+            explain_standstill(processes, self._patience_s)
+        return outcome
+
+    def _wait(self, shown: Display) -> int:
+        """Show the run until it is finished, the user stops it, or nothing changed for the patience."""
+        index = this_process_index()
+        last: RunProgress | None = None
+        changed = time.monotonic()
+        while not self._stop.wait(LOOK_EVERY_S):
+            while self._processes.events:
+                event = self._processes.events.popleft()
+                if event.kind == "died":
+                    shown.say(f"Worker {event.name} (pid {event.pid}) {ending(event.status)}; another one takes over.")
+            state = index.state(self._run_id)
+            shown.show(state)
+            if state != last:
+                last, changed = state, time.monotonic()
+            if state is not None and state.finished:
+                return DONE
+            if time.monotonic() - changed > self._patience_s:
+                return FAILED
+        return INTERRUPTED
 
 
 def _conclude(processes: DemoProcesses, run_id: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from demo.dashboard import DemoDashboard
 from demo.folder import RunFolder
 from demo.logs import count_ends, otherwise
 from demo.processes import DemoProcesses
@@ -39,6 +40,7 @@ def run_scenario(
     kind: str | None,
     postgres: str | None,
     stop: StopSignal,
+    dashboard: DemoDashboard,
     plain: bool,
     patience_s: float,
 ) -> int:
@@ -53,7 +55,7 @@ def run_scenario(
         if postgres is not None:
             os.environ["FRAMEWORK_TASKS__URL"] = postgres
             _migrate(postgres)
-        run = ScenarioRun(scenario, processes, stop, patience_s)
+        run = ScenarioRun(scenario, processes, stop, dashboard, patience_s)
         outcome = run.watch(plain=plain)
         os.chdir(here)
         if outcome == DONE:
@@ -76,17 +78,25 @@ def _migrate(url: str) -> None:
 class ScenarioRun:
     """One run: its task, and what was measured."""
 
-    def __init__(self, scenario: Scenario, processes: DemoProcesses, stop: StopSignal, patience_s: float) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        processes: DemoProcesses,
+        stop: StopSignal,
+        dashboard: DemoDashboard,
+        patience_s: float,
+    ) -> None:
         self._scenario = scenario
         self._processes = processes
         self._stop = stop
+        self._dashboard = dashboard
         self._patience_s = patience_s
         self._memory = PeakMemory()
         self._task: Task | None = None
 
     def watch(self, *, plain: bool) -> int:
         """Start the processes, run the scenario and show its task; return the exit status."""
-        with self._processes as processes:
+        with self._processes as processes, self._dashboard.beside(self._processes.folder):
             stores = ", ".join(f"{shard} (pid {store.pid})" for shard, store in processes.stores.items())
             print(f"Stores     {stores}\nWorkers    {', '.join(processes.workers)}", flush=True)
             began = time.monotonic()
@@ -99,6 +109,8 @@ class ScenarioRun:
             print(f"Task       {task.id}", flush=True)
             with task_view(plain=plain) as view:
                 outcome = self._wait(task, view)
+            if outcome == DONE:
+                self._dashboard.stay()
             if outcome == FAILED:
                 explain_standstill(processes, self._patience_s)
             return outcome
