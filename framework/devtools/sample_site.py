@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 from redis.exceptions import RedisError
@@ -22,11 +24,14 @@ from framework.devtools.sample_platform import (
     SamplePlatform,
     sample_classes,
 )
+from framework.errors import TaskError
 from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload, blob_name
 from framework.features.encryption.sweep import UNNAMED
 from framework.features.reliable_push.kept_push import KeptPush
 from framework.features.reliable_push.push_file import FileSystem, PushFile
+from framework.features.tasks.access import load_part
+from framework.features.tasks.change import EventChange
 from framework.push.job_batch import JobBatch
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
@@ -39,6 +44,12 @@ _AWAY_S = 900.0
 """For how long the dead shard has been away."""
 _KEPT_CLASSES = 4
 _BLOBS, _UNNAMED_BLOBS, _BLOB_EVERY_S = 12, 5, 72_000.0
+_TASKS = (
+    ("prices-2026-11.xlsx", "ann", "Orders::ExportWorker", 400, 261, 7),
+    ("Reindex the catalogue", "search-team", "Search::ReindexWorker", 300, 300, 0),
+    ("Invoices of October", "billing-team", "Billing::InvoiceWorker", 500, 500, 23),
+)
+"""Title, owner, class, jobs, ended jobs, failed jobs."""
 _FOREIGN = ("REDIS_URL", "FRAMEWORK_")
 """Variables of the user's shell for another installation."""
 
@@ -67,6 +78,7 @@ def sample_site(seed: int = 1) -> Generator[None]:
         platform.write()
         _keep_pushes(folder / "pushes")
         _store_arguments(folder / "payloads")
+        _record_tasks(folder / "tasks.db")
         ended = threading.Event()
         SupervisedThread("sample-beats", lambda: _beat(platform, ended)).start()
         try:
@@ -101,6 +113,42 @@ def _store_arguments(folder: Path) -> None:
         os.utime(folder / blob_name(blob_id), (at, at))
         if number >= _BLOBS - _UNNAMED_BLOBS:
             store.put(f"{UNNAMED}/{blob_id}", b"")
+
+
+def _record_tasks(file: Path) -> None:
+    """Write tasks of many jobs, the last of which goes on. Without the extra of tasks there are none."""
+    try:
+        tables, applied = load_part("database"), load_part("apply")
+    except TaskError:
+        return
+    database, classes = tables.TaskDatabase(f"sqlite:///{file}"), {one.name: one for one in sample_classes()}
+    for number, (title, owner, name, jobs, ended, failed) in enumerate(_TASKS, 1):
+        one, begun, task_id = classes[name], time.time() - 900.0 * number, f"{number:032x}"
+        changes: list[EventChange] = []
+        for place in range(jobs):
+            jid = f"{number:012x}{place:012x}"
+            facts: dict[str, Any] = {"worker": name, "queue": one.queue, "shard": one.shard, "task_id": task_id}
+            changes.append(EventChange(jid, "push", begun, params=f"[{place}]", whole=True, **facts))
+            if place < failed:
+                why: dict[str, Any] = {
+                    "status": "error",
+                    "state": "dead",
+                    "reason": "no answer after 30 s",
+                    "error_class": "TimeoutError",
+                }
+                changes.append(EventChange(jid, "end", begun + 60.0 + place, **why, **facts))
+            elif place < ended:
+                changes.append(EventChange(jid, "end", begun + place, "finish", "completed", **facts))
+        row: dict[str, Any] = {"id": task_id, "worker": name, "title": title, "owner": owner, "created_at": begun}
+        row |= {"closed_at": begun, "completed_at": begun + 600.0 if ended == jobs else None}
+        write = partial(_write_task, tables.tasks.insert().values(**row), applied.apply_changes, changes)
+        database.write(write)
+    database.dispose()
+
+
+def _write_task(row: Any, apply: Any, changes: list[EventChange], connection: Any) -> None:
+    connection.execute(row)
+    apply(connection, changes)
 
 
 def _beat(platform: SamplePlatform, ended: threading.Event) -> None:

@@ -23,6 +23,7 @@ WORDS = {
     "{jid}": "J1",
     "{workflow}": "wf-1",
     "{batch}": "aw-1",
+    "{task}": "t1",
 }
 
 

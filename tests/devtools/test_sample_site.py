@@ -9,6 +9,8 @@ from framework.devtools.sample_platform import DEAD_SHARD, SHARDS, WRONG_QUEUE, 
 from framework.features.encryption.protection import open_offload
 from framework.features.encryption.sweep import count_store
 from framework.features.reliable_push.kept_files import KeptFiles
+from framework.features.tasks.database import TaskDatabase
+from framework.features.tasks.progress import list_tasks
 from framework.route.router import load_workers
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import endpoint_of
@@ -28,6 +30,15 @@ def test_sample_site_routes_its_classes_as_its_data(monkeypatch):
         (kept,) = KeptFiles().read(settings.pushes_dir)
         assert (kept.is_running, kept.problem, {shard for shard, _ in kept.kept}) == (False, "", {DEAD_SHARD})
         assert count_store(open_offload(settings), settings.payload_offload.keep, 60.0).noted == 5
+        database = TaskDatabase(settings.tasks_url)
+        with database.reading() as connection:
+            rows = list_tasks(connection, None, None, 10, None)
+        assert [(row["total"], row["finish"], row["error"]) for row in rows] == [
+            (400, 254, 7),
+            (300, 300, 0),
+            (500, 477, 23),
+        ]
+        database.dispose()
         client = open_client(Endpoint(endpoint_of(settings, "shop").url), name="tests")
         assert client.zcard("dead") == 40
         client.close()

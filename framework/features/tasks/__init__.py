@@ -6,6 +6,7 @@ TASKS = Feature(
     name="tasks",
     recorder=Late("framework.features.tasks.access:open_recorder"),
     worker=Late("framework.features.tasks.worker:worker_part"),
+    pages=(Late("framework.features.tasks.page:TasksPage"), Late("framework.features.tasks.page:TaskPage")),
     figures=Figures(reader=Late("framework.features.tasks.figures:TaskFigures"), part="tasks/figures"),
     commands=(
         LateCommand(
