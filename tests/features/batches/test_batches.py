@@ -315,6 +315,17 @@ def test_duplicates_of_a_deduplicated_class_are_not_counted(push_mode, redis, jo
     assert redis.ttl(lock) > 600
 
 
+def test_job_without_a_lock_is_written_beside_a_deduplicated_one(push_mode, redis, jobs):
+    """Both are of one queue, so one group of the script has a lock for one of its jobs only."""
+    unique = worker("Unique", queue="default", idempotent=True, deduplicate=Deduplicate("until_executed"))
+    batch, row = Batch(), row_worker()
+    with batch.jobs():
+        written = [row.perform_async(1), unique.perform_async(2), row.perform_async(3)]
+        assert unique.perform_async(2) is None or push_mode
+    assert [job["jid"] for job in jobs()] == written
+    assert batch.status.total == 3
+
+
 def test_job_that_a_client_middleware_drops_is_not_counted(pusher, fired):
     class Drop:
         def call(self, cls, job, queue, pool):

@@ -100,8 +100,9 @@ local function write(i, group, first, last)
   return type(put) == 'table' and put
 end
 
--- A deduplicated job is written with its lock, or not at all.
+-- A deduplicated job is written with its lock, or not at all. Jobs of one queue may be of several classes, also without locks.
 local function write_unique(i, group, j, lock)
+  if not lock then return write(i, group, j, j) end
   local claim = late().read_lock_request(lock)
   local owner = late().rival(claim)
   if owner and claim.drops then
