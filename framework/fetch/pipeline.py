@@ -24,7 +24,7 @@ from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.recover.reaper import RecoveredJob
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
-from framework.store.channel import Channel
+from framework.store.channel import Channel, open_channel
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import FETCH, Script
 from framework.text import decode_escaped
@@ -509,7 +509,7 @@ class FetchCall:
     ) -> None:
         self._fair_queues = fair_queues
         self._slot_s = str(slot_s)
-        self._channel = Channel(client, read_timeout_s=read_timeout_s)
+        self._channel = open_channel(client, read_timeout_s=read_timeout_s)
         self._lease = keys.lease(identity)
         self.working = keys.working(identity)
         self._lease_ms = lease_ms

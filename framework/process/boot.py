@@ -145,14 +145,15 @@ def check_rights(settings: CoreSettings, shard: Shard) -> None:
 
 
 def _missing_rights(settings: CoreSettings, shard: Shard, refused: MissingRights) -> ConfigurationProblem:
-    user = shard.endpoint.user
+    user, tag = shard.endpoint.user, shard.endpoint.tag
+    advised = command(f"acl worker --user {user}{tag and f' --hash-tag {tag}'}")
     missing = [f"the command{'s' * (len(refused.commands) > 1)} {', '.join(refused.commands)}"] * bool(refused.commands)
     missing += [f"the key{'s' * (len(refused.keys) > 1)} {', '.join(refused.keys)}"] * bool(refused.keys)
     return ConfigurationProblem(
         settings.config_file_label("redis.yml"),
         f"shards.{shard.name}.username",
         f"the ACL of {shard.endpoint.shown} refuses {' and '.join(missing)} to the user {user!r}. Grant what is missing with `ACL "
-        f"SETUSER {user} {refused.rules}`, or all that a worker needs: `{command(f'acl worker --user {user}')}` prints it",
+        f"SETUSER {user} {refused.rules(shard.endpoint.prefix)}`, or all that a worker needs: `{advised}` prints it",
     )
 
 

@@ -156,7 +156,8 @@ class ShardSettings(Section):
         if self.tls is not None and self.url.startswith("unix://"):
             raise ValueError("tls and a unix:// url exclude each other: remove one of them")
         if self.tls is None and "tls" in self.model_fields_set and url_settings.uses_tls:
-            secure, plain = ("rediss+sentinel", "redis+sentinel") if url_settings.sentinels else ("rediss", "redis")
+            secure = self.url.partition("://")[0]
+            plain = secure.replace("rediss", "redis")
             raise ValueError(f"tls: false contradicts the {secure}:// url: write {plain}://, or remove tls")
         if url_settings.tls and not url_settings.uses_tls and self.tls is None:
             parameter = next(iter(url_settings.parameters.values()))

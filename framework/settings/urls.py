@@ -16,13 +16,17 @@ EMBEDDED = "embedded"
 SENTINEL_PORT = 26379
 
 _SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
-_SCHEMES = ("redis", "rediss", "unix", *_SENTINEL_SCHEMES)
+_CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+_SCHEMES = ("redis", "rediss", "unix", *_SENTINEL_SCHEMES, *_CLUSTER_SCHEMES)
+_REDIS_PORT = 6379
 _HOST = r"(?:[\w.-]+|\[[\dA-Fa-f:.]+\])"
 _SERVER_ADDRESS = re.compile(rf"{_HOST}?(?P<port>:\d+(?=[/?#]|$))?(?:/[\w./-]*)?", re.ASCII)
 _SENTINEL_ADDRESSES = re.compile(rf"{_HOST}(?::\d+)?(?:,{_HOST}(?::\d+)?)*(?P<port>)(?:/[\w./-]*)?(?=[?#]|$)", re.ASCII)
 _HOST_AND_PORT = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?", re.ASCII)
 _MALFORMED_HOST = "is not a URL: its host or port is invalid (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
 _EXAMPLE = "redis+sentinel://10.0.0.7:26379,10.0.0.8:26379/NAME/0"
+
+_CLUSTER_EXAMPLE = "redis+cluster://10.0.0.7:6379,10.0.0.8:6379"
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _CERT_REQS = ("none", "optional", "required")
@@ -35,6 +39,10 @@ class RedisUrl(NamedTuple):
     """The URL without credentials and parameters; empty where sentinels know the address."""
     sentinels: tuple[tuple[str, int], ...] = ()
     sentinel_name: str | None = None
+    cluster: tuple[tuple[str, int], ...] = ()
+    """Nodes of the cluster that holds the shard."""
+    tag: str | None = None
+    """The hash tag of the shard's keys in the cluster; ``None``: the name of the shard."""
     database: int | None = None
     """Only where the address does not name it."""
     username: str | None = None
@@ -65,7 +73,14 @@ def parse_redis_url(url: str) -> RedisUrl:
         hint = did_you_mean(scheme if separator else url, _SCHEMES if separator else (EMBEDDED,))
         schemes = ", ".join(f"{one}://" for one in _SCHEMES[:-1])
         raise ValueError(f"must be the word embedded, or begin with {schemes} or {_SCHEMES[-1]}://{hint}")
+    if scheme in _CLUSTER_SCHEMES:
+        return _parse_cluster_url(scheme, rest)
     return _parse_sentinel_url(scheme, rest) if scheme in _SENTINEL_SCHEMES else _parse_server_url(url)
+
+
+def is_hash_tag(text: str) -> bool:
+    """Return whether a text can be the hash tag of a shard's keys in a cluster: it is a part of patterns, too."""
+    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None
 
 
 def mask_secrets(url: str) -> str:
@@ -74,12 +89,14 @@ def mask_secrets(url: str) -> str:
     if not separator:
         scheme, rest = "", url
     _, at, place = rest.rpartition("@")
-    of_sentinels = scheme in _SENTINEL_SCHEMES
-    sure = (_SENTINEL_ADDRESSES if of_sentinels else _SERVER_ADDRESS).match(place)
+    has_several = scheme in (*_SENTINEL_SCHEMES, *_CLUSTER_SCHEMES)
+    sure = (_SENTINEL_ADDRESSES if has_several else _SERVER_ADDRESS).match(place)
     if sure is None or not (separator or sure["port"] or nearest(url, (EMBEDDED,))):
         return "***"
     shown = sure[0] if sure.end() == len(place) else f"{sure[0]}***"
-    return f"{scheme if of_sentinels or scheme.isalpha() else '***' * bool(scheme)}{separator}{'***@' if at else ''}{shown}"
+    return (
+        f"{scheme if has_several or scheme.isalpha() else '***' * bool(scheme)}{separator}{'***@' if at else ''}{shown}"
+    )
 
 
 def _parse_server_url(url: str) -> RedisUrl:
@@ -94,7 +111,7 @@ def _parse_server_url(url: str) -> RedisUrl:
     if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
         raise ValueError("has no server, for example redis://127.0.0.1:6379/0")
     _check_database(parts)
-    parsed = _parse_query(parts.query, of_sentinels=False)
+    parsed = _parse_query(parts.query)
     path = "" if parsed.get("database") is not None and parts.scheme != "unix" else parts.path
     return RedisUrl(
         address=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}",
@@ -112,34 +129,54 @@ def _parse_sentinel_url(scheme: str, rest: str) -> RedisUrl:
     credentials, at, places = authority.rpartition("@")
     if "#" in rest or "@" in path or "@" in query or "@" in credentials:
         raise ValueError(_MALFORMED_HOST)
-    sentinels = tuple(_parse_sentinel_address(place) for place in places.split(","))
+    sentinels = tuple(_parse_address(place, "sentinel", SENTINEL_PORT, _EXAMPLE) for place in places.split(","))
     name, _, database = path.partition("/")
     if not name or (name.isdecimal() and not database):
         raise ValueError(f"has no name of a master: write it after the hosts, for example {_EXAMPLE}")
     if not re.fullmatch(r"\d*", database, re.ASCII):
         raise ValueError(f"must end with the name of the master and the number of a database, for example {_EXAMPLE}")
-    username, colon, password = credentials.partition(":")
-    if at and not colon:
-        raise ValueError(
-            "has a user name without a password: write user:password@ before the hosts, or :password@ for no user name"
-        )
     of_path: dict[str, Any] = {"database": int(database)} if database else {}
     parsed = of_path | _parse_query(query, of_sentinels=True)
     return RedisUrl(
         sentinels=sentinels,
         sentinel_name=unquote(name),
-        username=_decoded(username),
-        password=_decoded(password),
+        **_credentials(credentials, has_any=bool(at)),
         uses_tls=scheme == "rediss+sentinel",
         **parsed,
     )
 
 
-def _parse_sentinel_address(place: str) -> tuple[str, int]:
+def _parse_cluster_url(scheme: str, rest: str) -> RedisUrl:
+    before, _, query = rest.partition("?")
+    authority, _, path = before.partition("/")
+    credentials, at, places = authority.rpartition("@")
+    if "#" in rest or "@" in path or "@" in query or "@" in credentials:
+        raise ValueError(_MALFORMED_HOST)
+    nodes = tuple(_parse_address(place, "node", _REDIS_PORT, _CLUSTER_EXAMPLE) for place in places.split(","))
+    parsed = _parse_query(query, of_cluster=True)
+    if path not in ("", "0") or parsed.pop("database", 0):
+        raise ValueError(
+            f"must not name a database other than 0: a cluster has no other, for example {_CLUSTER_EXAMPLE}"
+        )
+    return RedisUrl(
+        cluster=nodes, **_credentials(credentials, has_any=bool(at)), uses_tls=scheme == "rediss+cluster", **parsed
+    )
+
+
+def _credentials(text: str, *, has_any: bool) -> dict[str, Any]:
+    username, colon, password = text.partition(":")
+    if has_any and not colon:
+        raise ValueError(
+            "has a user name without a password: write user:password@ before the hosts, or :password@ for no user name"
+        )
+    return {"username": _decoded(username), "password": _decoded(password)}
+
+
+def _parse_address(place: str, kind: str, default_port: int, example: str) -> tuple[str, int]:
     found = _HOST_AND_PORT.fullmatch(place)
     if found is None:
-        raise ValueError(_MALFORMED_HOST if place else f"has no sentinel, for example {_EXAMPLE}")
-    port = int(found["port"] or SENTINEL_PORT)
+        raise ValueError(_MALFORMED_HOST if place else f"has no {kind}, for example {example}")
+    port = int(found["port"] or default_port)
     if not 0 < port < 65536:
         raise ValueError(_MALFORMED_HOST)
     return found["host"].strip("[]"), port
@@ -155,12 +192,13 @@ def _check_database(parts: SplitResult) -> None:
         raise ValueError("must end with the number of a database or nothing, for example redis://127.0.0.1:6379/0")
 
 
-def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
+def _parse_query(query: str, *, of_sentinels: bool = False, of_cluster: bool = False) -> dict[str, Any]:
     """Return the settings of the parameters. Raises ValueError for an unknown one, and names the right place for a known one."""
     parsed: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     parameters: dict[str, str] = {}
-    allowed = (*_COMMON_PARAMETERS, *_TLS_PARAMETERS, *(_SENTINEL_PARAMETERS if of_sentinels else ()))
+    own = _SENTINEL_PARAMETERS if of_sentinels else _CLUSTER_PARAMETERS if of_cluster else _NO_PARAMETERS
+    allowed = (*_COMMON_PARAMETERS, *_TLS_PARAMETERS, *own)
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in _TLS_PARAMETERS:
             key, read = _TLS_PARAMETERS[name]
@@ -168,8 +206,8 @@ def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
         elif name in _COMMON_PARAMETERS:
             key, read = _COMMON_PARAMETERS[name]
             parsed[key] = read(name, value)
-        elif of_sentinels and name in _SENTINEL_PARAMETERS:
-            parsed[name] = _SENTINEL_PARAMETERS[name](name, value)
+        elif name in own:
+            parsed[name] = own[name](name, value)
         else:
             advice = (
                 _misplaced_parameter_advice(name) or f"{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
@@ -184,6 +222,8 @@ def _misplaced_parameter_advice(name: str) -> str | None:
     """Return the remedy for a parameter of other programs."""
     if name in _SENTINEL_PARAMETERS:
         return f": it belongs to a {_SENTINEL_SCHEMES[0]}:// url"
+    if name in _CLUSTER_PARAMETERS:
+        return f": it belongs to a {_CLUSTER_SCHEMES[0]}:// url"
     if name in _ADVICE:
         return f": {_ADVICE[name]}"
     if name.startswith(("socket_", "retry", "health_check", "max_connections", "timeout")):
@@ -207,6 +247,12 @@ def _protocol(name: str, value: str) -> int:
 def _text(name: str, value: str) -> str:
     if not value:
         raise ValueError(f"must give the parameter {name} a value, or leave it out")
+    return value
+
+
+def _hash_tag(name: str, value: str) -> str:
+    if not is_hash_tag(value):
+        raise ValueError(f"must give the parameter {name} ASCII letters, digits, _, - and . only")
     return value
 
 
@@ -244,6 +290,8 @@ _SENTINEL_PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
     "sentinel_password": _text,
     "sentinel_tls": _boolean,
 }
+_NO_PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {}
+_CLUSTER_PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {"tag": _hash_tag}
 _ADVICE: Mapping[str, str] = {
     "username": "write redis://user:password@host, or use the setting username",
     "password": "write redis://:password@host, or use the setting password",

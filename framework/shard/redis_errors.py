@@ -8,6 +8,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 from framework.errors import ShardUnavailableError
+from framework.store.cluster_slot import SlotMovedError
 from framework.store.connect import Endpoint, UnsupportedServerError, cluster_advice, tls_advice
 from framework.store.sentinels import SentinelSettingsError
 
@@ -68,15 +69,17 @@ def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | Non
     known = _ADVICE.get(code)
     if known:
         return known.format(source=source)
-    return cluster_advice(code) or tls_advice(error) or (_REFUSAL_ADVICE if is_refusal(error) else None)
+    return cluster_advice(error, code) or tls_advice(error) or (_REFUSAL_ADVICE if is_refusal(error) else None)
 
 
 def wrong_setting(error: BaseException) -> str | None:
     """Return the key of a shard's settings that an error shows to be wrong; ``None`` for an outage, which may end."""
     if isinstance(error, SentinelSettingsError):
         return error.setting
+    if isinstance(error, SlotMovedError):
+        return None
     if isinstance(error, UnsupportedServerError) or (
-        isinstance(error, RedisError) and cluster_advice(error_code(error))
+        isinstance(error, RedisError) and cluster_advice(error, error_code(error))
     ):
         return "url"
     return "password" if isinstance(error, AuthenticationError) else None
@@ -88,7 +91,9 @@ _OUTAGES = frozenset({"OOM", "READONLY", "LOADING", "MASTERDOWN", "MISCONF", "NO
 
 def is_refusal(error: BaseException | None) -> bool:
     """Return whether the server has answered that this command fails, as opposed to a server that no command reaches."""
-    return isinstance(error, ResponseError) and error_code(error) not in _OUTAGES
+    return (
+        isinstance(error, ResponseError) and not isinstance(error, SlotMovedError) and error_code(error) not in _OUTAGES
+    )
 
 
 def is_outage(error: ShardUnavailableError) -> bool:
@@ -102,7 +107,7 @@ def is_outage(error: ShardUnavailableError) -> bool:
         return True
     if not isinstance(cause, RedisError) or wrong_setting(cause) is not None:
         return False
-    return isinstance(cause, (RedisConnectionError, RedisTimeoutError)) or error_code(cause) in _OUTAGES
+    return isinstance(cause, (RedisConnectionError, RedisTimeoutError, SlotMovedError)) or error_code(cause) in _OUTAGES
 
 
 def unavailable_error(

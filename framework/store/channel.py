@@ -33,6 +33,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.store.deadline import Deadline
+from framework.store.key_prefix import SLOT, KeyPrefix
 from framework.store.script import Script, is_right_refused
 
 _pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
@@ -246,6 +247,26 @@ class Channel:
         return RedisConnectionError(str(error) or type(error).__name__)
 
 
+class PrefixedChannel(Channel):
+    """A channel to a shard of a cluster, whose keys have a prefix there."""
+
+    def __init__(self, client: "redis.Redis", *, read_timeout_s: float) -> None:
+        super().__init__(client, read_timeout_s=read_timeout_s)
+        self._prefix: KeyPrefix = self._pool.connection_kwargs[SLOT].prefix
+
+    def send_packet(self, packet: bytes) -> None:
+        """Send packed commands, whose keys have no prefix yet. Raises redis errors, as DataError for one that cannot have one."""
+        self.sent = False
+        super().send_packet(self._prefix.packed(packet))
+
+
+def open_channel(client: "redis.Redis", *, read_timeout_s: float) -> Channel:
+    """Return a channel to the shard of a client; it opens no socket."""
+    pool: Any = client.connection_pool
+    kind = PrefixedChannel if SLOT in pool.connection_kwargs else Channel
+    return kind(client, read_timeout_s=read_timeout_s)
+
+
 def _received(connected: socket.socket) -> bytes:
     data = connected.recv(_READ_BYTES)
     if not data:
@@ -308,7 +329,7 @@ class ChannelPool:
 
     def new_channel(self, began: float) -> Channel:
         """Return a new channel for a call that began at ``began`` (monotonic seconds). It connects when it first sends."""
-        channel = Channel(self._client, read_timeout_s=self._read_timeout_s)
+        channel = open_channel(self._client, read_timeout_s=self._read_timeout_s)
         channel.began = began
         return channel
 

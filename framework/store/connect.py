@@ -17,12 +17,20 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from framework.settings.urls import shown_url
+from framework.store.cluster_slot import (
+    ClusterConnection,
+    ClusterSSLConnection,
+    SlotMovedError,
+    cluster_client,
+    cluster_slot,
+)
 from framework.store.deadline import use_deadlines
+from framework.store.key_prefix import SLOT, key_prefix
 from framework.store.sentinels import SentinelConnection, Sentinels, SentinelSSLConnection, master_watch
 
 COMMAND_TIMEOUT_S = 5.0
@@ -45,6 +53,10 @@ class Endpoint:
     """Further redis-py connection options: credentials, TLS, protocol."""
     sentinel_options: tuple[tuple[str, Any], ...] = ()
     """The options that differ for the sentinels: their own credentials, their own TLS (``ssl`` false: none)."""
+    cluster: tuple[tuple[str, int], ...] = ()
+    """Nodes of the cluster that holds the shard; they replace the URL's host."""
+    tag: str = ""
+    """The hash tag of the shard's keys on its cluster."""
     source: str = field(default="config/redis.yml", compare=False)
     """The file to change, for messages."""
 
@@ -52,13 +64,23 @@ class Endpoint:
     def shown(self) -> str:
         """The address without credentials, for messages; with sentinels, the master's name and their addresses."""
         if self.sentinels:
-            places = ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.sentinels)
-            return f"{self.sentinel_name} of the sentinels {places}"
+            return f"{self.sentinel_name} of the sentinels {_shown_places(self.sentinels)}"
+        if self.cluster:
+            return f"{self.prefix}* of the cluster {_shown_places(self.cluster)}"
         return shown_url(self.url)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before each key of the shard; empty without a cluster."""
+        return key_prefix(self.tag) if self.cluster else ""
 
     @property
     def user(self) -> str:
         return str(dict(self.options).get("username") or unquote(urlsplit(self.url).username or "") or "default")
+
+
+def _shown_places(places: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
 
 
 # Decision 15: the Redis client never repeats a command by itself.
@@ -83,6 +105,8 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
         settings["socket_keepalive"] = True
     if endpoint.sentinels:
         return _open_sentinel_client(endpoint, settings)
+    if endpoint.cluster:
+        return _open_cluster_client(endpoint, settings)
     # The client owns its pool: closing it closes the connections.
     pool = ConnectionPool.from_url(endpoint.url, **settings)
     use_deadlines(pool)
@@ -96,6 +120,20 @@ def handshake(connection: Any) -> None:
     """
     _explain_disconnect(connection, _log_in)
     refuse_unsupported_mode(connection.handshake_metadata)
+
+
+def cluster_handshake(connection: Any) -> None:
+    """Log in to a node of a cluster as ``handshake`` does, and ask it whether it holds the slot of the shard.
+
+    Raises:
+        UnsupportedServerError: the server is no node of a cluster.
+        SlotMovedError: another node holds the slot, or it is on its way to another one.
+    """
+    _explain_disconnect(connection, _log_in)
+    mode = _mode(connection.handshake_metadata)
+    if mode is not None and mode != b"cluster":
+        raise UnsupportedServerError(_BY_MODE.get(mode, NO_CLUSTER))
+    connection.slot.ask(connection)
 
 
 def certificate_end(client: "redis.Redis") -> float | None:
@@ -162,6 +200,15 @@ def _open_sentinel_client(endpoint: Endpoint, settings: dict[str, Any]) -> "redi
     return cast("redis.Redis", found.master_for(endpoint.sentinel_name, **settings))  # type: ignore[no-untyped-call]
 
 
+def _open_cluster_client(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
+    """Return a client of the node that holds the shard's slot."""
+    slot = cluster_slot(endpoint.cluster, endpoint.tag)
+    kind = ClusterSSLConnection if settings.pop("ssl", False) else ClusterConnection
+    host, port = endpoint.cluster[0]
+    settings |= {SLOT: slot, "redis_connect_func": cluster_handshake, "host": host, "port": port}
+    return cluster_client(ConnectionPool(connection_class=kind, **settings), slot)
+
+
 def _open_sentinels(endpoint: Endpoint) -> Sentinels:
     """Return the sentinels with the options of the Redis, except for ``sentinel_options``.
 
@@ -196,15 +243,26 @@ def _open_sentinels(endpoint: Endpoint) -> Sentinels:
 # costs no round trip and needs no right. Behind a proxy without HELLO, the errors of a cluster show the mode.
 
 CLUSTER = (
-    "this Redis is a node of a Redis Cluster, which is not supported yet: use a Redis without cluster mode "
-    "(cluster-enabled no), or a master with Sentinels"
+    "this Redis is a node of a cluster, which places keys by their slots: write redis+cluster://HOST:PORT,HOST:PORT (with TLS "
+    "rediss+cluster://), or use a Redis without cluster mode (cluster-enabled no)"
 )
+NO_CLUSTER = "this Redis is no node of a cluster: write redis:// (with TLS rediss://) in the place of redis+cluster://"
 SENTINEL = (
     "this is a Sentinel, which holds no jobs: write redis+sentinel://HOST:PORT/NAME/DB, or use the setting sentinels"
 )
 
 _BY_MODE = {b"cluster": CLUSTER, b"sentinel": SENTINEL}
 _CLUSTER_ERRORS = ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN")
+_KEY_BY_KEY = (
+    "the slot of the shard is on its way to another node, key by key, and no script may run meanwhile; wait until it is there "
+    "(`redis-cli --cluster check`)"
+)
+_CLUSTER_STATES: Mapping[str, str] = {
+    "MOVED": "the nodes of the cluster do not agree yet which one holds the slot of the shard; push again in a moment",
+    "ASK": _KEY_BY_KEY,
+    "TRYAGAIN": _KEY_BY_KEY,
+    "CLUSTERDOWN": "no node of the cluster holds the slot of the shard; look at the state of its nodes (CLUSTER NODES)",
+}
 
 
 class UnsupportedServerError(ResponseError):
@@ -218,8 +276,10 @@ def refuse_unsupported_mode(hello_reply: object) -> None:
         raise UnsupportedServerError(message)
 
 
-def cluster_advice(word: str) -> str | None:
+def cluster_advice(error: RedisError, word: str) -> str | None:
     """Return the advice for an error that begins with this word, or ``None`` when it is not a cluster's error."""
+    if isinstance(error, SlotMovedError):
+        return _CLUSTER_STATES.get(word)
     return CLUSTER if word in _CLUSTER_ERRORS else None
 
 

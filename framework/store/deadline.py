@@ -149,6 +149,10 @@ class BoundedConnection(AbstractConnection):
         """Whether there is a current call, whose deadline holds."""
         return self._replies_due > 0 or self._connecting
 
+    def connecting(self) -> "_Connecting":
+        """Return a block that counts as connecting: several attempts have one deadline."""
+        return _Connecting(self)
+
     def begin_call(self, began: float) -> None:
         """Start a call that began at ``began`` (monotonic seconds)."""
         limit_s = self.socket_timeout

@@ -397,14 +397,19 @@ def endpoint_of(settings: CoreSettings, shard: str) -> Endpoint:
         url,
         sentinels,
         chosen.sentinel_name or from_url.sentinel_name or "",
-        tuple(_options(chosen, from_url, has_sentinels=bool(sentinels)).items()),
+        tuple(_options(chosen, from_url, is_found=bool(sentinels or from_url.cluster)).items()),
         tuple(_sentinel_options(chosen, from_url).items()) if sentinels else (),
+        from_url.cluster,
+        (from_url.tag or shard) if from_url.cluster else "",
         source=settings.config_file_label("redis.yml"),
     )
 
 
-def _options(chosen: ShardSettings, from_url: RedisUrl, *, has_sentinels: bool) -> dict[str, Any]:
-    """Return redis-py's options for credentials, protocol and TLS. A setting overrides the same part of the URL."""
+def _options(chosen: ShardSettings, from_url: RedisUrl, *, is_found: bool) -> dict[str, Any]:
+    """Return redis-py's options for credentials, protocol and TLS. A setting overrides the same part of the URL.
+
+    ``is_found``: sentinels or a cluster find the server, so no URL says that it speaks TLS.
+    """
     options: dict[str, Any] = {
         "username": chosen.username or from_url.username,
         "password": chosen.password.get_secret_value() if chosen.password is not None else from_url.password,
@@ -413,7 +418,7 @@ def _options(chosen: ShardSettings, from_url: RedisUrl, *, has_sentinels: bool) 
     }
     tls = chosen.effective_tls
     if tls is not None:
-        options |= {"ssl": True if has_sentinels else None, **_tls_options(tls)}
+        options |= {"ssl": True if is_found else None, **_tls_options(tls)}
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from framework.feature import Rights, RoleName, features
 from framework.store import script
-from framework.store.channel import Channel
+from framework.store.channel import open_channel
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import Script
 from framework.wire import keys
@@ -84,11 +84,15 @@ class Role:
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules for ``ACL SETUSER`` or an ACL file, for Redis from 6.2 on and Valkey."""
-        granted = sorted({*self.commands, *self.optional})
+        return self.rules_for("")
+
+    def rules_for(self, *prefixes: str) -> tuple[str, ...]:
+        """Return the rules for the shards of one server whose keys have these prefixes: those of a cluster have one each."""
+        granted = {*self.commands, *self.optional, *(_OF_CLUSTER if any(prefixes) else ())}
         return (
             *("on", "resetkeys", "resetchannels", "-@all"),
-            *(f"~{pattern}" for pattern in (*self.keys, *self.optional_keys)),
-            *(f"+{command}" for command in granted),
+            *(f"~{prefix}{pattern}" for prefix in prefixes for pattern in (*self.keys, *self.optional_keys)),
+            *(f"+{command}" for command in sorted(granted)),
         )
 
 
@@ -107,6 +111,8 @@ def commands_in(one: Script) -> frozenset[str]:
 
 
 _NAME = "client|setname"
+_OF_CLUSTER = ("cluster|slots",)
+"""Optional: without it a process knows only the nodes of the settings, and those that others name."""
 
 _PUSH_KEYS = (keys.QUEUES, keys.queue("*"), keys.SCHEDULE)
 _READ_KEYS = (
@@ -363,10 +369,11 @@ class MissingRights:
     keys: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
-    @property
-    def rules(self) -> str:
-        """The missing rules for ``ACL SETUSER``."""
-        return " ".join([*(f"~{pattern}" for pattern in self.keys), *(f"+{command}" for command in self.commands)])
+    def rules(self, prefix: str) -> str:
+        """Return the missing rules for ``ACL SETUSER``; ``prefix``: that of the shard's keys on a cluster, else empty."""
+        return " ".join(
+            [*(f"~{prefix}{pattern}" for pattern in self.keys), *(f"+{command}" for command in self.commands)]
+        )
 
 
 def missing_worker_rights(client: "redis.Redis") -> MissingRights:
@@ -378,7 +385,7 @@ def missing_worker_rights(client: "redis.Redis") -> MissingRights:
     """
     probed = [command for command in (*WORKER.commands, *WORKER.optional) if command not in (_BEGIN, *_NOT_PROBED)]
     probes = [*map(_probe, probed), *(("EVALSHA", "0" * 40, 1, _sample(pattern)) for pattern in WORKER.keys)]
-    channel = Channel(client, read_timeout_s=COMMAND_TIMEOUT_S)
+    channel = open_channel(client, read_timeout_s=COMMAND_TIMEOUT_S)
     try:
         channel.call(_BEGIN)
         channel.send(*probes)

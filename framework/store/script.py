@@ -50,7 +50,9 @@ class Script:
     def digest(self) -> str:
         """The name by which a server knows the source."""
         # Redis defines SHA-1; a Python in FIPS mode allows it only with this flag.
-        return hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+        found = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+        _sources[found] = self.source
+        return found
 
     @cached_property
     def code(self) -> bytes:
@@ -100,6 +102,14 @@ class Script:
             return self(client, keys, arguments)
         except ResponseError as error:
             return error
+
+
+_sources: dict[str, bytes] = {}
+
+
+def source_of(digest: str) -> bytes | None:
+    """Return the text of a script of this process by its digest; ``None`` for a script of the application."""
+    return _sources.get(digest)
 
 
 _LATE_NAME = re.compile(rb"\blate\(\)\.(\w+)")

@@ -196,7 +196,7 @@ def test_boot_unreachable_sentinels_end_with_75(installation):
 @pytest.mark.parametrize(
     ("query", "rights"), [("", "all"), ("?protocol=2", "none")], ids=["RESP3 and all rights", "RESP2 and none"]
 )
-def test_redis_cluster_is_refused_at_boot_and_at_the_push(installation, query, rights):
+def test_plain_url_of_a_cluster_is_refused_at_boot_and_push(installation, query, rights):
     """The reply to HELLO names the mode of the server, and no ACL can refuse HELLO."""
     port = installation.redis("cluster-enabled yes", "user poor on nopass -@all")
     user = "poor:x@" if rights == "none" else ""
@@ -204,17 +204,23 @@ def test_redis_cluster_is_refused_at_boot_and_at_the_push(installation, query, r
 
     def pushed():
         output = installation.push(REDIS_URL=url)
-        return output if "Cluster" in output else None
+        return output if "cluster" in output else None
 
     output = until(pushed, "the push is refused")
     assert "ShardUnavailableError" in output
-    assert "which is not supported yet" in output
+    assert "write redis+cluster://" in output
     status, output = installation.refused(REDIS_URL=url)
     assert status == 78
-    assert "Redis Cluster, which is not supported yet" in output.splitlines()[-1]
+    assert "this Redis is a node of a cluster" in output.splitlines()[-1]
     with redis.Redis(port=port) as client:
         assert client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0) == 0
         assert client.dbsize() == 0
+
+
+def test_server_without_cluster_is_refused_under_a_cluster_url(installation):
+    status, output = installation.refused(REDIS_URL=f"redis+cluster://127.0.0.1:{installation.redis()}")
+    assert status == 78
+    assert "no node of a cluster: write redis://" in output.splitlines()[-1]
 
 
 def test_boot_sentinel_in_place_of_redis_is_refused(installation, sentinel_port):

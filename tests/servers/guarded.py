@@ -9,7 +9,7 @@ The users are in the server's configuration, so they exist from its first answer
 """
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, cast
@@ -28,17 +28,19 @@ _KEPT_FROM_PRODUCERS: Final = f"role-{PRODUCER.name} srandmember ("
 """A producer's boot asks for queues that no process serves, and its role may not look."""
 
 _EVERYTHING: Final = "on ~* &* +@all"
-_TOGETHER: Final = tuple(dict.fromkeys((*WORKER.rules, *OPERATOR.rules)))
 _LAST_LOOK_S: Final = 0.5
 """The read timeout for the ACL LOG of an ending server; a frozen server does not answer."""
 
 
-def user_lines(password: str | None = None) -> list[str]:
-    """Return the users as lines of a server's configuration; ``password``: of the user ``default``."""
+def user_lines(password: str | None = None, *, prefixes: Sequence[str] = ("",)) -> list[str]:
+    """Return the users as lines of a server's configuration; ``password``: of the user ``default``.
+
+    ``prefixes``: of the keys of the shards in a cluster.
+    """
     return [
-        f"user default {' '.join(_default(password))}",
+        f"user default {' '.join(_default(password, prefixes))}",
         f"user {ALL_RIGHTS} {_EVERYTHING} >{PASSWORD}",
-        *(f"user {name_of(role.name)} {' '.join(role.rules)} >{PASSWORD}" for role in ROLES.values()),
+        *(f"user {name_of(role.name)} {' '.join(role.rules_for(*prefixes))} >{PASSWORD}" for role in ROLES.values()),
     ]
 
 
@@ -85,9 +87,10 @@ def lacking(refused: Iterable[str]) -> list[str]:
     return [one for one in refused if not one.startswith(_KEPT_FROM_PRODUCERS)]
 
 
-def _default(password: str | None) -> tuple[str, ...]:
+def _default(password: str | None, prefixes: Sequence[str] = ("",)) -> tuple[str, ...]:
     """Join the rules of several roles: Redis accepts ``on`` and ``-@all`` repeatedly."""
-    return ("reset", f">{password}" if password else "nopass", *_TOGETHER)
+    together = dict.fromkeys((*WORKER.rules_for(*prefixes), *OPERATOR.rules_for(*prefixes)))
+    return ("reset", f">{password}" if password else "nopass", *together)
 
 
 @contextmanager

@@ -152,7 +152,10 @@ SHARD_KEYS = (
 BUDGET = "must be a number of bytes from 1,000,000 on, or a percentage from 1% to 100%, for example 70%"
 HIDDEN = " (the value is not shown: it may be a secret)"
 RUNTIME = "must be a number from 0.001 to 604,800"
-URL = "must be the word embedded, or begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
+URL = (
+    "must be the word embedded, or begin with redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, "
+    "redis+cluster:// or rediss+cluster://"
+)
 NO_HOST = "is not a URL: its host or port is invalid (in a password write / # ? @ : as %2F %23 %3F %40 %3A), not "
 EMBEDDED_ALONE = "an embedded store has no sentinels, no credentials and no TLS: remove these keys"
 DATABASE = "must end with the number of a database or nothing, for example redis://127.0.0.1:6379/0, not "

@@ -263,3 +263,41 @@ def test_problem_names_the_folder_in_use(project, tmp_path):
     assert problem_of(tmp_path).startswith("config/redis.yml: ")
     assert problem_of(other, FRAMEWORK_CONFIG_DIR=str(folder)).startswith(f"{folder}/redis.yml: ")
     assert problem_of(tmp_path, FRAMEWORK_CONFIG_DIR=str(folder)).startswith("config/redis.yml: ")
+
+
+def test_cluster_url_gives_nodes_tag_and_credentials(project):
+    endpoint = main(
+        project(), REDIS_URL="rediss+cluster://me:p%40ss@10.0.0.7,[::1]:7001/0?tag=jobs.a&ssl_cert_reqs=none"
+    )
+    assert (endpoint.cluster, endpoint.tag, endpoint.prefix) == (
+        (("10.0.0.7", 6379), ("::1", 7001)),
+        "jobs.a",
+        "{jobs.a}:",
+    )
+    options = dict(endpoint.options)
+    assert (options["username"], options["password"], options["ssl"], options["ssl_cert_reqs"]) == (
+        "me",
+        "p@ss",
+        True,
+        "none",
+    )
+    assert main(project(), REDIS_URL="redis+cluster://h").prefix == "{main}:"
+    assert main(project(), REDIS_URL="redis://h").prefix == ""
+
+
+@each_row(
+    ("url", "reason"),
+    [
+        ("redis+cluster://", "has no node"),
+        ("redis+cluster://h,", "has no node"),
+        ("redis+cluster://h/1", "a cluster has no other"),
+        ("redis+cluster://h?db=2", "a cluster has no other"),
+        ("redis+cluster://h?tag={x}", "must give the parameter tag ASCII letters"),
+        ("redis+cluster://h?tags=x", "has an unknown parameter 'tags'"),
+        ("redis+cluster://me@h", "has a user name without a password"),
+        ("redis://h?tag=x", "belongs to a redis+cluster:// url"),
+        ("redis+clustr://h", "redis+cluster"),
+    ],
+)
+def test_wrong_cluster_url_is_refused(project, url, reason):
+    assert reason in problem_of(project(), REDIS_URL=url)

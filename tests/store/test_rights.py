@@ -86,7 +86,8 @@ def test_refused_without_one_command_names_it(as_user, right):
 def test_refused_without_one_key_names_it(as_user, pattern):
     refused = missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"~{pattern}")))
     assert refused.keys == (pattern,)
-    assert f"~{pattern}" in refused.rules
+    assert f"~{pattern}" in refused.rules("")
+    assert f"~{{main}}:{pattern}" in refused.rules("{main}:")
 
 
 @pytest.mark.refused("tested *")

@@ -29,6 +29,7 @@ from framework.process.record import recorded_payload
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
+from framework.store.cluster_slot import cluster_slot
 from framework.store.connect import Endpoint
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped, format_clock_time, format_count, format_duration
@@ -501,6 +502,9 @@ def redis_cli(endpoint: Endpoint) -> str:
             ["redis-cli", "-h", host, "-p", str(port), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", endpoint.sentinel_name]
         )
         return f"set -- $({asked}); redis-cli -h $1 -p $2"
+    if endpoint.cluster:
+        host, port = cluster_slot(endpoint.cluster, endpoint.tag).holder or endpoint.cluster[0]
+        return shlex.join(["redis-cli", "-c", "-h", host, "-p", str(port)])
     scheme, _, path = endpoint.shown.partition("://")
     return shlex.join(["redis-cli", "-s", path] if scheme == "unix" else ["redis-cli", "-u", endpoint.shown])
 

@@ -184,11 +184,11 @@ def check_distinct(shards: Sequence[Shard]) -> None:
     Raises:
         MoveRefusedError: two of the shards are the same database of one server.
     """
-    seen: dict[tuple[Any, Any], str] = {}
+    seen: dict[tuple[Any, ...], str] = {}
     for shard in shards:
         server: Any = shard.client.info("server")
         database: Any = shard.client.connection_pool.connection_kwargs.get("db", 0)
-        other = seen.setdefault((server["run_id"], database), shard.name)
+        other = seen.setdefault((server["run_id"], database, shard.endpoint.prefix), shard.name)
         if other != shard.name:
             raise MoveRefusedError(
                 f"{other} and {shard.name} are two names of one Redis ({shard.endpoint.shown}): correct the url of one of them in "

@@ -1,0 +1,253 @@
+"""Run a cluster of three nodes on loopback, each with a third of the slots, and move slots between its nodes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from socket import socket
+from types import TracebackType
+from typing import Any, Self, cast
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.retry import Retry
+
+from framework.store.connect import Endpoint
+from framework.store.embedded import LAUNCHER
+from framework.store.key_prefix import key_prefix
+from tests.servers.guarded import ALL_RIGHTS, PASSWORD, taken_refusals, user_lines
+
+SLOTS = 16_384
+TAGS = ("main", "second")
+"""The hash tags of the shards of the tests."""
+
+NODE_TIMEOUT_MS = 1_000
+"""The silence after which the nodes count one as dead."""
+
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.02
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Return what ``condition`` returns as soon as it is true."""
+    until = time.monotonic() + _PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < until, f"not true in time: {what}"  # noqa: S101
+        time.sleep(_PAUSE_S)
+    return found
+
+
+class ClusterNode:
+    """One server of a cluster: a process that ends with this one."""
+
+    def __init__(self, folder: Path, binary: Path, prefixes: Sequence[str]) -> None:
+        self.folder = folder
+        self.port, self._bus = _free_port(), _free_port()
+        self._binary, self._prefixes = binary, prefixes
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client = Redis(
+            "127.0.0.1",
+            self.port,
+            username=ALL_RIGHTS,
+            password=PASSWORD,
+            socket_timeout=5,
+            retry=Retry(NoBackoff(), 0),
+            driver_info=None,
+        )
+        """A plain client of the node with all rights."""
+
+    def start(self) -> None:
+        """Start it; return when it answers."""
+        self.folder.mkdir(exist_ok=True)
+        lines = [
+            f"port {self.port}",
+            f"cluster-port {self._bus}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            "cluster-enabled yes",
+            f"cluster-node-timeout {NODE_TIMEOUT_MS}",
+            # Half of a cluster may go on serving in a test.
+            "cluster-require-full-coverage no",
+            "appendonly yes",
+            'save ""',
+            f"masteruser {ALL_RIGHTS}",
+            f"masterauth {PASSWORD}",
+            *user_lines(prefixes=self._prefixes),
+        ]
+        conf = self.folder / "server.conf"
+        conf.write_text("\n".join([*lines, ""]))
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), "no", str(self._binary), str(conf)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_for(self.answers, f"{self.folder} answers")
+
+    def answers(self) -> bool:
+        """Return whether it answers now."""
+        with suppress(RedisError):
+            return bool(self.client.ping())
+        return False
+
+    def stop(self, how: int = signal.SIGKILL) -> None:
+        """End it, and wait for its end."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+        self.client.connection_pool.disconnect()
+
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def ask(self, *words: Any) -> Any:
+        """Return the reply to a command of CLUSTER."""
+        return cast("Any", self.client).execute_command("CLUSTER", *words)
+
+    @property
+    def id(self) -> str:
+        """Return its name in the cluster."""
+        return _text(self.ask("MYID"))
+
+    def is_master(self) -> bool:
+        """Return whether it answers and is no replica."""
+        return self.answers() and _text(cast("Any", self.client).execute_command("ROLE")[0]) == "master"
+
+    def follows(self, name: str) -> bool:
+        """Return whether it is a replica of the node of this name in the cluster."""
+        lines = self.ask("NODES")
+        nodes = lines.values() if isinstance(lines, dict) else _text(lines).splitlines()
+        return not self.is_master() and any(name in str(one) for one in nodes if "myself" in str(one))
+
+    def meet(self, other: "ClusterNode") -> None:
+        """Let it know another node."""
+        self.ask("MEET", "127.0.0.1", other.port, other._bus)
+
+    def knows(self, count: int) -> bool:
+        """Return whether the cluster serves, and it knows so many nodes."""
+        state = self.client.execute_command("CLUSTER", "INFO")
+        text = state if isinstance(state, dict) else dict(line.split(":") for line in _text(state).split())
+        return text["cluster_state"] == "ok" and int(text["cluster_known_nodes"]) == count
+
+
+class RedisCluster:
+    """Three nodes that hold the slots together, and perhaps a replica of each."""
+
+    def __init__(self, folder: Path, binary: Path, *, tags: Sequence[str], replicas: bool = False) -> None:
+        self.moves_at_once = "valkey" in binary.name
+        """Whether the servers have Valkey's own migration of slots."""
+        prefixes = [key_prefix(tag) for tag in tags]
+        self.nodes = [ClusterNode(folder / str(at), binary, prefixes) for at in range(6 if replicas else 3)]
+
+    def __enter__(self) -> Self:
+        for node in self.nodes:
+            node.start()
+        masters = self.nodes[:3]
+        for at, node in enumerate(masters):
+            node.ask("ADDSLOTSRANGE", SLOTS * at // 3, SLOTS * (at + 1) // 3 - 1)
+            node.ask("SET-CONFIG-EPOCH", at + 1)
+        for node in self.nodes[1:]:
+            self.nodes[0].meet(node)
+        wait_for(lambda: all(node.knows(len(self.nodes)) for node in self.nodes), "the nodes know each other")
+        for master, replica in zip(masters, self.nodes[3:], strict=False):
+            replica.ask("REPLICATE", master.id)
+        wait_for(lambda: all(node.knows(len(self.nodes)) for node in self.nodes), "the replicas follow")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    @property
+    def url(self) -> str:
+        """Return the URL for shards."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def endpoint(self, tag: str = "main", *nodes: ClusterNode) -> Endpoint:
+        """Return the endpoint of a shard, which knows these nodes, else all; its user has all rights."""
+        options = (("username", ALL_RIGHTS), ("password", PASSWORD))
+        places = tuple(("127.0.0.1", node.port) for node in nodes or self.nodes)
+        return Endpoint("", options=options, cluster=places, tag=tag)
+
+    def empty(self) -> None:
+        """Remove all data, and forget the refusals."""
+        for node in self.nodes:
+            with suppress(ReadOnlyError):
+                node.client.flushall()
+            node.client.acl_log_reset()
+
+    def refusals(self) -> list[str]:
+        """Return what the nodes have refused to their users."""
+        return [one for node in self.nodes if node.answers() for one in taken_refusals(node.client)]
+
+    def keys(self, tag: str) -> dict[str, Any]:
+        """Return all keys of a shard, without its prefix, with the nodes that have them."""
+        prefix = key_prefix(tag)
+        return {
+            name.removeprefix(prefix): node.port
+            for node in self.nodes
+            if node.is_master()
+            for key in node.client.keys(f"{prefix}*")
+            for name in [_text(key)]
+        }
+
+    def holder(self, tag: str) -> ClusterNode:
+        """Return the node that holds the slot of a hash tag."""
+        return next(node for node in self.nodes if node.answers() and self._holds(node, tag))
+
+    def _holds(self, node: ClusterNode, tag: str) -> bool:
+        try:
+            cast("Any", node.client).execute_command("TTL", f"{key_prefix(tag)}never")
+        except ResponseError as error:
+            return "ASK" in type(error).__name__.upper()
+        return True
+
+    def others(self, node: ClusterNode) -> list[ClusterNode]:
+        """Return the other masters."""
+        return [one for one in self.nodes if one is not node and one.is_master()]
+
+    def move_key_by_key(self, tag: str, target: ClusterNode, between: Callable[[], Any] = int) -> None:
+        """Move the slot of a tag as ``redis-cli --cluster reshard`` does; ``between`` is called before each step of ten keys."""
+        slot, source = key_slot(key_prefix(tag).encode()), self.holder(tag)
+        target.ask("SETSLOT", slot, "IMPORTING", source.id)
+        source.ask("SETSLOT", slot, "MIGRATING", target.id)
+        while True:
+            between()
+            found = source.ask("GETKEYSINSLOT", slot, 10)
+            if not found:
+                break
+            login = ("AUTH2", ALL_RIGHTS, PASSWORD)
+            cast("Any", source.client).execute_command(
+                "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, *login, "KEYS", *found
+            )
+        for node in (target, source, *self.others(source)):
+            node.ask("SETSLOT", slot, "NODE", target.id)
+
+    def move_at_once(self, tag: str, target: ClusterNode) -> None:
+        """Move the slot of a tag by Valkey's own migration; return when the target holds it."""
+        slot, source = key_slot(key_prefix(tag).encode()), self.holder(tag)
+        source.ask("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+        wait_for(lambda: self._holds(target, tag), "the slot has moved")
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _free_port() -> int:
+    with socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
