@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
 
@@ -12,10 +12,18 @@ from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.errors import UnknownNameError
-from framework.process.record import CLOCK_FIELD, LOST_FIELD, RUNS_FIELD, ProcessInfo, process_info, recorded_payload
+from framework.process.record import (
+    CLOCK_FIELD,
+    LOST_FIELD,
+    RUNS_FIELD,
+    ProcessInfo,
+    info_of,
+    parse_count,
+    recorded_payload,
+)
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
-from framework.store.script import write_when_full
+from framework.store.script import READ_PROCESSES, write_when_full
 from framework.text import decode_escaped, did_you_mean
 from framework.types import Payload
 from framework.wire import keys
@@ -26,6 +34,9 @@ SIGNAL_TTL_S = 60
 """How long a signal waits for its process, as in Sidekiq: the process reads it when it next writes its record."""
 
 ProcessSignal: TypeAlias = Literal["TSTP", "TERM", "TTIN"]
+
+_AT_ONCE = 200
+"""The processes of one call: Redis serves other clients in between."""
 
 _FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us", RUNS_FIELD, CLOCK_FIELD, LOST_FIELD)
 
@@ -178,25 +189,39 @@ def read_running(shard: Shard) -> list[WorkerProcess]:
 
     One with a record but without a lease is dead: a record outlives its process by up to a minute. Ruby's have no leases.
     """
-    listed: Any = shard.client.smembers(keys.PROCESSES)
-    identities: list[str] = sorted(map(decode_escaped, listed))
-    pipeline: Any = shard.client.pipeline(transaction=False)
-    for identity in identities:
-        pipeline.hmget(identity, *_FIELDS)
-        pipeline.zscore(keys.REGISTRY, identity)
-        pipeline.exists(keys.lease(identity))
-    replies: list[Any] = pipeline.execute()
-    return [
-        _process(shard.name, identity, replies[at])
-        for at, identity in zip(range(0, len(replies), 3), identities, strict=True)
-        if replies[at][0] is not None and (replies[at + 1] is None or replies[at + 2])
-    ]
+    return [_process(shard.name, identity, fields) for identity, fields, _ in _read_records(shard.client, _FIELDS)]
+
+
+def read_busy(client: "redis.Redis") -> dict[str, int]:
+    """Return how many jobs each running process of a shard runs. Raises redis errors."""
+    return {identity: parse_count(busy) for identity, (busy,), _ in _read_records(client, ("busy",))}
+
+
+class _Record(NamedTuple):
+    identity: str
+    fields: list[bytes | None]
+    jobs: list[bytes]
+    """The threads with the records of their running jobs, one after the other."""
+
+
+def _read_records(client: "redis.Redis", fields: Sequence[str], *, with_jobs: bool = False) -> list[_Record]:
+    """Return these fields of each running process, ordered by identity."""
+    found, cursor = dict[str, _Record](), b""
+    while cursor != b"0":
+        cursor, *listed = READ_PROCESSES(
+            client, [keys.PROCESSES, keys.REGISTRY], [cursor or 0, _AT_ONCE, int(with_jobs), *fields]
+        )
+        for identity, *record in listed:
+            # A scan may return a member twice.
+            name = decode_escaped(identity)
+            found[name] = _Record(name, *record)
+    return [found[name] for name in sorted(found)]
 
 
 def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> WorkerProcess:
     info, quiet, busy, slots, beat, rss, rtt, runs, clock, lost = fields
-    shown: ProcessInfo = process_info(identity, info or b"", None, busy, slots)
     facts = loads_object(info or b"")
+    shown: ProcessInfo = info_of(identity, facts, None, busy, slots)
     return WorkerProcess(
         shard=shard,
         identity=identity,
@@ -278,15 +303,8 @@ awork = async_twin(work)
 
 def read_work(shard: Shard, sizes: SizeLimitSettings) -> Iterator[RunningJob]:
     """Yield the running jobs of a shard. Raises redis errors."""
-    identities = [process.identity for process in read_running(shard)]
-    pipeline: Any = shard.client.pipeline(transaction=False)
-    for identity in identities:
-        for key in keys.work(identity):
-            pipeline.hgetall(key)
-    replies: list[dict[bytes, bytes]] = pipeline.execute()
-    for at, identity in enumerate(identities):
-        # Sidekiq writes one of the two keys, by its version; this framework writes both.
-        for thread, entry in sorted((replies[2 * at] or replies[2 * at + 1]).items()):
+    for identity, _, jobs in _read_records(shard.client, (), with_jobs=True):
+        for thread, entry in sorted(zip(jobs[::2], jobs[1::2], strict=True)):
             yield _running_job(shard.name, identity, thread, entry, sizes)
 
 

@@ -8,6 +8,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from framework.admin.pages import page_size
 from framework.admin.process_list import read_running
+from framework.admin.queue_sizes import ListedQueue, read_queue_sizes
 from framework.admin.search import list_held_stores
 from framework.admin.statistics import count_jobs_by_class, named_queues, reply_number
 from framework.declare.declaration import Declaration
@@ -17,11 +18,9 @@ from framework.route.router import Router
 from framework.route.topology import format_counts, split_names
 from framework.shard.shard import Shard
 from framework.shard.shards import answering
-from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.blocks import expand
-from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
 
@@ -48,29 +47,24 @@ def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueS
 
     The jobs of sub-queues count as jobs of their queue.
     """
-    client = shard.client
-    listed: Any = client.smembers(keys.PAUSED)
-    paused = set(map(decode_escaped, listed))
-    listed_names = list(map(decode_escaped, named_queues(client)))
+    sizes = read_queue_sizes(shard.client, names or ())
+    of_parents: dict[str, list[int]] = {}
+    for name, one in sizes.queues.items():
+        if SEPARATOR in name and one.jobs:
+            of_parents.setdefault(parent_of(name), []).append(one.jobs)
     if names is None:
-        names = sorted({*map(parent_of, listed_names), *paused})
-    sub_sizes = _sub_queue_sizes(client, [name for name in listed_names if SEPARATOR in name])
-    now, packed = server_time(client), packed_jobs(client)
-    pipeline: Any = client.pipeline(transaction=False)
-    for name in names:
-        pipeline.llen(keys.queue(name))
-        pipeline.lrange(keys.queue(name), -1, -1)
-    replies: list[Any] = pipeline.execute(raise_on_error=False)
+        names = sorted({*map(parent_of, sizes.queues)})
+    none = ListedQueue(0, None)
     return [
         QueueState(
             name,
             shard.name,
-            true_size(reply_number(size), name, packed) + sum(sub_sizes.get(name, ())),
-            _latency(oldest, now),
-            name in paused,
-            len(sub_sizes.get(name, ())),
+            own.jobs + sum(of_parents.get(name, ())),
+            0.0 if own.since is None else max(0.0, sizes.now - own.since),
+            name in sizes.paused,
+            len(of_parents.get(name, ())),
         )
-        for name, size, oldest in zip(names, replies[::2], replies[1::2], strict=True)
+        for name, own in ((name, sizes.queues.get(name, none)) for name in names)
     ]
 
 
@@ -78,24 +72,6 @@ def sub_queues(client: "redis.Redis", name: str) -> list[str]:
     """Return the names of the queue's sub-queues with jobs, those of the highest level first. Raises redis errors."""
     found = (one for one in map(decode_escaped, named_queues(client)) if one.startswith(name + SEPARATOR))
     return sorted(found, key=order_of)
-
-
-def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for name, size in _sizes(client, names).items():
-        if size:
-            found.setdefault(parent_of(name), []).append(size)
-    return found
-
-
-def _sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, int]:
-    if not names:
-        return {}
-    pipeline: Any = client.pipeline(transaction=False)
-    for name in names:
-        pipeline.llen(keys.queue(name))
-    replies: list[Any] = pipeline.execute(raise_on_error=False)
-    return dict(zip(names, map(reply_number, replies), strict=True))
 
 
 def known_queues(shard: Shard) -> set[str]:
@@ -203,14 +179,6 @@ def _behind(window: Sequence[bytes], recent: Sequence[bytes]) -> int | None:
     """Return the index in ``window`` behind the last of ``recent`` that is still there; ``None`` if none is."""
     indexes = {data: index for index, data in enumerate(window)}
     return next((indexes[data] + 1 for data in reversed(recent) if data in indexes), None)
-
-
-def _latency(oldest: Any, now: float) -> float:
-    if isinstance(oldest, ResponseError):
-        # A key of another type holds no jobs.
-        return float(reply_number(oldest))
-    since = timestamp(loads_object(oldest[0]).get("enqueued_at")) if oldest else None
-    return 0.0 if since is None else max(0.0, now - since)
 
 
 class LiveQueues(NamedTuple):

@@ -12,10 +12,11 @@ from redis.exceptions import ResponseError
 from framework.admin.access import Answers, ask
 from framework.admin.held_jobs import held_keys, measure_held
 from framework.admin.pages import MOST, list_pages, ranked_data
-from framework.admin.process_list import read_running
+from framework.admin.process_list import read_busy
+from framework.admin.queue_sizes import read_queue_sizes
 from framework.async_twin import async_twin
 from framework.errors import PayloadError, ShardUnavailableError
-from framework.fetch.blocks import packed_jobs, true_size
+from framework.fetch.blocks import packed_jobs
 from framework.fetch.held_blocks import packed_held
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -257,34 +258,29 @@ def sum_stats(answers: Answers[ShardStats]) -> Stats:
 def read_stats(shard: Shard) -> ShardStats:
     """Return the counters and sizes of one shard, in a few round trips. Raises redis errors."""
     client = shard.client
-    queues = sorted(named_queues(client))
     pipeline: Any = client.pipeline(transaction=False)
     pipeline.get(keys.STAT_PROCESSED)
     pipeline.get(keys.STAT_FAILED)
     for key in _SETS:
         pipeline.zcard(key)
     pipeline.zcard(keys.DEFERRED_PACKED)
-    for queue in queues:
-        pipeline.llen(keys.queue("").encode() + queue)
-    processed, failed, scheduled, retry, dead, interrupted, blocks, *lengths = map(
+    processed, failed, scheduled, retry, dead, interrupted, blocks = map(
         reply_number, pipeline.execute(raise_on_error=False)
     )
     if blocks:
         scheduled += blocks + packed_held(client).get(keys.DEFERRED_PACKED.encode(), 0)
-    running, packed = read_running(shard), packed_jobs(client)
+    queues, busy = read_queue_sizes(client, with_times=False).queues, read_busy(client)
     return ShardStats(
         processed=processed,
         failed=failed,
-        enqueued=sum(
-            true_size(length, decode_escaped(name), packed) for name, length in zip(queues, lengths, strict=True)
-        ),
+        enqueued=sum(one.jobs for one in queues.values()),
         scheduled=scheduled,
         retry=retry,
         dead=dead,
         interrupted=interrupted,
         held=sum(held.jobs for held in measure_held(client, held_keys(client))),
-        processes=len(running),
-        busy=sum(one.busy for one in running),
+        processes=len(busy),
+        busy=sum(busy.values()),
     )
 
 

@@ -343,15 +343,22 @@ def process_info(
     identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None
 ) -> ProcessInfo:
     """Return the facts in a process's record; malformed fields count as empty."""
-    fields = loads_object(info)
+    return info_of(identity, loads_object(info), quiet, busy, slots)
+
+
+def info_of(
+    identity: str, fields: Payload, quiet: bytes | None, busy: bytes | None, slots: bytes | None
+) -> ProcessInfo:
+    """Return the facts in a record whose field ``info`` is decoded; malformed ones count as empty."""
     queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(fields))
     labels = fields.get("labels")
     is_ruby = not isinstance(labels, list) or "python" not in labels
-    counts = _parse_count(busy), _parse_count(slots) or _slots_of(fields)
+    counts = parse_count(busy), parse_count(slots) or _slots_of(fields)
     return ProcessInfo(identity, queues, quiet == b"true", *counts, is_ruby, timestamp(fields.get("started_at")))
 
 
-def _parse_count(value: bytes | None) -> int:
+def parse_count(value: bytes | None) -> int:
+    """Return a count in a record; 0 if it is malformed."""
     if value is None or not value.isdigit() or len(value) > _MOST_DIGITS:
         return 0
     return int(value)

@@ -268,7 +268,7 @@ READ_ONLY = Role(
     name="read-only",
     purpose="read jobs, limits, locks, pauses, processes and figures",
     own_keys=(*_READ_KEYS, "stat:*", _METRICS),
-    own_scripts=(script.SEARCH,),
+    own_scripts=(script.SEARCH, script.READ_PROCESSES, script.READ_QUEUES),
     own_commands=(
         *(
             "exec",

@@ -11,7 +11,6 @@
 -- COST    O(queues + processes + classes + what the parts say), each bounded. No part reads each job of a key.
 -- CRASH   nothing moves.
 local MOST_CLASSES, MOST_COUNTERS = 6000, 20000
-local DECODED_BYTES = 10000
 local now, left_out = redis_now(), 0
 local cursor, queues_at_once, most_processes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -21,24 +20,6 @@ end
 
 local function text(reply)
   return (type(reply) == 'string' or type(reply) == 'number') and reply or ''
-end
-
--- Return when a job entered its queue. Only a payload that has the word twice is decoded, unless it is large: then its last one counts.
-local FIELD = '"enqueued_at":'
-local function entered_at(payload)
-  if type(payload) ~= 'string' then return '' end
-  local start, stop = string.find(payload, FIELD, 1, true)
-  if start and #payload <= DECODED_BYTES and string.find(payload, FIELD, stop, true) then
-    local read, job = pcall(cjson.decode, payload)
-    local at = read and type(job) == 'table' and tonumber(job.enqueued_at)
-    return at and string.format('%.6f', at) or ''
-  end
-  local last
-  while start do
-    last = stop
-    start, stop = string.find(payload, FIELD, stop, true)
-  end
-  return last and string.match(payload, '^ ?([%d.]+)', last + 1) or ''
 end
 
 -- Most shards have no queue with blocks of jobs (wire/blocks.py).
