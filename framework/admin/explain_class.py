@@ -15,6 +15,7 @@ from framework.admin.search import payload_of_member
 from framework.admin.statistics import IN_FLIGHT, QUEUE_PREFIX, OnProgress, jobs_of_classes, reply_number
 from framework.command_line import remedy_command
 from framework.process.record import ProcessInfo
+from framework.store.hashes import read_hashes
 from framework.text import decode_escaped, format_duration
 from framework.types import Payload, Priority
 from framework.wire import keys
@@ -148,12 +149,8 @@ def read_runs_by_class(client: "redis.Redis", now: float) -> dict[str, RunCounts
 
 
 def _read_all_minutes(client: "redis.Redis", version: int, minutes: Sequence[time.struct_time]) -> Counter[str]:
-    pipeline: Any = client.pipeline(transaction=False)
-    for at in minutes:
-        pipeline.hgetall(keys.metrics(version, at)[0][0])
     total = Counter[str]()
-    for reply in pipeline.execute(raise_on_error=False):
-        counts = cast("dict[bytes, bytes]", reply) if isinstance(reply, dict) else {}
+    for counts in read_hashes(client, [keys.metrics(version, at)[0][0] for at in minutes]):
         for name, count in counts.items():
             total[decode_escaped(name)] += reply_number(count)
     return total
@@ -193,13 +190,10 @@ def _error_of(payload: Payload) -> str:
 def _read_minutes(
     client: "redis.Redis", name: str, version: int, minutes: Sequence[time.struct_time]
 ) -> list[RunCounts]:
-    pipeline: Any = client.pipeline(transaction=False)
-    for at in minutes:
-        pipeline.hmget(keys.metrics(version, at)[0][0], *(f"{name}|{word}" for word in ("p", "f", "ms")))
-    # A key of another type holds no counts; ``reply_number`` raises any other error.
-    replies: list[Any] = pipeline.execute(raise_on_error=False)
-    rows = [cast("list[Any]", one) if isinstance(one, list) else [one] * 3 for one in replies]
-    return [RunCounts(reply_number(row[0]), reply_number(row[1]), reply_number(row[2]) / 1_000) for row in rows]
+    fields = [f"{name}|{word}" for word in ("p", "f", "ms")]
+    rows = read_hashes(client, [keys.metrics(version, at)[0][0] for at in minutes], fields)
+    counts = [[reply_number(row.get(field.encode())) for field in fields] for row in rows]
+    return [RunCounts(processed, failed, milliseconds / 1_000) for processed, failed, milliseconds in counts]
 
 
 _MINUTE_S = 60.0

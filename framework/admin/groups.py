@@ -273,9 +273,13 @@ class GroupCount:
         stores = self._stores(shard.client)
         tally.total = sum(jobs for _, jobs in stores)
         whole = self._reads_all(tally.total)
-        for store, data, score in (
-            read_all(shard.client, stores) if whole else _draw(shard.client, stores, self._sample)
-        ):
+        if not whole:
+            members = _draw(shard.client, stores, self._sample)
+        elif self._sample is None:
+            members = read_all(shard.client, stores)
+        else:
+            members = _read_small(shard.client, stores, self._sample)
+        for store, data, score in members:
             yield self._record(shard, store, data, score)
 
     def _stores(self, client: "redis.Redis") -> list[tuple[JobStore, int]]:
@@ -347,6 +351,14 @@ def read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> I
             for members in ranked_pages(client, store.key):
                 for member, score in members:
                     yield store, member, score
+
+
+def _read_small(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]], most: int) -> Iterator[_Member]:
+    """Yield every job of sets with so few, one command for each, of one moment. Raises redis errors."""
+    for store, _ in stores:
+        reply: Any = client.zrange(cast("str", store.key), 0, most, withscores=True)
+        for inside in expand_members(client, store.key, list(_pairs(reply))):
+            yield from ((store, one.data, one.score) for one in inside)
 
 
 def _draw(

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 from markupsafe import escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -87,7 +88,9 @@ class DashboardSite:
 
     def application(self, *, loopback_only: bool) -> ASGIApp:
         """Return the ASGI application that serves the pages."""
-        static = Mount("/static", StaticFiles(directory=_STATIC), name="static")
+        # Pages are not compressed: their length would tell what stands beside a text of the request (BREACH).
+        files = GZipMiddleware(StaticFiles(directory=_STATIC), minimum_size=500)
+        static = Mount("/static", files, name="static")
         handlers = {HTTPException: self.on_error, Exception: self.on_error}
         served = ChosenLanguage(Starlette(routes=[static, *self.routes()], exception_handlers=handlers))
         # Outside of Starlette, so that the answer to an unexpected error has the headers too.

@@ -14,8 +14,8 @@ from framework.pages.view import Facts, View
 EXPENSIVE_A_MINUTE = 60
 """The expensive reads that a caller may begin in a minute."""
 
-REQUESTS_A_SECOND, PROCESSOR_SHARE = 5.0, 0.01
-"""What a page that is left open may cost: requests to Redis, and the share of a core."""
+COMMANDS_A_SECOND, PROCESSOR_SHARE = 5.0, 0.01
+"""What a page that is left open may cost: commands to Redis, and the share of a core."""
 
 
 class SharedRead:
@@ -99,5 +99,5 @@ def _note_read(shared: SharedRead, page: Page, view: View, reading: "asyncio.Tas
     shared.facts = {**reading.result(), "unanswered": dict(view.unanswered)}
     shared.text = json.dumps(shared.facts, default=str)
     processor_s = view.processor_s + time.thread_time() - began
-    by_requests = page.round_trips * len(view.shards) / REQUESTS_A_SECOND
-    shared.period_s = max(page.fresh_s, by_requests, processor_s / PROCESSOR_SHARE)
+    by_commands = page.commands * len(view.shards) / COMMANDS_A_SECOND
+    shared.period_s = max(page.fresh_s, by_commands, processor_s / PROCESSOR_SHARE)

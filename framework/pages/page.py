@@ -78,8 +78,8 @@ class Page:
     """How long it waits for a shard."""
     fresh_s: ClassVar[float] = 2.0
     """For how long all callers share what was read."""
-    round_trips: ClassVar[int] = 10
-    """The most round trips on each shard. A page that is left open is read so seldom that they are few a second."""
+    commands: ClassVar[int] = 10
+    """The most commands on each shard. A page that is left open is read so seldom that they are few a second."""
     searched_by: ClassVar[Collection[str]] = ()
     """The words of the query for which the page searches all jobs: such a read is expensive."""
     template: ClassVar[str] = ""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -118,6 +118,19 @@ class View:
         except ShardUnavailableError as error:
             self.unanswered[name] = str(error)
             return ()
+
+    def page_of(self, rows: Sequence[T], most: int) -> tuple[Sequence[T], Facts]:
+        """Return the rows of the page that the word ``page`` of the query names, and which page it is.
+
+        Raises:
+            ValueError: the word is no number of a page.
+        """
+        text = self.query.get("page", "1")
+        if not (text.isascii() and text.isdigit() and 0 < len(text) < 6):
+            raise ValueError("page must be the number of a page, from 1 on")
+        pages = max(1, -(-len(rows) // most))
+        page = min(max(1, int(text)), pages)
+        return rows[(page - 1) * most : page * most], {"page": page, "pages": pages}
 
     def may(self, role: Role, shard: str, worker: str | None = None) -> bool:
         """Return whether the caller has the role on a shard, or there for the jobs of a class."""

@@ -238,6 +238,8 @@ WORKER = Role(
             script.UNPACK_HELD,
             script.UNPACK_DEFERRED,
             script.RETURN_BLOCK,
+            # The leader writes the runs of each hour to the database.
+            script.READ_HASHES,
             # The leader compares the events of recorded jobs with their places.
             script.SEARCH,
         ),
@@ -268,7 +270,7 @@ READ_ONLY = Role(
     name="read-only",
     purpose="read jobs, limits, locks, pauses, processes and figures",
     own_keys=(*_READ_KEYS, "stat:*", _METRICS),
-    own_scripts=(script.SEARCH, script.READ_PROCESSES, script.READ_QUEUES),
+    own_scripts=(script.SEARCH, script.READ_HASHES, script.READ_PROCESSES, script.READ_QUEUES),
     own_commands=(
         *(
             "exec",

@@ -97,7 +97,7 @@ def test_unknown_things_are_not_found(browser, shards):
 
 def test_unexpected_error_has_headers_and_no_details(browser, shards, monkeypatch):
     client = browser(Caller("ann", "admin"))
-    monkeypatch.setattr("framework.admin.queues", lambda _: 1 / 0)
+    monkeypatch.setattr("framework.dashboard.pages.queue_pages.read_queues", lambda _: 1 / 0)
     answer = client.get("/queues")
     assert answer.status_code == 500
     assert "ZeroDivision" not in answer.text

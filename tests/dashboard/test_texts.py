@@ -7,7 +7,7 @@ import pytest
 
 from framework.dashboard import Caller
 from framework.dashboard.application import all_pages
-from framework.dashboard.rendering import UNIT_TEXTS
+from framework.dashboard.rendering import TIME_TEXTS, UNIT_TEXTS
 from framework.dashboard.texts import catalogue, chosen_language, language_names, languages
 from framework.pages.page import Action
 
@@ -27,7 +27,7 @@ def texts_of(one):
 
 def all_texts():
     """Return each text of templates and pages, with where it is."""
-    found = {"English": "texts.py", **dict.fromkeys(UNIT_TEXTS, "rendering.py")}
+    found = {"English": "texts.py", **dict.fromkeys((*UNIT_TEXTS, *TIME_TEXTS), "rendering.py")}
     for file in ROOT.glob("framework/**/templates/*.html"):
         found |= dict.fromkeys((double or single for double, single in _CALLS.findall(file.read_text())), file.name)
     for page in all_pages():

@@ -666,6 +666,7 @@ CALLS = {
     "drop_queued, holding": (holding, lambda jobs: ([WORKING, "counts"], [-1, 1, 1, jobs[0], HOLDS, 1, "n"])),
     "drop_retired": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "read_due": (due, lambda jobs: ([SET], [10])),
+    "read_hashes": (held, lambda jobs: (["flags", SET], ["field"])),
     "read_processes": (held, lambda jobs: (["processes", "registered"], [0, 10, 1, "info"])),
     "read_queues": (held, lambda jobs: ([QUEUES, "paused", "packed", "blocks"], [0, 10, 1])),
     "deduplication/start_locked, and let go": (

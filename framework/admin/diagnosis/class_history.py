@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, TypeAlias
 
 import redis
 
 from framework.admin.explain_class import RunCounts
 from framework.admin.statistics import reply_number
+from framework.store.hashes import read_hashes
 from framework.wire import keys
 
 RECENT_MIN = 3
@@ -17,6 +18,9 @@ BASE_MIN = 60
 """The minutes before them, whose runs show what is usual."""
 
 _WORDS = ("p", "f", "ms")
+
+_Row: TypeAlias = Mapping[bytes, bytes]
+"""The counts of a minute."""
 _MINUTE_S = 60.0
 
 
@@ -40,31 +44,27 @@ class ClassHistory(NamedTuple):
 
 
 def read_histories(client: "redis.Redis", names: Sequence[str], now: float) -> Mapping[str, ClassHistory]:
-    """Return the runs of these classes by class: one command for each minute and each version of Sidekiq. Raises redis errors."""
+    """Return the runs of these classes by class, from the hashes of each minute and each version of Sidekiq. Raises redis errors."""
     if not names:
         return {}
     minutes = [time.gmtime(now - _MINUTE_S * back) for back in range(RECENT_MIN + BASE_MIN)]
     fields = [f"{name}|{word}" for name in names for word in _WORDS]
-    pipeline: Any = client.pipeline(transaction=False)
-    for version in (7, 8):
-        for at in minutes:
-            pipeline.hmget(keys.metrics(version, at)[0][0], *fields)
-    replies: list[Any] = pipeline.execute(raise_on_error=False)
-    rows = [cast("list[Any]", one) if isinstance(one, list) else [one] * len(fields) for one in replies]
+    names_of_hashes = [keys.metrics(version, at)[0][0] for version in (7, 8) for at in minutes]
+    rows = read_hashes(client, names_of_hashes, fields)
     first, second = rows[: len(minutes)], rows[len(minutes) :]
-    return {name: _history(first, second, at * len(_WORDS), now) for at, name in enumerate(names)}
+    return {name: _history(first, second, name, now) for name in names}
 
 
-def _history(first: Sequence[Any], second: Sequence[Any], column: int, now: float) -> ClassHistory:
+def _history(first: Sequence[_Row], second: Sequence[_Row], name: str, now: float) -> ClassHistory:
     # A process writes both versions, or one of them.
-    rows = max(([_counts(row, column) for row in one] for one in (first, second)), key=lambda one: _sum(one).processed)
+    rows = max(([_counts(row, name) for row in one] for one in (first, second)), key=lambda one: _sum(one).processed)
     elapsed = RECENT_MIN - 1 + now % _MINUTE_S / _MINUTE_S
     recent, base = _sum(rows[:RECENT_MIN]), _sum(rows[RECENT_MIN:])
     return ClassHistory(recent._replace(minutes=elapsed), base._replace(minutes=BASE_MIN), rows)
 
 
-def _counts(row: Sequence[Any], column: int) -> RunCounts:
-    processed, failed, milliseconds = map(reply_number, row[column : column + len(_WORDS)])
+def _counts(row: _Row, name: str) -> RunCounts:
+    processed, failed, milliseconds = (reply_number(row.get(f"{name}|{word}".encode())) for word in _WORDS)
     return RunCounts(processed, failed, milliseconds / 1_000, 1.0)
 
 

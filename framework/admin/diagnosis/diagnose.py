@@ -31,6 +31,8 @@ class Diagnosis:
 
     causes: list[Cause] = field(default_factory=list[Cause])
     notes: list[str] = field(default_factory=list[str])
+    processor_s: float = 0.0
+    """The processor time of the threads that have read the shards."""
 
 
 def readers() -> list[type[CauseReader]]:
@@ -87,6 +89,7 @@ class _Reading:
         self._causes: list[Cause] = []
         self._notes: list[str] = []
         self._error: ShardUnavailableError | None = None
+        self._processor_s = 0.0
         self._ended = threading.Event()
         SupervisedThread(f"read {shard.name}", self._run).start()
 
@@ -95,6 +98,7 @@ class _Reading:
         ended = self._ended.wait(max(0.0, deadline - time.monotonic()))
         found.causes += list(self._causes)
         found.notes += list(self._notes)
+        found.processor_s += self._processor_s
         if self._error is not None:
             _note_away(found, self._shard, self._error, self._facts.installation)
         elif not ended:
@@ -106,6 +110,7 @@ class _Reading:
                 if not self._read(kind):
                     return
         finally:
+            self._processor_s = time.thread_time()
             self._ended.set()
 
     def _read(self, kind: type[CauseReader]) -> bool:

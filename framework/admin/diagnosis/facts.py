@@ -19,13 +19,12 @@ from framework.admin.diagnosis.class_history import ClassHistory, read_histories
 from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_reader import Blocker, ShardSnapshot
 from framework.admin.held_jobs import HeldJobs, HeldJobsKey, held_keys, measure_held
-from framework.admin.process_list import WorkerProcess, read_running
+from framework.admin.process_list import WorkerProcess, read_running, read_work
 from framework.admin.queue_reader import QueueState, read_queues
 from framework.admin.statistics import reply_number
 from framework.command_line import worker_command
 from framework.declare.declaration import Declaration
 from framework.execute.job_log import TARGETS
-from framework.process.record import recorded_payload
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
@@ -257,23 +256,14 @@ class ShardEvidence(ShardSnapshot):
     def runs_now(self) -> list[RunNow]:
         """The running jobs, by the records of the processes, which are some seconds old."""
         # Times of runs are whole seconds, as Sidekiq writes them: less than a second counts as none.
-        pipeline: Any = self.client.pipeline(transaction=False)
-        processes = self.running_processes[:_MOST_PROCESSES]
-        for process in processes:
-            for key in keys.work(process.identity):
-                pipeline.hvals(key)
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        beats = {one.identity: one.beat for one in self.running_processes[:_MOST_PROCESSES]}
         found: list[RunNow] = []
-        for at, process in enumerate(processes):
-            # Sidekiq writes one of the two keys, by its version; this framework writes both.
-            entries: Any = replies[2 * at] or replies[2 * at + 1]
-            for entry in cast("list[bytes]", entries) if isinstance(entries, list) else ():
-                fields = loads_object(entry)
-                job = loads_object(recorded_payload(fields))
-                since = timestamp(fields.get("run_at"))
-                ran_s = 0.0 if since is None or process.beat is None else max(0.0, process.beat - since - 1.0)
-                name, jid, queue = (str(job.get("class", "")), str(job.get("jid", "")), str(fields.get("queue", "")))
-                found.append(RunNow(name, jid, queue, process.identity, since, ran_s))
+        for one in read_work(self.place, self.installation.settings.size_limit):
+            if one.process not in beats:
+                continue
+            beat = beats[one.process]
+            ran_s = 0.0 if one.since is None or beat is None else max(0.0, beat - one.since - 1.0)
+            found.append(RunNow(one.job.worker, one.jid, one.queue, one.process, one.since, ran_s))
         return found
 
     # --- places of jobs

@@ -18,7 +18,7 @@ class CausesPage(Page):
     menu = "now"
     fresh_s = 10.0
     # It looks at everything: windows of each set, ends of many queues.
-    round_trips = 60
+    commands = 120
     searched_by = ("class", "queue")
 
     async def read(self, view: View) -> Facts:
@@ -26,6 +26,7 @@ class CausesPage(Page):
         scope = DiagnosisScope(view.query.get("class"), view.query.get("queue"))
         shards = [view.shards[name] for name in sorted(view.shards)]
         found = await asyncio.to_thread(diagnose, shards, view.installation, scope)
+        view.processor_s += found.processor_s
         return {"causes": [_cause_facts(one) for one in found.causes], "notes": found.notes}
 
 

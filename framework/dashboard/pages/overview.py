@@ -19,6 +19,7 @@ class OverviewPage(Page):
     path = "/"
     title = "Overview"
     menu = "now"
+    commands = 16
 
     async def read(self, view: View) -> Facts:
         """Read counters, sizes, history and server of each shard."""

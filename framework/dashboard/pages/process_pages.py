@@ -1,12 +1,16 @@
 """The processes, and the jobs that they run."""
 
+from collections.abc import Sequence
+
 from framework import admin
 from framework.admin import RunningJob, WorkerProcess
+from framework.admin.process_list import read_running
 from framework.dashboard.pages.actions import ProcessAction
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
-_SHOWN = 200
+_SHOWN = 100
+_SHOWN_PROCESSES = 50
 
 
 class ProcessesPage(Page):
@@ -30,11 +34,22 @@ class ProcessesPage(Page):
     )
 
     async def read(self, view: View) -> Facts:
-        """Read the processes, by host."""
-        found = await view.each(admin.processes)
-        processes = [one for listed in found.values() for one in listed]
+        """Read the processes, by host. ``name`` of the query is a text that identities, tags or queues have, ``page`` their part.
+
+        Raises:
+            ValueError: ``page`` is no number of a page.
+        """
+        wanted = view.query.get("name", "").strip()
+        found = await view.each(lambda shard: read_running(view.shards[shard]))
+        processes = [one for listed in found.values() for one in listed if _has(one, wanted.lower())]
+        shown, page = view.page_of(sorted(processes, key=lambda one: (one.shard, one.identity)), _SHOWN_PROCESSES)
         return {
-            "processes": [_process_facts(one) for one in sorted(processes, key=lambda one: (one.shard, one.identity))]
+            "name": wanted,
+            "total": len(processes),
+            "slots": sum(one.slots for one in processes),
+            "busy": sum(one.busy for one in processes),
+            **page,
+            "processes": list(map(_process_facts, shown)),
         }
 
 
@@ -51,9 +66,22 @@ class RunningPage(Page):
     async def read(self, view: View) -> Facts:
         """Read the running jobs. Those that run longest are shown."""
         found = await view.each(admin.work)
-        jobs = [one for listed in found.values() for one in listed if view.may("read", one.shard, one.job.worker)]
+        jobs = [
+            one
+            for shard, listed in found.items()
+            # A caller who may see each job of the shard costs no look at its class.
+            for one in (listed if view.may("read", shard) else _seen(view, listed))
+        ]
         ordered = sorted(jobs, key=lambda one: one.since or 0.0)
         return {"total": len(jobs), "jobs": [_running_facts(view, one) for one in ordered[:_SHOWN]]}
+
+
+def _seen(view: View, jobs: Sequence[RunningJob]) -> list[RunningJob]:
+    return [one for one in jobs if view.may("read", one.shard, one.job.worker)]
+
+
+def _has(one: WorkerProcess, text: str) -> bool:
+    return not text or any(text in word.lower() for word in (one.identity, one.tag, *one.queues))
 
 
 def _process_facts(one: WorkerProcess) -> Facts:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from framework import admin
 from framework.admin import Queue, QueuedJob, WorkerProcess
 from framework.admin.job_queue import unknown_queue_message
 from framework.admin.process_list import read_running
-from framework.admin.queue_reader import read_queues
+from framework.admin.queue_reader import QueueState, read_queues
 from framework.dashboard.pages.actions import ClearQueue, PauseQueue, UnpauseQueue
 from framework.errors import UnknownNameError
 from framework.pages.page import Page
@@ -15,7 +14,8 @@ from framework.shard.shard import Shard
 from framework.wire import keys
 
 _SHOWN_JOBS = 50
-_SHOWN_QUEUES = 200
+_SHOWN_QUEUES = 100
+_ORDERS = ("size", "age", "name")
 
 
 class QueuesPage(Page):
@@ -28,17 +28,29 @@ class QueuesPage(Page):
     mends = ("queue_paused", "flood")
 
     async def read(self, view: View) -> Facts:
-        """Read the queues, the fullest first. ``name`` of the query is a text that names have."""
-        wanted = view.query.get("name", "").strip()
-        found = await view.each(lambda shard: (admin.queues(shard), admin.processes(shard)))
-        queues = [
-            _queue_facts(queue, serving.get(queue.name, ()))
-            for queues, serving in ((queues, _serving(processes)) for queues, processes in found.values())
-            for queue in queues
-            if wanted.lower() in queue.name.lower()
-        ]
-        ordered = sorted(queues, key=lambda one: (-one["size"], one["queue"], one["shard"]))
-        return {"name": wanted, "total": len(queues), "queues": ordered[:_SHOWN_QUEUES]}
+        """Read the queues. ``name`` of the query is a text that names have, ``sort`` their order, ``page`` the part of them.
+
+        Raises:
+            ValueError: ``sort`` or ``page`` is not allowed.
+        """
+        wanted, order = view.query.get("name", "").strip(), view.query.get("sort", "size")
+        if order not in _ORDERS:
+            raise ValueError(f"sort must be one of {', '.join(_ORDERS)}")
+        found = await view.each(lambda shard: _read_queues(view.shards[shard], wanted.lower()))
+        states = [one for queues, _ in found.values() for one in queues]
+        states.sort(key=lambda one: (one.name, one.shard))
+        if order != "name":
+            states.sort(key=lambda one: -one.size if order == "size" else -one.latency)
+        shown, page = view.page_of(states, _SHOWN_QUEUES)
+        serving = {shard: _serving(processes) for shard, (_, processes) in found.items()}
+        return {
+            "name": wanted,
+            "sort": order,
+            "total": len(states),
+            "most": max((one.size for one in states), default=0),
+            **page,
+            "queues": [_queue_facts(one, serving[one.shard].get(one.name, ())) for one in shown],
+        }
 
 
 class QueuePage(Page):
@@ -57,7 +69,8 @@ class QueuePage(Page):
             UnknownNameError: no shard that answers has it.
         """
         name = view.parameters["queue"]
-        found = await view.each(lambda shard: _read_queue(view.shards[shard], name))
+        most = max(1, _SHOWN_JOBS // len(view.shards))
+        found = await view.each(lambda shard: _read_queue(view.shards[shard], name, most))
         known = {shard: one for shard, one in found.items() if one is not None}
         if not known and not view.unanswered:
             raise UnknownNameError(unknown_queue_message(name, set()))
@@ -67,22 +80,27 @@ class QueuePage(Page):
         return {
             "queue": name,
             "places": [
-                _queue_facts(queue, _serving(processes).get(queue.name, ()))
-                for shard, (queue, processes, _) in known.items()
+                _queue_facts(state, _serving(processes).get(state.name, ()))
+                for shard, (state, processes, _) in known.items()
                 if shard in seen
             ],
             "jobs": [view.job_facts(job, job.enqueued_at) for job in jobs],
         }
 
 
-def _read_queue(home: Shard, name: str) -> tuple[Queue, list[WorkerProcess], list[QueuedJob]] | None:
+def _read_queues(home: Shard, wanted: str) -> tuple[list[QueueState], list[WorkerProcess]]:
+    """Return the queues with the text in their names, and the processes."""
+    return [one for one in read_queues(home) if wanted in one.name.lower()], read_running(home)
+
+
+def _read_queue(home: Shard, name: str, most: int) -> tuple[QueueState, list[WorkerProcess], list[QueuedJob]] | None:
     """Return the queue, the processes and the next jobs; ``None`` for a name that the shard does not know."""
     (state,) = read_queues(home, [name])
     processes = read_running(home)
     is_known = state.size or state.paused or any(name in one.queues for one in processes)
     if not is_known and not home.client.sismember(keys.QUEUES, name):
         return None
-    return Queue.of_state(state), processes, Queue(name, home.name).peek(_SHOWN_JOBS) if state.size else []
+    return state, processes, Queue(name, home.name).peek(most) if state.size else []
 
 
 def _serving(processes: Sequence[WorkerProcess]) -> dict[str, list[WorkerProcess]]:
@@ -94,8 +112,7 @@ def _serving(processes: Sequence[WorkerProcess]) -> dict[str, list[WorkerProcess
     return found
 
 
-def _queue_facts(queue: Queue, serving: Sequence[WorkerProcess]) -> Facts:
-    (state,) = queue.states()
+def _queue_facts(state: QueueState, serving: Sequence[WorkerProcess]) -> Facts:
     return {
         "queue": state.name,
         "shard": state.shard,

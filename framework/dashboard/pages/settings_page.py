@@ -18,7 +18,7 @@ class SettingsPage(Page):
     menu = "records"
     role = "admin"
     fresh_s = 10.0
-    round_trips = 1
+    commands = 1
 
     async def read(self, view: View) -> Facts:
         """Read each setting, and ask the server of each shard about itself."""

@@ -95,7 +95,7 @@ class MemoryPage(TablePage[MemoryPart]):
     # It reads a sample of all places.
     within_s = 5.0
     fresh_s = 30.0
-    round_trips = 60
+    commands = 60
     rows = MemoryRows()
     heading = "Part"
     columns = (

@@ -113,7 +113,7 @@ class PayloadStorePage(Page):
     title = "Payload store"
     menu = "control"
     fresh_s = 30.0
-    round_trips = 1
+    commands = 1
     actions = (SweepStore(), MakeStore())
 
     def is_expensive(self, view: View) -> bool:  # noqa: ARG002 - of Page

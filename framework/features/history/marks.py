@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, cast
 
 import redis
-from redis.exceptions import ResponseError
 
 from framework.features.history.keys import MARK_TTL_S, deploy_marks
-from framework.store.script import is_wrong_type, write_when_full
+from framework.store.hashes import read_hashes
+from framework.store.script import write_when_full
 from framework.text import decode_escaped
 
 MOST_DAYS = 90
@@ -34,17 +33,9 @@ def mark_deploy(client: "redis.Redis", label: str, now: float) -> bool:
 
 def read_marks(client: "redis.Redis", last: date, days: int) -> Mapping[float, str]:
     """Return the labels of the marks of ``days`` days by their times, in epoch seconds, also those of Ruby. Raises redis errors."""
-    pipeline: Any = client.pipeline(transaction=False)
-    for back in range(days):
-        pipeline.hgetall(deploy_marks(last - timedelta(days=back)))
     found: dict[float, str] = {}
-    for reply in pipeline.execute(raise_on_error=False):
-        if isinstance(reply, ResponseError):
-            # A key of another type has no marks.
-            if not is_wrong_type(reply):
-                raise reply
-            continue
-        for stamp, label in cast("dict[bytes, bytes]", reply).items():
+    for marks in read_hashes(client, [deploy_marks(last - timedelta(days=back)) for back in range(days)]):
+        for stamp, label in marks.items():
             at = _epoch(decode_escaped(stamp))
             if at is not None:
                 found[at] = decode_escaped(label)[:_MOST_LABEL]

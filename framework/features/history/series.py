@@ -1,14 +1,13 @@
 """Read the runs of a shard by minute and by ten minutes, from the keys of Sidekiq's Metrics page: functions of its client."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis
-from redis.exceptions import ResponseError
 
 from framework.execute.stats import BUCKETS_MS
-from framework.store.script import is_wrong_type
+from framework.store.hashes import read_hashes
 from framework.text import decode_escaped
 from framework.wire import keys
 
@@ -54,7 +53,8 @@ def _read_version(
     client: "redis.Redis", starts: Sequence[float], step_s: int, version: int, cls: str | None
 ) -> list[dict[str, Runs]]:
     names = [name for start in starts for name in _keys_of_period(start, step_s, version)]
-    replies = list(_read_hashes(client, names, cls))
+    fields = () if cls is None else [f"{cls}|{word}" for word in _WORDS]
+    replies = [_runs_by_class(one.items()) for one in read_hashes(client, names, fields)]
     count = len(replies) // len(starts) if starts else 0
     return [_sum(replies[at * count : (at + 1) * count]) for at in range(len(starts))]
 
@@ -64,27 +64,6 @@ def _keys_of_period(start: float, step_s: int, version: int) -> list[str]:
         return [keys.metrics(8, time.gmtime(start))[1][0]]
     minutes = range(step_s // MINUTE_S)
     return [keys.metrics(version, time.gmtime(start + MINUTE_S * one))[0][0] for one in minutes]
-
-
-def _read_hashes(client: "redis.Redis", names: Sequence[str], cls: str | None) -> Iterator[dict[str, Runs]]:
-    fields = [f"{cls}|{word}" for word in _WORDS]
-    for at in range(0, len(names), _AT_ONCE):
-        pipeline: Any = client.pipeline(transaction=False)
-        for name in names[at : at + _AT_ONCE]:
-            if cls is None:
-                pipeline.hgetall(name)
-            else:
-                pipeline.hmget(name, *fields)
-        for reply in pipeline.execute(raise_on_error=False):
-            if isinstance(reply, ResponseError):
-                if not is_wrong_type(reply):
-                    raise reply
-                yield {}
-            elif cls is None:
-                yield _runs_by_class(cast("dict[bytes, bytes]", reply).items())
-            else:
-                counts = zip(fields, cast("list[bytes | None]", reply), strict=True)
-                yield _runs_by_class((name.encode(), value) for name, value in counts if value is not None)
 
 
 def _runs_by_class(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, Runs]:

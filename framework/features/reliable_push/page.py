@@ -84,7 +84,7 @@ class KeptPushesPage(Page):
     menu = "jobs"
     of_jobs = True
     mends = ("kept_pushes",)
-    round_trips = 1
+    commands = 1
     actions = (ResendPushes(),)
 
     def __init__(self) -> None:

@@ -264,7 +264,11 @@ def test_memory_is_a_cause_of_its_alert_from_half_on(found, redis, share, alert,
         redis.config_set("maxmemory", 0)
 
 
-REFUSED = [("evalsha", "EVALSHA x 0", ["rights"]), ("info", "INFO", []), ("client|setname", "CLIENT SETNAME x", [])]
+REFUSED = [
+    ("blmove", "BLMOVE a b LEFT LEFT 1", ["rights"]),
+    ("info", "INFO", []),
+    ("client|setname", "CLIENT SETNAME x", []),
+]
 
 
 @pytest.mark.refused("default *")
@@ -284,9 +288,9 @@ def test_refused_command_is_a_cause_unless_it_is_optional(found, redis, redis_ur
 @pytest.mark.parametrize("name", ["framework:diagnose", "framework:client:boot"])
 def test_refused_command_of_a_question_is_no_cause(found, redis, redis_url, name):
     """The command itself may lack a right, and a producer asks at its boot for what its role may not read."""
-    with narrowed(redis, "-evalsha"), open_client(Endpoint(redis_url), name=name) as client:
+    with narrowed(redis, "-blmove"), open_client(Endpoint(redis_url), name=name) as client:
         with pytest.raises(NoPermissionError):
-            client.execute_command("EVALSHA", "x", 0)
+            client.execute_command("BLMOVE", "a", "b", "LEFT", "LEFT", 1)
         assert found() == []
 
 
