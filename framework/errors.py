@@ -228,6 +228,8 @@ class ShardUnavailableError(PushError):
         source: str = _REDIS_FILE,
     ) -> None:
         self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
+        self.is_full = False
+        """Whether Redis has no memory left, and certainly nothing was written."""
         state = "refuses the command" if refused else "is unavailable"
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
         # The variable is the address of the shard main only.

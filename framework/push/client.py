@@ -358,10 +358,29 @@ class Client:
             else:
                 shard.schedule(batch.entries, token, batch.statuses)
         except ShardUnavailableError as error:
-            self.fallback.keep(error, batch, token, locks_when_due=_locks_when_due(plan, batch))
+            jids = self._write_refused(plan, batch, token, error)
         if job_events.observers:
             tell_enqueued(plan, batch, jids)
         return jids
+
+    def _write_refused(
+        self, plan: PushPlan, batch: JobBatch, token: str | None, error: ShardUnavailableError
+    ) -> Sequence[Jid | None]:
+        """Write the jobs of a small class to a Redis that has no memory left; keep all others. Returns and raises as ``_write``."""
+        shard, unique = plan.shard, batch.unique
+        try:
+            if error.is_full and batch.dues is None and batch.counted is None:
+                size = len(batch.payloads) * len(batch.payloads[0])
+                if shard.held_back.has_reserve(plan.declaration.wire_name, size):
+                    if unique is not None and plan.deduplication is not None:
+                        owners = shard.enqueue_unique(batch.queue, unique, token or "", in_reserve=True)
+                        return plan.deduplication.written(unique, owners)
+                    shard.enqueue_in_reserve(batch.queue, batch.payloads, token or "", batch.statuses, batch.lists)
+                    return batch.jids
+        except ShardUnavailableError as again:
+            error = again
+        self.fallback.keep(error, batch, token, locks_when_due=_locks_when_due(plan, batch))
+        return batch.jids
 
     def _write_counted(self, shard: Shard, batch: JobBatch, counted: CountedJobs, token: str | None) -> None:
         """Write the jobs of a class with a limit of accepted jobs, which takes no lock."""

@@ -504,6 +504,7 @@ class ShardConnection:
             self._name, reason, refused=refused, maybe_written=maybe_written, advice=advice, source=source
         )
         failure.__cause__ = error
+        failure.is_full = not maybe_written and error_code(error) == "OOM"
         return failure
 
 

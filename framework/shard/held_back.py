@@ -14,6 +14,7 @@ from framework.shard.memory_report import (
     MemoryReport,
     bytes_by_class,
     classes_above_fair_share,
+    large_classes,
     read_report,
 )
 from framework.text import format_bytes, format_count
@@ -29,6 +30,13 @@ _UNSEEN_SHARE, _LEAST_UNSEEN = 0.01, 100_000
 """The share of the budget, and the bytes at least, that a process pushes of a class before it looks at the memory again."""
 
 _USED = re.compile(rb"^used_memory:(\d+)", re.MULTILINE)
+_MAXMEMORY = re.compile(rb"^maxmemory:(\d+)", re.MULTILINE)
+
+RESERVE, LEAST_RESERVE = 0.02, 4_000_000
+"""The share of ``maxmemory``, and the bytes at least, above it: for pushes of small classes, and for buffers of connections."""
+
+_RESERVE_PART, _RESERVE_S = 0.05, 1.0
+"""The share of the reserve that a process uses before it looks at the memory again, and for how long at most."""
 
 
 class LimitTime:
@@ -60,6 +68,11 @@ class HeldBack(LimitTime):
         self._unseen = 0
         """Those since the last look, of all classes."""
         self._holds_itself = False
+        self._large: frozenset[str] | None = None
+        """The classes for which no reserve is kept; ``None`` if they are not known."""
+        self._small_at = self._reserve_until = 0.0
+        self._reserve_left = 0.0
+        """The bytes of the reserve that this process may use before it looks again."""
 
     def check(self, worker: str, unseen_bytes: int = 0) -> None:
         """Read the report of the shard where that is due: after a time, or after ``unseen_bytes`` that the process has pushed.
@@ -90,6 +103,33 @@ class HeldBack(LimitTime):
             self._largest_at = now + READ_PERIOD_S
             self._largest = _largest_class(read_report(self._ask("GET", MEMORY)))
         return self._largest
+
+    def has_reserve(self, worker: str, size: int) -> bool:
+        """Return whether a Redis without memory takes so many bytes more of a class: a small one, within the reserve.
+
+        Without a report, which a worker process of the shard writes, no class is known to be small.
+        """
+        now = monotonic()
+        if worker in self._held or not self._is_small(worker, now):
+            return False
+        if now >= self._reserve_until or size > self._reserve_left:
+            found = self._ask("INFO", "memory") or b""
+            used, most = (int(one[1]) if (one := number.search(found)) else 0 for number in (_USED, _MAXMEMORY))
+            reserve = max(LEAST_RESERVE, most * RESERVE)
+            self._reserve_until = now + _RESERVE_S
+            # A job that is larger than a part may have all that is left.
+            self._reserve_left = min(most + reserve - used, max(size, reserve * _RESERVE_PART))
+        if size > self._reserve_left:
+            return False
+        self._reserve_left -= size
+        return True
+
+    def _is_small(self, worker: str, now: float) -> bool:
+        if now >= self._small_at:
+            self._small_at = now + READ_PERIOD_S
+            report = read_report(self._ask("GET", MEMORY))
+            self._large = None if report is None else large_classes(report)
+        return self._large is not None and worker not in self._large
 
     def _read(self, now: float, *, looks: bool) -> None:
         data = self._ask("GET", MEMORY)

@@ -93,6 +93,12 @@ class MemoryReport(NamedTuple):
         return dumps({"used": self.used, "budget": self.budget, "held": held, "parts": parts})
 
 
+def large_classes(report: MemoryReport) -> frozenset[str]:
+    """Return the classes of a report for whose pushes no reserve is kept: those that are, or may be, held back."""
+    sizes = bytes_by_class(report.parts)
+    return frozenset(name for name, (_, size) in sizes.items() if size > report.budget * _SMALL).union(report.held)
+
+
 def read_report(data: bytes | None) -> MemoryReport | None:
     """Return the report in a reply; ``None`` without one, or for a value that another program wrote."""
     if not data:

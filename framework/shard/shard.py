@@ -23,9 +23,11 @@ from framework.store.script import (
     PUSH_DELAYED_COUNTED,
     PUSH_FAIR,
     PUSH_FAIR_COUNTED,
+    PUSH_FAIR_IN_RESERVE,
     PUSH_SCHEDULED_COUNTED,
     PUSH_UNIQUE,
     PUSH_UNIQUE_COUNTED,
+    PUSH_UNIQUE_IN_RESERVE,
     PUSH_UP_TO,
     PUSH_WINDOW,
     PUSH_WINDOW_COUNTED,
@@ -126,6 +128,20 @@ class Shard:
         names = [("SADD", keys.QUEUES, queue)]
         self._connection.write_once(QueueTransaction(token, queue, payloads), names, status_commands)
 
+    def enqueue_in_reserve(
+        self,
+        queue: str,
+        payloads: Sequence[bytes],
+        token: str,
+        status_commands: Sequence[StatusCommand] = (),
+        lists: Sequence[str] | None = None,
+    ) -> None:
+        """Append payloads to their queue, or its sub-queues, also where Redis has no memory left. As ``enqueue``.
+
+        The caller has asked ``held_back.has_reserve``.
+        """
+        self._enqueue_fair(lists or [queue] * len(payloads), payloads, token, status_commands, in_reserve=True)
+
     def _enqueue_fair(
         self,
         lists: Sequence[str],
@@ -133,6 +149,8 @@ class Shard:
         token: str,
         status_commands: Sequence[StatusCommand],
         counted: CountedJobs | None = None,
+        *,
+        in_reserve: bool = False,
     ) -> None:
         """Append payloads to sub-queues of one queue, whose keys then have a turn. As ``enqueue``."""
         statuses = _statuses(status_commands)
@@ -142,7 +160,7 @@ class Shard:
         sizes = [part for pair in counts.items() for part in pair]
         arguments = (done_key, TOKEN_MS, statuses, *sizes, *payloads)
         if counted is None:
-            self._connection.run_script(PUSH_FAIR, names, arguments)
+            self._connection.run_script(PUSH_FAIR_IN_RESERVE if in_reserve else PUSH_FAIR, names, arguments)
         else:
             words = counted.argument(len(payloads), 2, done_key=done_key)
             self._run_counted(PUSH_FAIR_COUNTED, counted, names, (*arguments, words))
@@ -251,12 +269,19 @@ class Shard:
         return place is not None
 
     def enqueue_unique(
-        self, queue: str | None, jobs: UniqueJobs, token: str = "", counted: CountedJobs | None = None
+        self,
+        queue: str | None,
+        jobs: UniqueJobs,
+        token: str = "",
+        counted: CountedJobs | None = None,
+        *,
+        in_reserve: bool = False,
     ) -> list[Jid]:
         """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.
 
         Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``, and ``push_window.lua`` for
-        jobs that wait for further pushes). ``token`` and ``counted`` as in ``enqueue``.
+        jobs that wait for further pushes). ``token`` and ``counted`` as in ``enqueue``. ``in_reserve``: also where Redis has no
+        memory left, as ``enqueue_in_reserve``.
 
         Raises:
             ShardUnavailableError: as ``enqueue``; each script call writes all of its jobs or none.
@@ -277,7 +302,8 @@ class Shard:
                 elif isinstance(jobs, WindowJobs):
                     reply = self._connection.run_script(PUSH_WINDOW, names[1:], (count, *arguments[2:]))
                 else:
-                    reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
+                    script = PUSH_UNIQUE_IN_RESERVE if in_reserve else PUSH_UNIQUE
+                    reply = self._connection.run_script(script, names, arguments)
             except ShardUnavailableError as failure:
                 failure.maybe_written = failure.maybe_written or bool(owners)
                 raise

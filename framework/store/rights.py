@@ -158,6 +158,8 @@ PRODUCER = Role(
             script.PUSH_DELAYED_COUNTED,
             script.PUSH_SCHEDULED_COUNTED,
             script.PUSH_FAIR_COUNTED,
+            script.PUSH_FAIR_IN_RESERVE,
+            script.PUSH_UNIQUE_IN_RESERVE,
             script.PUSH_UNIQUE_COUNTED,
             script.PUSH_WINDOW_COUNTED,
             script.PUSH_UP_TO,

@@ -238,6 +238,8 @@ PUSH_UNIQUE = Script("push_unique", "time", "lock", late=("positions", "duplicat
 PUSH_UNIQUE_COUNTED = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS), counted=True)
 PUSH_FAIR = Script("push_fair", _TURNS)
 PUSH_FAIR_COUNTED = Script("push_fair", _TURNS, counted=True)
+PUSH_FAIR_IN_RESERVE = Script("push_fair", "reserve", _TURNS)
+PUSH_UNIQUE_IN_RESERVE = Script("push_unique", "time", "reserve", "lock", late=("positions", "duplicate", _TURNS))
 RING = Script("ring", _TURNS)
 PUSH_WINDOW = Script("push_window", "time", "lock")
 PUSH_WINDOW_COUNTED = Script("push_window", "time", "lock", counted=True)

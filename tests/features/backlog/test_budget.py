@@ -13,11 +13,13 @@ from framework.features.backlog.explain import BacklogReader
 from framework.features.backlog.figures import BacklogFigures
 from framework.features.backlog.push import DROPPED, limit_pushes
 from framework.features.backlog.worker import BudgetWatch
+from framework.features.deduplication.push import Deduplicator
 from framework.features.reliable_push.reliable_push import KeepLimits, ReliablePush
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.settings.base import SettingsBase
 from framework.settings.model import SizeLimitSettings
+from framework.shard import held_back as held_back_module
 from framework.shard.memory_report import (
     OTHER,
     HeldClass,
@@ -241,6 +243,75 @@ def test_held_class_drops_or_keeps_as_it_declares(redis, redis_url, pushes, tmp_
     shard.close()
 
 
+@pytest.fixture
+def full(redis, pushes):
+    """Fill the server to its maxmemory, by one class as the report says; return the function that sets how far it is above it."""
+    connect, held_back = pushes
+    connect(locks=Deduplicator())
+    parts = [
+        MemoryPart("Flood", "queue", 9, 5 * MB),
+        MemoryPart("Middle", "queue", 9, MB),
+        MemoryPart("Mail", "retry", 9, 9_000),
+    ]
+    redis.set(keys.MEMORY, MemoryReport(9 * MB, 8 * MB, {}, parts).encode())
+
+    def above(size):
+        redis.config_set("maxmemory", int(redis.info("memory")["used_memory"]) - size)
+        held_back._reserve_until = 0.0
+
+    above(100_000)
+    yield above
+    redis.config_set("maxmemory", 0)
+
+
+def test_small_class_is_pushed_to_a_full_redis(redis, full):
+    mail = worker("Mail", status_expiration=60)
+    jid = mail.perform_async(1)
+    assert redis.get(keys.status(jid)) == b"queued"
+    assert len(mail.perform_bulk([(2,), (3,)])) == 2
+    once = worker("Once", idempotent=True)
+    assert once.perform_async(1)
+    assert once.perform_async(1) is None
+    assert (redis.llen("queue:flood"), redis.smembers(keys.QUEUES)) == (4, {b"flood"})
+    with pytest.raises(ShardUnavailableError, match="OOM"):
+        mail.perform_in(60, 1)
+
+
+def test_reserve_of_a_full_redis_is_for_small_classes_only(redis, full, pushes):
+    _, held_back = pushes
+    for name in ("Flood", "Middle"):
+        with pytest.raises(ShardUnavailableError, match=r"OOM.* Flood fills most of it: 5 MB in 9 jobs"):
+            worker(name).perform_async(1)
+    held_report = MemoryReport(9 * MB, 8 * MB, {"Mail": HeldClass(9, MB)}).encode()
+    for report in (held_report, b"no report"):
+        redis.config_set("maxmemory", 0)
+        redis.set(keys.MEMORY, report)
+        full(100_000)
+        held_back._small_at = 0.0
+        with pytest.raises(ShardUnavailableError):
+            worker("Mail").perform_async(1)
+    assert not redis.exists("queue:flood")
+
+
+def test_reserve_of_a_full_redis_ends(redis, full, pushes, monkeypatch):
+    _, held_back = pushes
+    monkeypatch.setattr(held_back_module, "LEAST_RESERVE", MB // 4)
+    mail = worker("Mail")
+    assert mail.perform_async(1)
+    full(MB // 2)
+    with pytest.raises(ShardUnavailableError):
+        mail.perform_async(1)
+    full(MB // 8)
+    before = redis.info("commandstats")["cmdstat_info"]["calls"]
+    monkeypatch.setattr(held_back_module, "_RESERVE_S", math.inf)
+    # A part of the reserve is used without another look: 12,500 bytes.
+    assert [held_back.has_reserve("Mail", 6_000) for _ in range(4)] == [True] * 4
+    assert held_back.has_reserve("Mail", 50_000)
+    assert not held_back.has_reserve("Mail", MB)
+    # Those of this test included, the looks at 1, 3, 5 and 6.
+    assert redis.info("commandstats")["cmdstat_info"]["calls"] - before == 5
+
+
 def test_figures_are_those_of_the_report():
     report = MemoryReport(9, 10, {}, [MemoryPart("Mail", "queue", 1, 7), MemoryPart("", OTHER, 0, 2)])
     figures = list(BacklogFigures(SettingsBase.model_construct()).read("main", report.encode(), 0.0))
@@ -266,7 +337,7 @@ def test_explain_shows_the_backlog_of_a_class(redis, granted):
 
 
 def test_error_of_a_full_redis_names_the_class_that_fills_it(redis, pushes):
-    mail = worker("Mail")
+    flood = worker("Flood")
     parts = [
         MemoryPart("Flood", "queue", 500, 5 * MB),
         MemoryPart("Flood", "waiting", 500, 4 * MB),
@@ -277,7 +348,7 @@ def test_error_of_a_full_redis_names_the_class_that_fills_it(redis, pushes):
         full_memory(redis),
         pytest.raises(ShardUnavailableError, match=r"Flood fills most of it: 9 MB in 1,000 jobs; .*jobs memory"),
     ):
-        mail.perform_async(1)
+        flood.perform_async(1)
 
 
 def test_error_of_a_full_redis_without_a_report_says_so(redis, pushes):
