@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from framework.admin.audit import audited
+from framework.errors import JobRefusedError
 from framework.pages.forms import Form, word
 from framework.pages.page import Action, Preview
 from framework.pages.table import Rows
@@ -24,6 +25,18 @@ class FormAt(NamedTuple):
     form: Form
     shard: Shard
     view: View
+
+
+_SHOWN_REASONS = 3
+
+
+class _Outcome(NamedTuple):
+    """What became of the things of one shard."""
+
+    changes: int
+    gone: int
+    refused: Sequence[str]
+    """Why others stay as they are."""
 
 
 class ShardAction(Action, Generic[T]):
@@ -74,7 +87,8 @@ class ShardAction(Action, Generic[T]):
         """Change one thing, and return the number of changes: 0 if it was gone, or is another by now.
 
         Raises:
-            FrameworkError, ValueError: it cannot be changed.
+            JobRefusedError: it cannot be changed; the others are.
+            FrameworkError, ValueError: none can be changed.
         """
 
     def done(self, count: int) -> str:
@@ -98,17 +112,33 @@ class ShardAction(Action, Generic[T]):
         details = self.details(form)
         found = await self.targets(view, form)
 
-        def act(name: str) -> int:
+        def act(name: str) -> _Outcome:
             things = found[name]
             what = {f"{self.noun}s" if len(things) > 1 else self.noun: [self.name_of(one) for one in things], **details}
 
-            def step(shard: Shard) -> int:
-                return sum(self.change(FormAt(form, shard, view), one) for one in things)
+            def step(shard: Shard) -> _Outcome:
+                return self._change_each(FormAt(form, shard, view), things)
 
-            return audited(self.record, step, what)(view.shards[name])
+            return audited(self.record, step, what, lambda one: one.changes)(view.shards[name])
 
-        changed = await view.each(act, [name for name, things in found.items() if things])
-        return self.done(sum(changed.values()))
+        outcomes = (await view.each(act, [name for name, things in found.items() if things])).values()
+        parts = [self.done(sum(one.changes for one in outcomes))]
+        if gone := sum(one.gone for one in outcomes):
+            parts.append(f"{gone:,} had gone before, or are others by now")
+        if refused := [reason for one in outcomes for reason in one.refused]:
+            parts.append(f"{len(refused):,} cannot be changed: {' '.join(refused[:_SHOWN_REASONS])}")
+        return "; ".join(parts)
+
+    def _change_each(self, at: FormAt, things: Sequence[T]) -> _Outcome:
+        changes, gone, refused = 0, 0, list[str]()
+        for one in things:
+            try:
+                changed = self.change(at, one)
+            except JobRefusedError as error:
+                refused.append(str(error))
+            else:
+                changes, gone = changes + changed, gone + (not changed)
+        return _Outcome(changes, gone, refused)
 
 
 class RowAction(ShardAction[T]):

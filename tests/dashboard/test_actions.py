@@ -256,3 +256,17 @@ def test_batch_and_workflow_are_cancelled(browser, shards, redis):
     assert (batch["state"], batch["ended"]) == ("cancelled", [1, 3])
     send(client, "/batches", action="delete", all="yes", confirmed="yes")
     assert client.get("/api/batches").json()["batches"] == []
+
+
+def test_jobs_that_cannot_be_brought_back_are_counted_with_the_reason(browser, shards, redis):
+    fields = {"J1": {}, "J2": {"bid": "b", "aw_signature": "s"}, "J3": {}}
+    for name, more in fields.items():
+        redis.zadd("retry", {encoded("Job", jid=name, **more): 1.0})
+    client = browser(ADMIN)
+    send(client, "/retries", action="delete", all="yes", confirmed="yes")
+    rows = {one["jid"]: f"main {one['name']}" for one in client.get("/api/deleted").json()["deleted"]}
+    text = send(client, "/deleted", action="undo", row=[rows["J1"], rows["J2"]], confirmed="yes")
+    assert "1 job is back; 1 cannot be changed: the job J2 stays deleted" in text
+    assert "Push it again" in text
+    assert redis.zcard("retry") == 1
+    assert [one.count for one in audit_log(action="jobs undo")] == [1]

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any
 
 from framework.admin.deleted_jobs import DeletedJob, read_deleted
-from framework.errors import JobRefusedError
 from framework.pages.forms import Form
 from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
@@ -67,11 +66,8 @@ class UndoDelete(RowAction[DeletedJob]):
         )
 
     def change(self, at: FormAt, one: DeletedJob) -> int:  # noqa: ARG002 - of ShardAction
-        """Bring it back, unless another operator has, or it cannot be."""
-        try:
-            return int(one.undo())
-        except JobRefusedError:
-            return 0
+        """Bring it back, unless another operator has."""
+        return int(one.undo())
 
     def done(self, count: int) -> str:
         """Return how many are back."""
