@@ -254,7 +254,10 @@ def test_job_deferred_by_a_policy_of_an_application_is_named(found, redis):
     assert (one.code, one.cause) == ("deferred", "jobs of Mail are deferred by tenant_closed")
 
 
-@pytest.mark.parametrize(("share", "alert", "expected"), [(0.7, None, []), (0.7, "RedisMemoryHigh", ["memory_full"])])
+@pytest.mark.parametrize(
+    ("share", "alert", "expected"),
+    [(0.6, None, []), (0.6, "RedisMemoryHigh", ["memory_full"]), (0.7, None, ["memory_budget"])],
+)
 def test_memory_is_a_cause_of_its_alert_from_half_on(found, redis, share, alert, expected):
     run_process(redis)
     redis.config_set("maxmemory", int(redis.info("memory")["used_memory"] / share))
