@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -157,7 +158,9 @@ class DashboardSite:
         key = language_of(request), str(request.url.path), request.url.query
         html = shared.parts.get(key)
         if html is None:
+            began = time.thread_time()
             html = shared.parts[key] = self._rendered_page(request, page, view, shared, TOKEN_MARK)
+            shared.served_s += time.thread_time() - began
         return self._with_token(request, HTMLResponse(html.replace(TOKEN_MARK, str(escape(token)))), token)
 
     def _rendered_page(self, request: Request, page: Page, view: View, shared: SharedRead, token: str) -> str:
@@ -167,6 +170,7 @@ class DashboardSite:
             "data": shared.facts,
             "view": view,
             "token": token,
+            "again_ms": round(1_000 * shared.period_s),
             "all_shards": sorted(all_shards),
             "actions": actions,
         }

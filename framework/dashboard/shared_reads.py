@@ -14,6 +14,9 @@ from framework.pages.view import Facts, View
 EXPENSIVE_A_MINUTE = 60
 """The expensive reads that a caller may begin in a minute."""
 
+_VIEWER_S = 0.001
+"""The processor time of a request or an event of a viewer for what others have read and rendered, beside the rendering."""
+
 COMMANDS_A_SECOND, PROCESSOR_SHARE = 5.0, 0.01
 """What a page that is left open may cost: commands to Redis, and the share of a core."""
 
@@ -29,6 +32,8 @@ class SharedRead:
         """For how long pages that are left open share it: then they cost little, whatever the number of viewers."""
         self.text = ""
         """The facts as JSON, by which streams see a change."""
+        self.served_s = 0.0
+        """The processor time that its viewers have taken: the next read is shared for longer."""
         self.parts: dict[tuple[str, ...], str] = {}
         """The part of the page that changes, by language and address, with a mark for the token of the viewer."""
 
@@ -60,11 +65,13 @@ class SharedReads:
                 self._check_rate(view.caller.name, loop.time())
             while len(self._found) >= self._MOST:
                 self._found.pop(next(iter(self._found)))
+            served_s = shared.served_s if shared is not None else 0.0
             shared = SharedRead(loop.time(), asyncio.create_task(page.read(view)))
-            shared.reading.add_done_callback(partial(_note_read, shared, page, view))
+            shared.reading.add_done_callback(partial(_note_read, shared, page, view, served_s))
             self._found[key] = shared
         # A viewer who leaves does not end the read of the others.
         await asyncio.shield(shared.reading)
+        shared.served_s += _VIEWER_S
         return shared
 
     @staticmethod
@@ -91,13 +98,13 @@ class SharedReads:
         self._found.clear()
 
 
-def _note_read(shared: SharedRead, page: Page, view: View, reading: "asyncio.Task[Facts]") -> None:
+def _note_read(shared: SharedRead, page: Page, view: View, served_s: float, reading: "asyncio.Task[Facts]") -> None:
     """Keep what was read, and work out how often pages that are left open may read it."""
     if reading.cancelled() or reading.exception() is not None:
         return
     began = time.thread_time()
     shared.facts = {**reading.result(), "unanswered": dict(view.unanswered)}
     shared.text = json.dumps(shared.facts, default=str)
-    processor_s = view.processor_s + time.thread_time() - began
+    processor_s = served_s + view.processor_s + time.thread_time() - began
     by_commands = page.commands * len(view.shards) / COMMANDS_A_SECOND
     shared.period_s = max(page.fresh_s, by_commands, processor_s / PROCESSOR_SHARE)

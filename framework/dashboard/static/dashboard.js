@@ -14,8 +14,10 @@
   const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "") && document.activeElement.type !== "checkbox";
   const busy = () => page.querySelector("td input:checked") || (typing() && page.contains(document.activeElement));
   const refresh = () => { if (!busy()) htmx.trigger(page, "aw:changed"); };
-  const stop = () => { stream?.close(); stream = null; clearInterval(timer); timer = null; };
-  const poll = () => { stop(); timer = setInterval(refresh, POLL_MS); };
+  const stop = () => { stream?.close(); stream = null; clearTimeout(timer); timer = null; };
+  // The page says for how long its viewers share what was read: the more they are, the longer.
+  const again = () => Math.max(POLL_MS, Number(document.getElementById("again")?.dataset.ms) || 0);
+  const poll = () => { stop(); timer = setTimeout(() => { refresh(); poll(); }, again()); };
   const start = () => {
     stop();
     if (live.getAttribute("aria-pressed") !== "true" || document.hidden || !page.dataset.live) return;

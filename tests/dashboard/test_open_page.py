@@ -1,0 +1,143 @@
+"""What a page that is left open costs Redis: as much for twenty viewers as for one."""
+
+import asyncio
+import re
+import selectors
+
+import pytest
+
+from framework.dashboard import Caller
+from framework.dashboard.application import DashboardSite
+from framework.dashboard.shared_reads import COMMANDS_A_SECOND
+from framework.pages.view import ShardReads
+from tests.dashboard.test_cost import sent
+from tests.harness import encoded
+
+__all__ = ["sent"]
+
+OPEN_S = 60.0
+"""Of the clock of the loop, which does not wait."""
+
+
+class SkippingSelector(selectors.DefaultSelector):
+    """Skip the time in which nothing happens: no shard is read, and no callback is ready."""
+
+    def __init__(self):
+        super().__init__()
+        self.skipped_s, self.reads = 0.0, 0
+
+    def select(self, timeout=None):
+        if self.reads or not timeout:
+            return super().select(timeout)
+        # A thread may be about to answer.
+        found = super().select(min(timeout, 0.002))
+        if not found:
+            self.skipped_s += timeout
+        return found
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    def __init__(self):
+        self.skipping = SkippingSelector()
+        super().__init__(self.skipping)
+
+    def time(self):
+        return super().time() + self.skipping.skipped_s
+
+
+class Viewer:
+    """A browser with an open page: it keeps a stream, or asks from time to time."""
+
+    def __init__(self, served, path, begins_s):
+        self._served, self._path, self._begins_s = served, path, begins_s
+        self.shown = 0
+
+    async def watch(self, way):
+        """Open the page, later than the viewers before: each asks at times of its own."""
+        await asyncio.sleep(self._begins_s)
+        await getattr(self, way)()
+
+    async def stream(self):
+        """Load the page again at each event."""
+        loads = []
+
+        async def send(message):
+            if b"event: changed" in message.get("body", b""):
+                loads.append(asyncio.create_task(self._load()))
+
+        await self._ask(f"/live{self._path}", send)
+        await asyncio.gather(*loads)
+
+    async def poll(self):
+        """Load the page as often as it says."""
+        while True:
+            text = await self._load()
+            wait_ms = max(5_000, int(re.search(rb'id="again" hidden data-ms="(\d+)"', text)[1]))
+            await asyncio.sleep(wait_ms / 1_000)
+
+    async def _load(self):
+        body = bytearray()
+
+        async def send(message):
+            body.extend(message.get("body", b""))
+
+        await self._ask(self._path, send, (b"hx-request", b"true"))
+        self.shown += 1
+        return bytes(body)
+
+    async def _ask(self, path, send, *headers):
+        async def receive():
+            await asyncio.get_running_loop().create_future()
+
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+        scope |= {"headers": [(b"host", b"localhost"), *headers], "scheme": "http", "server": ("localhost", 80)}
+        await self._served({**scope, "client": None, "http_version": "1.1", "root_path": ""}, receive, send)
+
+
+def open_page(count, way):
+    """Leave a page open for a minute, and return how often a viewer has seen it anew."""
+    served = DashboardSite(lambda _: Caller("ann", "admin")).application(loopback_only=False)
+    viewers = [Viewer(served, "/queues", 0.37 * number) for number in range(count)]
+
+    async def watch():
+        tasks = [asyncio.create_task(one.watch(way)) for one in viewers]
+        ends = asyncio.get_running_loop().time() + OPEN_S
+        while asyncio.get_running_loop().time() < ends:
+            await asyncio.sleep(1.0)
+            assert not any(one.done() for one in tasks)
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        runner.run(watch())
+    return min(one.shown for one in viewers)
+
+
+@pytest.mark.parametrize("way", ["stream", "poll"])
+def test_open_page_costs_redis_few_commands_for_any_number_of_viewers(
+    shards, redis, second_redis, sent, monkeypatch, way
+):
+    read = ShardReads.read
+
+    async def noted(*words):
+        skipping = asyncio.get_running_loop().skipping
+        skipping.reads += 1
+        try:
+            return await read(*words)
+        finally:
+            skipping.reads -= 1
+
+    monkeypatch.setattr(ShardReads, "read", noted)
+    for client in (redis, second_redis):
+        for number in range(30):
+            client.sadd("queues", f"queue{number}")
+            client.lpush(f"queue:queue{number}", encoded("Job"))
+    commands = {}
+    for count in (1, 20):
+        sent.clear()
+        assert open_page(count, way) >= 2
+        commands[count] = sum(sent.commands.values())
+        assert commands[count] <= COMMANDS_A_SECOND * OPEN_S
+    # How often it is read depends on the processor time of a read; the first load makes connections, too.
+    assert commands[20] <= 2 * commands[1] + 20
