@@ -35,6 +35,10 @@ _METER = Markup(
 _SHARE = Markup(
     '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect width="%s" height="8"/></svg>'
 )
+_SPARK = Markup(
+    '<svg class="spark" viewBox="0 0 %s 20" preserveAspectRatio="none" aria-hidden="true"><path class="area" d="M0 20L%sL%s 20Z"/>'
+    '<path class="line" d="M%s"/></svg>'
+)
 _ZERO = Markup('<span class="zero">0</span>')
 _WORD_OF_PATH = re.compile(r"\{(\w+)(?::path)?\}")
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -61,6 +65,7 @@ class Renderer:
             "number": _number,
             "meter": _meter,
             "share": _share,
+            "spark": _spark,
             "duration": _duration,
             "span": _span,
             "bytes": format_bytes,
@@ -213,6 +218,15 @@ def _meter(used: float, most: float, title: str) -> str:
 def _share(value: float, most: float) -> str:
     """Return the share of the most, as a bar beside its number."""
     return _SHARE % (round(100 * value / most, 2) if most else 0,)
+
+
+def _spark(points: Sequence[float]) -> str:
+    """Return the course of a figure; the columns beside it have the numbers."""
+    if len(points) < 2:
+        return ""
+    most, end = max(*points, 1), len(points) - 1
+    line = "L".join(f"{at} {19 - 18 * one / most:.1f}" for at, one in enumerate(points))
+    return _SPARK % (end, line, end, line)
 
 
 def _iso(epoch_s: float | None) -> str:

@@ -74,7 +74,7 @@ class TablePage(Page, Generic[T]):
     """A sentence above the table."""
     empty: ClassVar[str]
     """What is said if there is no row."""
-    most: ClassVar[int] = 500
+    most: ClassVar[int] = 80
     """The rows that are shown."""
 
     async def read(self, view: View) -> Facts:

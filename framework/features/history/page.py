@@ -13,7 +13,7 @@ _HOURS = (1, 8, 24, 72)
 """The times that the page offers. Redis keeps 72 hours."""
 
 _DAY_HOURS = 24
-_MOST_CLASSES = 100
+_MOST_CLASSES = 40
 
 
 class ActivityPage(Page):
@@ -24,7 +24,8 @@ class ActivityPage(Page):
     title = "Activity"
     menu = "now"
     of_jobs = True
-    fresh_s = 10.0
+    # A period is a minute at least, and the runs of eight hours are many numbers.
+    fresh_s = 30.0
     overview_part = "activity-chart"
     class_part = "activity-chart"
 
