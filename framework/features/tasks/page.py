@@ -141,7 +141,7 @@ class TasksPage(Page):
     title = "Tasks"
     menu = "jobs"
     of_jobs = True
-    round_trips = 1
+    commands = 1
     actions = (RetryFailed(), CancelTask())
 
     async def read(self, view: View) -> Facts:
@@ -159,7 +159,7 @@ class TaskPage(Page):
     path = "/tasks/{task}"
     title = "Task"
     of_jobs = True
-    round_trips = 1
+    commands = 1
     actions = (RetryFailed(), CancelTask())
 
     async def read(self, view: View) -> Facts:
