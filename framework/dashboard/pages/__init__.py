@@ -8,7 +8,7 @@ from framework.dashboard.pages.held_page import HeldPage
 from framework.dashboard.pages.job_page import JobPage
 from framework.dashboard.pages.job_sets import DeadPage, InterruptedPage, RetriesPage, ScheduledPage
 from framework.dashboard.pages.overview import OverviewPage
-from framework.dashboard.pages.process_pages import ProcessesPage, RunningPage
+from framework.dashboard.pages.process_pages import ProcessesPage, RunningPage, StackPage
 from framework.dashboard.pages.queue_pages import QueuePage, QueuesPage
 from framework.dashboard.pages.routing_page import RoutingPage
 from framework.dashboard.pages.search_page import SearchPage
@@ -34,6 +34,7 @@ _PAGES: tuple[type[Page], ...] = (
     AuditPage,
     SettingsPage,
     QueuePage,
+    StackPage,
     JobPage,
     ClassPage,
     SearchPage,

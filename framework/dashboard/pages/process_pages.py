@@ -1,16 +1,28 @@
-"""The processes, and the jobs that they run."""
+"""The processes, the jobs that they run, and the stack of one of these."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple, cast
 
 from framework import admin
 from framework.admin import RunningJob, WorkerProcess
-from framework.admin.process_list import read_running
+from framework.admin.process_list import read_running, read_work
+from framework.admin.running_jobs import JobStack, read_stacks, silent_message, stop_running
 from framework.dashboard.pages.actions import ProcessAction
+from framework.finish.outcome import StopFate
+from framework.pages.forms import Field, Form, choice_of
 from framework.pages.page import Page
+from framework.pages.shard_action import FormAt, RowAction
+from framework.pages.table import Rows
 from framework.pages.view import Facts, View
+from framework.shard.shard import Shard
+from framework.text import format_count, format_duration
 
 _SHOWN = 100
 _SHOWN_PROCESSES = 50
+_STACK_LIMIT_S = 4.0
+"""How long the page waits for a stack: a process with running jobs looks for orders every second."""
+_STOP_LIMIT_S, _MOST_STOPS = 2.5, 10
+"""How long an action waits for each process, and the runs that it stops: it has half a minute."""
 
 
 class ProcessesPage(Page):
@@ -53,8 +65,88 @@ class ProcessesPage(Page):
         }
 
 
+_FATES: Mapping[StopFate, str] = {
+    "cancel": "Each ends as cancelled, also if its process dies meanwhile, and does not run again.",
+    "requeue": "Each goes back to its queue, and runs again.",
+    "kill": "Each moves to the dead set, and runs no more unless it is retried there.",
+}
+
+
+class RunRows(Rows[RunningJob]):
+    """The running jobs."""
+
+    noun = "run"
+
+    def read(self, view: View, shard: Shard) -> Sequence[RunningJob]:
+        """Return those of a shard."""
+        return list(read_work(shard, view.installation.settings.size_limit))
+
+    def name_of(self, one: RunningJob) -> str:
+        """Return the id of the job."""
+        return one.jid
+
+    def facts(self, one: RunningJob) -> Facts:
+        """Return where it runs."""
+        return {"queue": one.queue, "process": one.process, "thread": one.thread}
+
+    def worker_of(self, one: RunningJob) -> str | None:
+        """Return its class."""
+        return one.worker
+
+
+class StopRuns(RowAction[RunningJob]):
+    """Stop running jobs."""
+
+    name = "stop"
+    label = "Stop run"
+    record = "jobs stop"
+    is_harmful = True
+    fields: ClassVar = (Field("fate", "The job then", choices=tuple(_FATES)),)
+    rows = RunRows()
+
+    async def targets(self, view: View, form: Form) -> Mapping[str, Sequence[RunningJob]]:
+        """Return the chosen runs. Raises ValueError for too many."""
+        found = await super().targets(view, form)
+        if sum(map(len, found.values())) > _MOST_STOPS:
+            raise ValueError(f"Each run is stopped on its own: choose {_MOST_STOPS} at most, or quiet their processes.")
+        return found
+
+    def details(self, form: Form) -> Mapping[str, object]:
+        """Return how they end. Raises ValueError."""
+        return {"fate": _fate_of(form)}
+
+    def shown(self, at: FormAt, one: RunningJob) -> str:
+        """Return where it runs, and for how long."""
+        age = f", for {format_duration(max(0.0, at.view.now - one.since))}" if one.since is not None else ""
+        return f"{one.worker} {one.jid} on {at.shard.name} in {one.process}{age}"
+
+    def effect(self, form: Form) -> str:
+        """Return what follows."""
+        return (
+            f"{_FATES[_fate_of(form)]} An async job is cancelled, the process of an isolated job is killed, and an iterating "
+            "job stops at its next item. A thread gets an error if its class has a timeout; else it runs on until it looks at "
+            "self.cancelled."
+        )
+
+    def change(self, at: FormAt, one: RunningJob) -> int:
+        """Give its process the order."""
+        sizes = at.view.installation.settings.size_limit
+        stopped = stop_running(at.shard, sizes, one.jid, _fate_of(at.form), _STOP_LIMIT_S)
+        return int(any(each.how not in ("", "not_running") for each in stopped))
+
+    def done(self, count: int) -> str:
+        """Return what was done."""
+        return f"{format_count(count, 'run')} stopped or asked to end"
+
+
+def _fate_of(form: Form) -> StopFate:
+    return cast("StopFate", choice_of(form, "fate", tuple(_FATES)))
+
+
 class RunningPage(Page):
     """Show each running job, the longest-running first."""
+
+    actions = (StopRuns(),)
 
     name = "running"
     path = "/running"
@@ -84,6 +176,62 @@ def _has(one: WorkerProcess, text: str) -> bool:
     return not text or any(text in word.lower() for word in (one.identity, one.tag, *one.queues))
 
 
+class _Found(NamedTuple):
+    jobs: Sequence[RunningJob]
+    stacks: Sequence[JobStack]
+    silent: Sequence[str]
+
+
+class StackPage(Page):
+    """Show where a running job is: functions, files and lines, and no values. Its process is asked for each view."""
+
+    name = "stack"
+    path = "/running/{jid:path}"
+    title = "Stack"
+    role = "operate"
+    of_jobs = True
+    within_s = 8.0
+    # It waits for the answer of the process. A page that is left open asks again after this long.
+    fresh_s = 5.0
+    round_trips = 100
+    actions = (StopRuns(),)
+
+    async def read(self, view: View) -> Facts:
+        """Ask the processes that run the job."""
+        jid = view.parameters["jid"]
+        found = await view.each(lambda shard: _read_stacks(view, view.shards[shard], jid))
+        return {
+            "jid": jid,
+            "jobs": [_running_facts(view, job) for one in found.values() for job in one.jobs],
+            "stacks": [_stack_facts(stack) for one in found.values() for stack in one.stacks],
+            "silent": [silent_message(identity) for one in found.values() for identity in one.silent],
+        }
+
+
+def _read_stacks(view: View, shard: Shard, jid: str) -> _Found:
+    sizes = view.installation.settings.size_limit
+    jobs = [one for one in read_work(shard, sizes) if one.jid == jid and view.may("operate", shard.name, one.worker)]
+    # A process is asked about jobs that the caller may see only.
+    if not jobs:
+        return _Found((), (), ())
+    found = read_stacks(shard, sizes, jid, _STACK_LIMIT_S)
+    # An id that is also the name of a host would bring all stacks of its processes.
+    own = [one for one in found.stacks if one.jid == jid and view.may("operate", shard.name, one.worker)]
+    return _Found(jobs, own, found.silent)
+
+
+def _stack_facts(one: JobStack) -> Facts:
+    return {
+        "shard": one.shard,
+        "process": one.process,
+        "age_s": one.age_s,
+        "has_begun": one.begun,
+        "runs_in": one.runs_in,
+        "process_pid": one.process_pid,
+        "calls": [call._asdict() for call in one.stack],
+    }
+
+
 def _process_facts(one: WorkerProcess) -> Facts:
     return {
         "shard": one.shard,
@@ -106,4 +254,8 @@ def _process_facts(one: WorkerProcess) -> Facts:
 
 
 def _running_facts(view: View, one: RunningJob) -> Facts:
-    return {**view.job_facts(one.job, one.since), "queue": one.queue, "process": one.process, "thread": one.thread}
+    return {
+        **view.job_facts(one.job, one.since),
+        **RunRows().facts(one),
+        "may_operate": view.may("operate", one.shard, one.worker),
+    }
