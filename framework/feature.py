@@ -150,6 +150,8 @@ class Feature:
     """Commands of their own: ``application-worker NAME``."""
     pages: "tuple[Late[Any], ...]" = ()
     """``type[Page]``: its pages of the dashboard (``pages/page.py``)."""
+    job_columns: "tuple[Late[Any], ...]" = ()
+    """``type[JobColumn]``: columns of the dashboard's lists of jobs (``pages/job_column.py``)."""
     class_actions: "tuple[Late[Any], ...]" = ()
     """``type[ClassAction]``: what the dashboard's page of a class offers (``pages/shard_action.py``)."""
     job_commands: tuple[LateCommand, ...] = ()

@@ -36,9 +36,10 @@ from framework.dashboard.security import (
     token_of,
 )
 from framework.dashboard.shared_reads import SharedRead, SharedReads
-from framework.errors import FrameworkError, UnknownNameError
+from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError, UnknownNameError
 from framework.feature import all_features
 from framework.pages.caller import Caller
+from framework.pages.job_column import JobColumn
 from framework.pages.page import Action, Page
 from framework.pages.view import ShardReads, View
 
@@ -72,8 +73,24 @@ def app(authorize: Authorize | None = None, *, loopback_only: bool = False) -> A
 
 
 def all_pages() -> list[Page]:
-    """Return the pages of the dashboard, of the features, and of the application, in the order of the menu."""
-    return [*own_pages(), *(one.load()() for feature in all_features() for one in feature.pages)]
+    """Return the pages of the dashboard, of the features, and of the application, in the order of the menu.
+
+    Raises:
+        ConfigurationError: two pages have one name or path.
+    """
+    pages: list[Page] = own_pages()
+    for feature in all_features():
+        for page in (one.load()() for one in feature.pages):
+            if any(page.name == other.name or page.path == other.path for other in pages):
+                problem = f"another page has the name {page.name!r} or the path {page.path!r}"
+                raise ConfigurationError([ConfigurationProblem("features", feature.name, problem)])
+            pages.append(page)
+    return pages
+
+
+def all_columns() -> list[JobColumn]:
+    """Return the columns that features and the application add to lists of jobs."""
+    return [one.load()() for feature in all_features() for one in feature.job_columns]
 
 
 class DashboardSite:
@@ -81,7 +98,10 @@ class DashboardSite:
 
     def __init__(self, authorize: Authorize | None) -> None:
         self._authorize = authorize
+        # The settings name the features of the application.
+        current()
         self.pages = all_pages()
+        self._columns = all_columns()
         self._renderer = Renderer(self.pages)
         self._reads = ShardReads()
         self._shared = SharedReads()
@@ -117,7 +137,8 @@ class DashboardSite:
         """
         caller = await caller_of(request, self._authorize)
         shards = current().shards
-        may = Caller.may_for_some_jobs if page.of_jobs else Caller.may
+        may_for_some = Caller.may_for_some_jobs
+        may = may_for_some if page.of_jobs else Caller.may
         wanted = request.query_params.get("shard")
         visible = {name: shards[name] for name in shards if may(caller, page.role, name)}
         if not visible:
@@ -132,6 +153,7 @@ class DashboardSite:
             parameters=dict(request.path_params),
             query={name: value for name, value in request.query_params.items() if value},
             within_s=page.within_s,
+            columns=[one for one in self._columns if any(may_for_some(caller, one.role, name) for name in visible)],
         )
 
     async def read(self, page: Page, view: View, *, is_live: bool = False) -> SharedRead:

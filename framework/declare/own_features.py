@@ -8,7 +8,10 @@ from framework.declare.registry import add_working_directory
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.feature import Feature, features
 
-_ALLOWED = ("name", "push", "worker", "problems", "explain", "commands")
+_ALLOWED = (
+    *("name", "push", "worker", "problems", "explain", "causes", "commands"),
+    *("pages", "job_columns", "class_actions"),
+)
 """The parts that an application may write: none needs a Lua script, or is there once for all jobs."""
 
 

@@ -15,6 +15,7 @@ from framework.call_threads import CallThreads
 from framework.errors import ShardUnavailableError
 from framework.execute.job_log import FILTERED
 from framework.pages.caller import Caller, Role
+from framework.pages.job_column import JobColumn, shown_value
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.telemetry.context import CORRELATION_ID
@@ -93,6 +94,8 @@ class View:
     within_s: float = ANSWER_WITHIN_S
     unanswered: dict[str, str] = field(default_factory=dict[str, str])
     """Why a shard did not answer, by its name."""
+    columns: Sequence[JobColumn] = ()
+    """Further columns of lists of jobs: those whose values the caller may see of some jobs."""
     now: float = field(default_factory=time.time)
     processor_s: float = 0.0
     """The processor time of the threads that have read shards."""
@@ -158,6 +161,10 @@ class View:
             "error_class": job.error_class,
             "error_message": job.error_message,
             "problem": job.problem,
+            "columns": {
+                one.title: shown_value(one, job) if self.may(one.role, job.shard, job.worker) else ""
+                for one in self.columns
+            },
         }
 
     def shown_arguments(self, job: JobRecord) -> list[Any]:
