@@ -115,4 +115,4 @@ def test_many_nested_batches_are_bounded(browser, shards, redis):
         add_batch(pipeline, bid, "aw-top")
     pipeline.execute()
     tree = browser(ADMIN).get("/api/batches/aw-top").json()["tree"]
-    assert (len(tree["nested"]), tree["children"]) == (50, 2_000)
+    assert (len(tree["nested"]), tree["children"]) == (20, 2_000)

@@ -193,7 +193,7 @@ class StackPage(Page):
     within_s = 8.0
     # It waits for the answer of the process. A page that is left open asks again after this long.
     fresh_s = 5.0
-    round_trips = 100
+    commands = 100
     actions = (StopRuns(),)
 
     async def read(self, view: View) -> Facts:

@@ -23,8 +23,8 @@ from framework.wire.json import loads
 
 MOST_ABOVE, MOST_BELOW = 3, 2
 """The levels that are read. Each batch leads to its own page, which shows further ones."""
-MOST_NESTED = 50
-"""The nested batches that are read of one batch."""
+MOST_NESTED = 20
+"""The nested batches that are read of one level: each is four commands."""
 MOST_JOBS = 50
 """The ids that are read of failed and of dead jobs."""
 _FIELDS = [f"on_{event}" for event in EVENTS]
@@ -106,7 +106,7 @@ def _below(client: "redis.Redis", shard: str, own: BatchStatus) -> BatchNode:
             break
         # A batch that was changed in Redis may be nested in itself.
         found = {bid: [one for one in nested if one not in seen] for bid, nested in _nested(client, having).items()}
-        bids = [one for nested in found.values() for one in nested]
+        bids = [one for nested in found.values() for one in nested][:MOST_NESTED]
         seen.update(bids)
         names.update(found)
         levels.append(read_batches(client, shard, bids) if bids else [])
