@@ -132,6 +132,8 @@ class Feature:
     """``(LoadedWorkers) -> Iterable[ConfigurationProblem]``: the faults of the settings and of the classes of the workers."""
     bases: tuple[Late[Any], ...] = ()
     """Base classes of workers that it defines. No option of an application may have the name of one of their methods."""
+    job_groups: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Payload fields that name a group of jobs, with what such a group is called: what an action on jobs touches beside them."""
     stored_jobs: "Late[Any] | None" = None
     """``(redis.Redis, bytes) -> Iterator[bytes]``: the payloads with this text that it keeps, to enqueue them later."""
     notices: "Late[Any] | None" = None

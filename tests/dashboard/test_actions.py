@@ -10,6 +10,7 @@ from framework.admin import audit_log
 from framework.admin.queue_actions import read_pause_log
 from framework.dashboard import Caller
 from framework.dashboard.application import all_pages
+from framework.dashboard.pages import actions
 from framework.features.batches import keys as batch_keys
 from framework.features.concurrency.limit_state import LimitOverride, set_override
 from framework.features.leases import keys as lease_keys
@@ -270,3 +271,17 @@ def test_jobs_that_cannot_be_brought_back_are_counted_with_the_reason(browser, s
     assert "Push it again" in text
     assert redis.zcard("retry") == 1
     assert [one.count for one in audit_log(action="jobs undo")] == [1]
+
+
+def test_preview_counts_batches_tasks_and_locks_of_its_jobs(browser, shards, redis, monkeypatch):
+    groups = ({"bid": "b1", "aw_task": "t1"}, {"bid": "b1", "idempotency_key": "k"}, {"bid": "b2"}, {})
+    for number, more in enumerate(groups):
+        redis.zadd("retry", {encoded("Job", jid=f"J{number}", **more): number + 1.0})
+    client = browser(ADMIN)
+    told = "of 1 class: 3 belong to 2 batches, 1 belong to 1 task, 1 may hold locks."
+    assert f"Of them, {told}" in send(client, "/retries", action="delete", all="yes")
+    assert "1 belong to 1 batch." in send(client, "/retries", action="kill", job="main J2")
+    assert "belong to" not in send(client, "/retries", action="kill", job="main J3")
+    monkeypatch.setattr(actions, "_EXAMINED", 2)
+    assert "4 jobs?" in (text := send(client, "/retries", action="retry", all="yes"))
+    assert "Of the first 2 of them, of 1 class: 2 belong to 1 batch" in text

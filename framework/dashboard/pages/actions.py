@@ -1,5 +1,6 @@
 """The changes that pages of the core offer: of queues, of jobs in sets, of processes."""
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from typing import Literal
@@ -8,13 +9,17 @@ from framework import admin
 from framework.admin import BulkResult, JobEntry, JobSet, MatchingJobs, Queue, WorkerProcess
 from framework.admin.entries import EntryAction, JobSetKind
 from framework.admin.job_record import JobFilter
+from framework.feature import all_features
 from framework.pages.forms import Form, word
 from framework.pages.page import Action, Preview
 from framework.pages.shard_action import SAMPLE
 from framework.pages.view import View
 from framework.text import format_count
+from framework.wire.resources import IDEMPOTENCY_KEY
 
 _TIME_LIMIT_S = 20.0
+_EXAMINED = 1_000
+"""The jobs of a shard of which a preview counts what the action touches beside them."""
 
 
 class QueueAction(Action):
@@ -134,15 +139,19 @@ class SetAction(Action):
 
     async def preview(self, view: View, form: Form) -> Preview:
         """Count the jobs, and name some."""
+        touched = _Touched()
         if word(form, "all"):
             found = await view.each(lambda shard: self._count(self._matching(view, shard, form)))
-            count, sample = sum(one[0] for one in found.values()), [job for one in found.values() for job in one[1]]
+            count, entries = sum(one[0] for one in found.values()), [job for one in found.values() for job in one[1]]
             which = "all jobs that match" if _filters(form) else "all jobs of the set"
         else:
             entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
-            count, sample, which = len(entries), list(map(_shown, entries)), "the selected jobs"
+            count, which = len(entries), "the selected jobs"
         question = f"{self.label}: {which}, {format_count(count, 'job')}?"
-        return Preview(question, count, sample[:SAMPLE], _EFFECTS[self._verb])
+        for one in entries:
+            touched.add(one)
+        effect = f"{_EFFECTS[self._verb]} {touched.text(count)}".strip()
+        return Preview(question, count, list(map(_shown, entries[:SAMPLE])), effect)
 
     async def apply(self, view: View, form: Form) -> str:
         """Act on the jobs, in bounded steps."""
@@ -189,8 +198,8 @@ class SetAction(Action):
         )
 
     @staticmethod
-    def _count(jobs: MatchingJobs | None) -> tuple[int, list[str]]:
-        return (0, []) if jobs is None else (jobs.count(), [_shown(one) for one in islice(jobs, SAMPLE)])
+    def _count(jobs: MatchingJobs | None) -> tuple[int, list[JobEntry]]:
+        return (0, []) if jobs is None else (jobs.count(), list(islice(jobs, _EXAMINED)))
 
     def _act_on_all(self, jobs: MatchingJobs | None) -> BulkResult:
         if jobs is None:
@@ -257,6 +266,38 @@ class ProcessAction(Action):
         found = await view.each(admin.processes)
         listed = [one for processes in found.values() for one in processes]
         return [one for one in listed if f"{one.shard} {one.identity}" in wanted and view.may(self.role, one.shard)]
+
+
+class _Touched:
+    """Count what an action on jobs touches beside them: their batches and the like, locks, and classes."""
+
+    def __init__(self) -> None:
+        self._nouns = {name: noun for one in all_features() for name, noun in one.job_groups.items()}
+        self._groups: dict[str, set[str]] = {}
+        self._jobs = Counter[str]()
+        self._locks = self._seen = 0
+        self._classes: set[str] = set()
+
+    def add(self, job: JobEntry) -> None:
+        payload = job.payload
+        self._seen += 1
+        self._classes.add(job.display_class)
+        self._locks += IDEMPOTENCY_KEY in payload
+        for name, noun in self._nouns.items():
+            if isinstance(group := payload.get(name), str):
+                self._groups.setdefault(noun, set()).add(f"{job.shard} {group}")
+                self._jobs[noun] += 1
+
+    def text(self, count: int) -> str:
+        """Return one sentence about ``count`` jobs, of which these were looked at; empty if they touch nothing."""
+        parts = [
+            f"{self._jobs[noun]:,} belong to {format_count(len(found), noun)}" for noun, found in self._groups.items()
+        ]
+        parts += [f"{self._locks:,} may hold locks"] if self._locks else []
+        if not parts:
+            return ""
+        which = "Of them" if self._seen >= count else f"Of the first {self._seen:,} of them"
+        return f"{which}, of {format_count(len(self._classes), 'class')}: {', '.join(parts)}."
 
 
 def _filters(form: Form) -> dict[str, str]:

@@ -18,6 +18,7 @@ BATCHES = Feature(
         ),
         "operator": Rights(scripts=(_CHANGE,)),
     },
+    job_groups={"bid": "batch"},
     holds=(
         # The name of BID in wire/job.py, which needs more than the help of the commands, which reads this record.
         Hold(name="batch", field="bid", part="batches/batch", waiter=Late("framework.features.batches.payload:WAITER")),

@@ -5,6 +5,7 @@ from framework.feature import Feature, Figures, Late, LateCommand
 TASKS = Feature(
     name="tasks",
     recorder=Late("framework.features.tasks.access:open_recorder"),
+    job_groups={"aw_task": "task"},
     worker=Late("framework.features.tasks.worker:worker_part"),
     pages=(Late("framework.features.tasks.page:TasksPage"), Late("framework.features.tasks.page:TaskPage")),
     figures=Figures(reader=Late("framework.features.tasks.figures:TaskFigures"), part="tasks/figures"),
