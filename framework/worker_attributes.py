@@ -20,6 +20,7 @@ from framework.types import (
     ResourceBoundary,
     StrictArguments,
     Urgency,
+    WithoutMetaShard,
 )
 
 
@@ -62,6 +63,7 @@ class WorkerAttributes(TypedDict, total=False):
     idempotent: bool
     deduplicate: Deduplicate | None
     concurrency_limit: int | Callable[[], int | None] | None
+    without_meta_shard: WithoutMetaShard
     max_concurrency_limit_percentage: float | None
     concurrency_scope: ConcurrencyScope | None
     fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None

@@ -73,7 +73,8 @@ class ClassTerms:
     """The owner of the working list, of which the slots have their names."""
     base: str = ""
     """The key of the limit of which each job takes a slot; empty for none."""
-    limit: int = 0
+    limit: str = "0"
+    """The limit, as scripts take it (``parts/slots.lua``)."""
     share: int = 0
     """The most slots of one scope; 0 for no maximum."""
     slot_ttl_s: int = 0
@@ -97,7 +98,7 @@ class ClassTerms:
     )
     """The terms as arguments of the script, by what jobs of one class may differ in (``GroupAdmission``)."""
 
-    def ask_slot(self, base: str, owner: str, limit: int, ttl_s: int) -> bool:
+    def ask_slot(self, base: str, owner: str, limit: str, ttl_s: int) -> bool:
         """Ask for a slot; return ``False`` if the jobs ask for another one already: then they are asked for alone."""
         if self.base:
             self.alone = True
@@ -278,7 +279,7 @@ class LimitSlots:
         unit: UnitOfWork,
         payload: Payload,
         name: str,
-        limit: int,
+        limit: str,
         *,
         scope: str = "",
         share: int = 0,
@@ -286,9 +287,10 @@ class LimitSlots:
     ) -> SlotResult:
         """Take a slot of the limit ``name`` (a class's wire name, or ``queue/NAME``) for a job in flight, in one round trip.
 
-        ``limit`` is 0 for no limit and negative for a pause. ``share`` is the maximum of slots for one ``scope``, 0 for
-        no maximum. Without a free slot, the job leaves the working list and waits; with ``may_wait=False`` it is
-        refused and nothing changes. The unit holds a slot that was taken, and releases it with its other resources.
+        ``limit`` is 0 for no limit and negative for a pause; with a ``+`` before it, it holds on all shards together. ``share``
+        is the maximum of slots for one ``scope``, 0 for no maximum. Without a free slot, the job leaves the working list and
+        waits; with ``may_wait=False`` it is refused and nothing changes. The unit holds a slot that was taken, and releases it
+        with its other resources.
         """
         resources = unit.own_resources()
         slot, jid = self.slot_of(unit, payload, name), slot_id(payload, unit.data)

@@ -387,7 +387,7 @@ def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, *, waited: bool) 
     limit: tuple[str, ...] = ("", "", "", "", "")
     if terms.base:
         refuses = "" if terms.may_wait else "1"
-        limit = (str(terms.limit), str(terms.share), str(terms.slot_ttl_s), terms.owner, refuses)
+        limit = (terms.limit, str(terms.share), str(terms.slot_ttl_s), terms.owner, refuses)
     lock: tuple[str, ...] = ("", "", "", "")
     if lock_ttl_s:
         ttl_ms = str(milliseconds(lock_ttl_s))

@@ -21,7 +21,7 @@ from framework.settings import validators
 from framework.settings.base import FileKey, Section, SettingsBase
 from framework.settings.shard import ShardSettings
 from framework.settings.urls import check_database_url
-from framework.text import did_you_mean
+from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, is_mapping
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
 
@@ -273,6 +273,13 @@ QueueLimits = Annotated[
 ]
 
 
+class RoleSettings(Section):
+    """The shards that have a part in the whole fleet."""
+
+    meta: Annotated[str, AfterValidator(validators.shard_name)] | None = None
+    """The shard that divides the limits of classes between all shards; without one each shard has limits of its own."""
+
+
 class CoreSettings(HealthPortSettings):
     """The settings of the core."""
 
@@ -282,6 +289,7 @@ class CoreSettings(HealthPortSettings):
             "redis.yml", expected="must hold names of shards with their settings, for example {main: {url: embedded}}"
         ),
     ]
+    roles: Annotated[RoleSettings, FileKey("redis.yml")] = RoleSettings()
     routing_rules: Annotated[
         tuple[Annotated[RoutingRule, BeforeValidator(_parse_routing_rule)], ...],
         FileKey("routing.yml", expected="must be a list of rules, each [query, queue] or [query, queue, shard]"),
@@ -404,6 +412,17 @@ class CoreSettings(HealthPortSettings):
                 f"the shard main is missing: it always exists (shards: {{main: {{url: ...}}}}, or REDIS_URL){hint}"
             )
         return shards
+
+    @field_validator("roles")
+    @classmethod
+    def _check_roles(cls, roles: RoleSettings, info: ValidationInfo) -> RoleSettings:
+        known = info.data.get("shards", {})
+        if roles.meta is not None and known and roles.meta not in known:
+            names = sorted(known)
+            raise ValueError(
+                f"meta names no shard: {roles.meta!r}{did_you_mean(roles.meta, names)}; redis.yml has: {join_names(names)}"
+            )
+        return roles
 
     @field_validator("queues")
     @classmethod

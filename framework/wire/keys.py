@@ -78,6 +78,21 @@ PAUSED_CLASSES = "aw:paused_classes"
 HELD_ALERT = "aw:held_alert"
 """STRING with a TTL: a process has just checked the age of held jobs on this shard, so that the others need not."""
 
+LIMITS_SHARED = "aw:limits:shared"
+"""SET of the limits that hold on all shards together, by the keys of their HASHes."""
+
+PORTIONS = "aw:portions"
+"""SET on the shard with the role ``meta`` of the limits that are divided between the shards, by their names."""
+
+PORTIONS_TURN = "aw:portions_turn"
+"""STRING with a TTL: the process that keeps the portions of this shard."""
+
+
+def portions(base: str) -> str:
+    """HASH on the shard with the role ``meta``: the portions of one limit (room ``concurrency``, ``scripts/divide.lua``)."""
+    return f"aw:portions:{base}"
+
+
 LIMITS_THROTTLING = "aw:limits:throttling"
 """STRING with a TTL: a process has read the load signals in this period."""
 

@@ -42,19 +42,22 @@ STRINGS = (
     "stat:processed", "stat:failed", "aw:lease:{id}", "aw:steady_since", "aw:pause_strategy:{cls}", "aw:held_alert",
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
     "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
-    "aw:fleet_reporter", "aw:deferred_release:{cls}", "aw:memory", "aw:memory_pressure", "aw:memory_watcher", "aw:moved:{jid}",
+    "aw:fleet_reporter", "aw:portions_turn", "aw:deferred_release:{cls}", "aw:memory", "aw:memory_pressure",
+    "aw:memory_watcher", "aw:moved:{jid}",
 )  # fmt: skip
 HASHES = (
     "aw:accepted_jobs", "aw:accepted_bytes",
     "aw:process:{id}", "aw:flags", "aw:lock:{digest}", "aw:levels:{queue}", "aw:limit:{cls}", "aw:limit:{cls}:scopes",
-    "aw:limit:{cls}:scope_slots", "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
+    "aw:limit:{cls}:scope_slots", "aw:portions:{cls}",
+    "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
     "aw:counters", "j|{date}|1:1", "{date}-marks", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
     "aw:packed", "aw:packed:blocks", "aw:packed:held", "aw:deferred_blocks", "aw:moves", "aw:moving_pages", "aw:moved",
     "{id}:workers", "aw:dead:business", "aw:deleted", "aw:deleted:bytes",
     "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",
 )  # fmt: skip
-SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting", "aw:limit:{cls}:full",
+SETS = ("queues", "processes", "paused", "aw:paused_classes", "aw:limits", "aw:limits:waiting",
+        "aw:limits:shared", "aw:portions", "aw:limit:{cls}:full",
         "aw:batch:{bid}:failed", "aw:batch:{bid}:dead", "aw:batch:{bid}:children", "aw:breakers", "aw:aside",
         "aw:deferred_classes", "aw:moving")  # fmt: skip
 ZSETS = (

@@ -139,6 +139,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "break_after": (True, False, 0, -1, 1_001, 3.0, "3", (3,), DeferOnHealth()),
     "max_waiting": (True, False, 0, -1, 1_000_000_001, 3.0, "3", (3,), DeferOnHealth()),
+    "without_meta_shard": (*LITERALS, "Hold", "held", None),
     "on_full": (*LITERALS, "Refuse", "refused", None),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,

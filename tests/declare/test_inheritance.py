@@ -71,6 +71,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "break_after": (None, 3, BreakAfter(failures=0.5)),
     "max_waiting": (None, 3, MaxWaiting(bytes=1_000)),
+    "without_meta_shard": ("proceed", "hold"),
     "on_full": ("refuse", "keep", "drop"),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),

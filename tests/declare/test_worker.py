@@ -128,6 +128,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("break_after", 3, BreakAfter(deaths=3)),
     ("max_waiting", 3, MaxWaiting(jobs=3)),
     ("max_waiting", MaxWaiting(bytes=1_000), MaxWaiting(bytes=1_000)),
+    ("without_meta_shard", "hold", "hold"),
     ("on_full", "drop", "drop"),
     ("break_after", BreakAfter(failures=0.5), BreakAfter(failures=0.5)),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),

@@ -456,6 +456,7 @@ def workflow_advance(event):
 
 
 BREAKER = "aw:breaker:C"
+DIVISION = "aw:portions:C"
 BREAKER_RULE = dumps(
     {"deaths": 3, "failures": 0.5, "within": 600, "runs": 1, "probe_after": 60, "longest_wait": 3600, "steady": 15}
 )
@@ -774,6 +775,9 @@ CALLS = {
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "release_waiting": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
     "concurrency/throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
+    "concurrency/read_portions": (limited, lambda jobs: (["aw:limits:shared"], ["aw:limit:C"])),
+    "concurrency/divide": (held, lambda jobs: ([DIVISION, "aw:portions"], ["C", "a", 5, 0, 0, 0, 9, 8, "a"])),
+    "concurrency/use_portion": (limited, lambda jobs: (["aw:limit:C"], [5, 1, "", 100])),
     "mark_dead": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
     "mark_cancelled": (held, lambda jobs: (["marks", "status"], [60, "j1"])),
     # LPUSH adds a record or a signal again: its callers do not send it twice.
@@ -805,6 +809,7 @@ def database_content(redis):
     content = {key: read[redis.type(key)](key) for key in redis.keys("*")}
     for field in (b"until", b"opened_at"):
         content.get(BREAKER.encode(), {}).pop(field, None)
+    content.get(DIVISION.encode(), {}).pop(b"a:at", None)
     return content
 
 

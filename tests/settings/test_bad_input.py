@@ -696,7 +696,20 @@ ENTRIES = [
     (APP, "a: \x01", "", "line 1, column 4: the character #x0001 is not allowed in YAML"),
     (APP, b"a: \xe4", "", "is not UTF-8 (byte 3)"),
     # redis.yml
-    (REDIS, "shard: {}", "shard", "unknown key (did you mean 'shards'?); allowed: shards"),
+    (REDIS, "shard: {}", "shard", "unknown key (did you mean 'shards'?); allowed: shards, roles"),
+    (
+        REDIS,
+        "shards: {main: {url: embedded}}\nroles: main",
+        "roles",
+        "must hold keys and values; allowed keys: meta, not 'main'",
+    ),
+    (
+        REDIS,
+        "shards: {main: {url: embedded}}\nroles: {meta: mian}",
+        "roles",
+        "meta names no shard: 'mian' (did you mean 'main'?); redis.yml has: main",
+    ),
+    (REDIS, "shards: {main: {url: embedded}}\nroles: {meta: 5}", "roles.meta", "must be a text, not 5"),
     (
         REDIS,
         "shards:",

@@ -9,6 +9,9 @@ CONCURRENCY = Feature(
             scripts=(
                 Late("framework.features.concurrency.limits:THROTTLE"),
                 Late("framework.features.concurrency.database_load:ADD_SECONDS"),
+                Late("framework.features.concurrency.store:READ_PORTIONS"),
+                Late("framework.features.concurrency.store:DIVIDE"),
+                Late("framework.features.concurrency.store:USE_PORTION"),
             )
         )
     },

@@ -19,10 +19,11 @@ from framework.feature import Late
 from framework.features.concurrency.database_load import open_load
 from framework.features.concurrency.limits import QUEUE_PREFIX, FleetSlots, Limits, Throttle
 from framework.features.concurrency.observer import may_throttle
+from framework.features.concurrency.portions import PortionKeeper
 from framework.features.concurrency.settings import ConcurrencySettings
 from framework.features.concurrency.sweeper import LimitSweeper
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
-from framework.process.worker_parts import ProcessContext, WorkerPart
+from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
 from framework.store.script import is_wrong_type
 from framework.telemetry.job_events import JobHeld, JobResumed, job_events
 from framework.telemetry.library_calls import count_library_calls
@@ -54,7 +55,7 @@ class ClassLimit:
         limit = limits.class_limit(declaration)
         scope = limits.scope(declaration, request.payload)
         share = limits.scope_share(declaration, limit)
-        return _admit(self._slots, request, declaration.wire_name, limit, scope, share)
+        return _admit(self._slots, request, declaration.wire_name, limits.stated(declaration, limit), scope, share)
 
     def may_wait(self, declaration: Declaration) -> bool:
         """See ``GroupedPolicy``: the limit or the scope may be a function of the application."""
@@ -64,11 +65,12 @@ class ClassLimit:
     def prepare(self, terms: ClassTerms) -> None:
         limits, declaration = self._limits, terms.declaration
         terms.lasting &= not limits.may_change(declaration)
-        if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.class_limit(declaration)):
+        limit = limits.class_limit(declaration)
+        if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.stated(declaration, limit)):
             return
         if declaration.facts["concurrency_scope"] is not None:
             terms.scope_of = partial(limits.scope, declaration)
-            terms.share = limits.scope_share(declaration, terms.limit)
+            terms.share = limits.scope_share(declaration, limit)
 
 
 class CapacityLimit:
@@ -88,7 +90,7 @@ class CapacityLimit:
             release_reservation(request.unit, request.payload, name)
             return Discarded(f"max_running_jobs is {limit}", "max_running_jobs")
         if (answer := request.unit.admission) is None:
-            result = _take_slot(self._slots, request, name, limit, may_wait=False)
+            result = _take_slot(self._slots, request, name, str(limit), may_wait=False)
         else:
             result = SlotResult.of(answer.state, answer[1:])
         if result is None or result.state == "taken":
@@ -109,7 +111,7 @@ class CapacityLimit:
         terms.lasting &= not callable(declaration.facts["max_running_jobs"])
         limit = self._limits.capacity(declaration)
         if limit > 0:
-            _prepare_slot(self._slots, terms, declaration.wire_name, limit)
+            _prepare_slot(self._slots, terms, declaration.wire_name, str(limit))
         else:
             terms.alone = True
 
@@ -134,7 +136,7 @@ class QueueLimit:
         answer = request.unit.admission
         if answer is not None:
             return _outcome_of(SlotResult.of(answer.state, answer[1:]), request, name, "")
-        return _admit(self._slots, request, name, limit)
+        return _admit(self._slots, request, name, str(limit))
 
     def may_wait(self, declaration: Declaration) -> bool:
         """See ``GroupedPolicy``: the limit is a number of the settings."""
@@ -144,16 +146,16 @@ class QueueLimit:
     def prepare(self, terms: ClassTerms) -> None:
         limit = self._limits.queue_limit(terms.queue)
         if limit is not None:
-            _prepare_slot(self._slots, terms, QUEUE_PREFIX + terms.queue, limit)
+            _prepare_slot(self._slots, terms, QUEUE_PREFIX + terms.queue, str(limit))
 
 
-def _prepare_slot(slots: LimitSlots, terms: ClassTerms, name: str, limit: int) -> bool:
+def _prepare_slot(slots: LimitSlots, terms: ClassTerms, name: str, limit: str) -> bool:
     """Ask for a slot of the limit ``name``; return ``False`` if the jobs ask for another one already."""
     return terms.ask_slot(keys.limit(name), slots.owner, limit, slots.ttl_s)
 
 
 def _admit(
-    slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, scope: str = "", share: int = 0
+    slots: LimitSlots, request: AdmissionRequest, name: str, limit: str, scope: str = "", share: int = 0
 ) -> NotAdmitted | None:
     result = _take_slot(slots, request, name, limit, scope=scope, share=share)
     return None if result is None else _outcome_of(result, request, name, scope)
@@ -174,7 +176,7 @@ def _outcome_of(result: SlotResult, request: AdmissionRequest, name: str, scope:
 
 
 def _take_slot(
-    slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, **options: Any
+    slots: LimitSlots, request: AdmissionRequest, name: str, limit: str, **options: Any
 ) -> SlotResult | None:
     """Return the result of the request for a slot; ``None`` if the limit's keys cannot be used, which is logged."""
     try:
@@ -220,7 +222,8 @@ def _call_hook(request: AdmissionRequest, hook: str, call: Callable[[list[Any]],
 def open_limits(process: ProcessContext) -> Limits:
     """Return the limits as a worker process knows them. Sends nothing."""
     settings, fleet = process.settings, FleetSlots(process.upkeep, process.timings)
-    return Limits(fleet, settings.limits, by_urgency=ConcurrencySettings.of(settings).concurrency_limit_by_urgency)
+    by_urgency = ConcurrencySettings.of(settings).concurrency_limit_by_urgency
+    return Limits(fleet, settings.limits, by_urgency=by_urgency, shared=settings.roles.meta is not None)
 
 
 LIMITS: "Late[Callable[[ProcessContext], Limits]]" = Late("framework.features.concurrency.admission:open_limits")
@@ -246,5 +249,9 @@ def worker_part(process: ProcessContext) -> WorkerPart:
         # Also where no log line shows the calls.
         count_library_calls()
     throttle = Throttle(upkeep, limits, database=database)
+    tasks: tuple[OwnTask, ...] = ()
+    if (meta := process.settings.roles.meta) is not None:
+        keeper = PortionKeeper(process, meta)
+        tasks = (OwnTask("portions", keeper.step, release=keeper.end),)
     # Throttling before the sweep, which assigns the slots that throttling has freed.
-    return WorkerPart(of_capsule=of_capsule, periodic=(*written, throttle.adjust, sweeper.sweep))
+    return WorkerPart(of_capsule=of_capsule, periodic=(*written, throttle.adjust, sweeper.sweep), tasks=tasks)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from framework.declare import validators
 from framework.declare.attribute import WorkerKind, attribute, attribute_group
 from framework.declare.policy_options import check_field_names, validate_fields
 from framework.declare.validators import Validator
 from framework.errors import DeclarationError
+from framework.types import WithoutMetaShard
 
 _LIMITED_CAPACITY = WorkerKind(
     "perform_with_capacity", "a LimitedCapacityWorker", otherwise="declare concurrency_limit"
@@ -71,6 +72,14 @@ class ConcurrencyAttributes:
     )
     """The maximum number of jobs of the class that run at a time, over all processes. ``0`` and ``None`` are no limit; a negative
     number pauses the class."""
+    without_meta_shard: ClassVar[WithoutMetaShard] = attribute(
+        "proceed",
+        validator=validators.one_of(*get_args(WithoutMetaShard)),
+        group="flow_control",
+        effect="`proceed`: each shard goes on with the slots that it has of the limit. `hold`: after a minute no job starts.",
+        trap="It needs the setting `roles: {meta: NAME}`; without it each shard has a limit of its own.",
+    )
+    """The behaviour while the shard that divides the limit between the shards does not answer."""
     max_concurrency_limit_percentage: ClassVar[float | None] = attribute(
         None,
         validator=validators.optional(validators.fraction),

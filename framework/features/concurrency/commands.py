@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from framework.admin.statistics import queue_names
+from framework.all_settings import load
 from framework.command_line import EXIT_FAILED
 from framework.errors import FrameworkError
 from framework.execute.admission import assign_free_slots
@@ -18,17 +19,20 @@ from framework.features.concurrency.limit_state import (
     read_slot_holders,
     set_override,
 )
+from framework.features.concurrency.portions import forget_shard
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.terminal.groups import DefaultShowGroup
 from framework.terminal.options import (
     check_reason,
+    confirm,
     json_option,
     modules_option,
     rate_option,
     reason_and_duration_options,
     shard_option,
+    yes_option,
 )
 from framework.terminal.output import echo, refuse_unknown, reports_errors
 from framework.terminal.project import load_project, print_load_error
@@ -148,6 +152,33 @@ def sweep(name: str | None, *, rate: float | None, modules: Sequence[str], names
     _apply_to_shards(on, act, as_json=as_json)
 
 
+@limits.command("forget")
+@click.argument("shard")
+@click.argument("name", required=False)
+@yes_option
+@reports_errors
+def forget(shard: str, name: str | None, *, yes: bool) -> None:
+    """Give the slots that SHARD has of limits on all shards, or of the limit NAME, to the other shards.
+
+    Only for a shard that is gone for good: jobs that still run there are counted no more.
+    """
+    meta = load().roles.meta
+    if meta is None:
+        raise click.UsageError(
+            "no limit holds on all shards: the setting roles of config/redis.yml names no shard for meta"
+        )
+    confirm(f"Give the slots that {shard} has to the other shards", yes=yes)
+    on = ShardCommand([meta])
+
+    def act(one: Shard) -> str:
+        forgotten = forget_shard(one.client, shard, name)
+        if not forgotten:
+            return f"{shard} has no slots of {name or 'limits on all shards'}"
+        return f"{format_count(forgotten, 'slot')} of {shard} can go to other shards"
+
+    on.tell(act)
+
+
 class _LimitChange(NamedTuple):
     name: str
     message: str
@@ -239,6 +270,7 @@ class _Limits(ShardTable[LimitReport]):
             "until": limit.until,
             "override": None if limit.override is None else asdict(limit.override),
             "share": limit.share,
+            "on_all_shards": limit.whole,
             "running": limit.running,
             "waiting": waiting.jobs if waiting else 0,
             "waiting_scopes": waiting.scopes if waiting else 0,

@@ -66,6 +66,15 @@ class LimitReader(ExplainReader):
         limit = self._state(base)
         if not (limit.is_full or is_waiting):
             return []
+        if limit.whole is not None and limit.limit is not None and limit.limit < 0:
+            return [
+                Blocker(
+                    "no_portion",
+                    f"this shard has no slots of the limit {base}, which is {limit.whole} on all shards together",
+                    "its processes ask for some within seconds: check that one runs here, and that the shard with the role meta "
+                    "answers",
+                )
+            ]
         if limit.limit is not None and limit.limit < 0:
             return [
                 Blocker(
@@ -136,7 +145,11 @@ class LimitReader(ExplainReader):
             return "assumed"
         if limit.source == "operators" and limit.override is not None:
             return f"set by {limit.override.by}: {limit.override.reason}"
-        return {"throttled": "throttled", "application": "set by the application"}.get(limit.source, "not set")
+        return {
+            "throttled": "throttled",
+            "application": "set by the application",
+            "portion": "the portion of this shard",
+        }.get(limit.source, "not set")
 
 
 class LimitAssumption(AssumptionReader):

@@ -10,7 +10,7 @@ from framework.features.concurrency.limit_state import limit_state
 from framework.text import decode_escaped
 from framework.wire import keys
 
-_FIELDS = (b"limit", b"share", b"current", b"current_until", b"override", b"override_until")
+_FIELDS = (b"limit", b"share", b"current", b"current_until", b"override", b"override_until", b"portion")
 _LIMIT = "sidekiq_concurrency_limit"
 _LIMITED_CAPACITY = "limited_capacity_worker"
 

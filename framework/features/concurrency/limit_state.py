@@ -12,7 +12,8 @@ from framework.wire import keys
 from framework.wire.job import clamp_time
 from framework.wire.json import stored_count
 
-LimitSource: TypeAlias = Literal["application", "operators", "throttled", "unset"]
+LimitSource: TypeAlias = Literal["application", "operators", "throttled", "portion", "unset"]
+"""The source of the limit in force: ``portion`` if this shard uses a part of a limit that holds on all shards together."""
 
 # The largest valid number, of epoch seconds or of jobs.
 _MAX_NUMBER = 1e12
@@ -52,6 +53,8 @@ class LimitState:
     share: int
     """The maximum of slots for one scope, 0 for no maximum."""
     running: int
+    whole: int | None
+    """The limit of all shards together, of which ``limit`` is the portion of this shard (negative: none)."""
 
     @property
     def is_full(self) -> bool:
@@ -62,6 +65,8 @@ class LimitState:
     def usage(self) -> str:
         if self.limit is None or self.limit == 0:
             return f"{self.running}, no limit"
+        if self.whole is not None:
+            return f"{self.running}/{max(0, self.limit)} here of {self.whole} on all shards"
         return f"{self.running}/{self.limit}" if self.limit > 0 else f"{self.running}, paused ({self.limit})"
 
 
@@ -141,7 +146,16 @@ def limit_state(name: str, fields: Any, running: Any, now: float) -> LimitState:
     elif current is not None and current_until > now and 0 < current < (application or 0):
         limit, source, until = current, "throttled", current_until
     count = running if isinstance(running, int) else 0
-    return LimitState(name, limit, source, application, until, chosen, _number(stored.get("share")) or 0, count)
+    whole = None
+    if stored.get("limit", "").startswith("+") and limit is not None and limit > 0:
+        # As in `parts/slots.lua`.
+        slots, _, till = stored.get("portion", "").partition(" ")
+        portion = _number(slots) or 0
+        whole = limit
+        limit = min(limit, portion) if portion > 0 and (not till or (_time(till) or 0.0) >= now) else -1
+        if limit != whole:
+            source = "portion"
+    return LimitState(name, limit, source, application, until, chosen, _number(stored.get("share")) or 0, count, whole)
 
 
 def _override(fields: dict[str, str]) -> LimitOverride | None:

@@ -94,7 +94,8 @@ class _CallableLimit:
 class Limits:
     """Know the limits of classes and ``queues``. Safe to call from any thread.
 
-    ``by_urgency`` gives a limit to classes that declare none. The result of a class's callable counts for ``callable_ttl_s``.
+    ``by_urgency`` gives a limit to classes that declare none. With ``shared``, the limit of a class holds on all shards together. The
+    result of a class's callable counts for ``callable_ttl_s``.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Limits:
         queues: Mapping[str, int] = MappingProxyType({}),
         *,
         by_urgency: bool = False,
+        shared: bool = False,
         callable_ttl_s: float = CALLABLE_TTL_S,
     ) -> None:
         self.operator_limits: frozenset[str] = frozenset()
@@ -110,6 +112,7 @@ class Limits:
         self._fleet = fleet
         self._queues = queues
         self._by_urgency = by_urgency
+        self._shared = shared
         self._callable_ttl_s = callable_ttl_s
         self._callable_limits: dict[str, _CallableLimit] = {}
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
@@ -155,6 +158,17 @@ class Limits:
                 "its limit is a share of all slots, and no process has registered its slots yet; until then it has no limit",
             )
         return math.ceil(share * slots)
+
+    def stated(self, declaration: Declaration, limit: int) -> str:
+        """Return the limit of a class as scripts take it (``parts/slots.lua``): ``+N`` if it holds on all shards together.
+
+        ``+0N`` says that its jobs hold while the shard with the role ``meta`` is away. A share of a shard's slots holds there
+        only.
+        """
+        if not self._shared or limit < 0 or self._fleet_share(declaration) > 0:
+            return str(limit)
+        holds = declaration.facts["without_meta_shard"] == "hold"
+        return f"+0{limit}" if holds else f"+{limit}"
 
     def capacity(self, declaration: Declaration) -> int:
         """Return how many jobs of a limited capacity worker may run; 1 if the callable has no valid result, so that

@@ -170,19 +170,20 @@ class LimitSweeper:
                 unknown=known is None,
             )
 
-    def _limit_and_share(self, name: str) -> tuple[int, int] | None:
-        """Return the limit and the share of one scope; ``None`` if this process does not know the limit."""
+    def _limit_and_share(self, name: str) -> tuple[str, int] | None:
+        """Return the limit, as scripts take it, and the share of one scope; ``None`` if this process does not know the limit."""
         if name.startswith(QUEUE_PREFIX):
             limit = self._limits.queue_limit(name.removeprefix(QUEUE_PREFIX))
-            return None if limit is None else (limit, 0)
+            return None if limit is None else (str(limit), 0)
         worker = registry.find(name)
         if worker is None:
             return None
         if worker.declaration().wire_name != name:
             # An alias: its waiting jobs return to their queues, and then wait under the new name.
-            return 0, 0
-        limit = self._limits.class_limit(worker.declaration())
-        return limit, self._limits.scope_share(worker.declaration(), limit)
+            return "0", 0
+        declaration = worker.declaration()
+        limit = self._limits.class_limit(declaration)
+        return self._limits.stated(declaration, limit), self._limits.scope_share(declaration, limit)
 
 
 def _limit_name(base: bytes) -> str:

@@ -137,10 +137,10 @@ local function ask_slots(class)
   local running_key, members, granted, freed, held = base .. ':running', {}, {}, {}, {}
   -- ZREM first, which is allowed at maxmemory.
   redis.call('ZREM', running_key, '')
-  -- Mostly it is the limit that the process knows, without an override or throttling.
+  -- Mostly it is the limit that the process knows, without an override or throttling, and for this shard alone (no +).
   local fields = redis.call('HMGET', base, 'limit', 'share', 'override', 'current')
   local limit = class.limit
-  if fields[1] ~= limit or (fields[2] or '0') ~= class.share or fields[3] or fields[4] then
+  if fields[1] ~= limit or (fields[2] or '0') ~= class.share or fields[3] or fields[4] or string.byte(limit) == 43 then
     limit = late().note_limit(base, limit, class.share, now)
   end
   limit = tonumber(limit)

@@ -56,8 +56,9 @@ local function free_slots(base, members, slot_s)
   local limit = 0
   if others == 1 and held == 1 and wanted > 0 and slot_s ~= '' and redis.pcall('ZCARD', turns) == 1 then
     local terms = redis.pcall('HMGET', base, 'limit', 'override', 'current')
-    -- Mostly it is that of the application, without an override or throttling.
-    limit = tonumber(not terms.err and (terms[2] or terms[3]) and late().limit_of(base, redis_now()) or terms[1]) or 0
+    -- Mostly it is that of the application, without an override or throttling, and for this shard alone (no +).
+    local is_plain = terms.err or not (terms[2] or terms[3] or string.byte(terms[1] or '') == 43)
+    limit = tonumber(not is_plain and late().limit_of(base, redis_now()) or terms[1]) or 0
   end
   if limit <= 0 then
     local freed = late().free_slots(base, members)

@@ -11,6 +11,7 @@ redis.call('ZREM', base .. ':running', '')
 if ARGV[1] ~= '' then
   redis.call('HSET', base, 'limit', ARGV[1], 'share', ARGV[2], 'known', string.format('%.6f', now))
   redis.call('SADD', 'aw:limits', base)
+  if is_shared(ARGV[1]) then redis.call('SADD', 'aw:limits:shared', base) end
 else
   local known = tonumber(redis.call('HGET', base, 'known'))
   if not known then

@@ -74,3 +74,7 @@ class BrokenWorker(Limited):
 
 class FreeWorker(Limited):
     pass
+
+
+class FiftyWorker(Limited):
+    concurrency_limit = 50

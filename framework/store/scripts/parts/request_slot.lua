@@ -10,13 +10,15 @@
 local prepared, handed = {}, {}
 
 local function note_limit(base, limit, share, now)
-  local fields = redis.call('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until', 'share')
+  local names = { 'override', 'override_until', 'limit', 'current', 'current_until', 'portion', 'share' }
+  local fields = redis.call('HMGET', base, unpack(names))
   if fields[3] ~= limit then
     redis.call('HSET', base, 'limit', limit)
     redis.call('SADD', 'aw:limits', base)
+    if is_shared(limit) then redis.call('SADD', 'aw:limits:shared', base) end
     fields[3] = limit
   end
-  if share ~= '0' and fields[6] ~= share then redis.call('HSET', base, 'share', share) end
+  if share ~= '0' and fields[7] ~= share then redis.call('HSET', base, 'share', share) end
   return effective_limit(fields, now)
 end
 

@@ -1,6 +1,8 @@
 -- The slots of a concurrency limit, and the jobs that wait for one. `base` is the limit's HASH and the prefix of its other keys:
 -- base            HASH  limit (the application's, as a process evaluated it last; 0 none, below 0 pause), share (most of one scope),
---                       current and current_until (throttled), override and override_until ('' for ever; the operators')
+--                       current and current_until (throttled), override and override_until ('' for ever; the operators').
+--                       A limit that begins with + holds on all shards together: this shard uses its portion (portion,
+--                       portion_version) of it, written as SLOTS or SLOTS UNTIL (seconds of Redis's clock), and no slot without one
 -- base:running    ZSET  member -> when the slot expires (seconds of Redis's clock). A member is "IDENTITY JID", or
 --                       " JID" for a job that was released and has not started: a reservation
 -- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid, lock
@@ -19,8 +21,8 @@ local function read_limit(text)
   return limit and math.abs(limit) <= 1000000000 and math.floor(limit) or nil
 end
 
--- Return the effective limit: the operators' override, else the application's limit, lowered by throttling; nil without any.
-local function effective_limit(fields, now)
+-- Return the limit wherever jobs run: the operators' override, else the application's limit, lowered by throttling; nil without any.
+local function whole_limit(fields, now)
   local override = read_limit(fields[1])
   if override and (tonumber(fields[2]) or math.huge) > now then return override end
   local limit, current = read_limit(fields[3]), read_limit(fields[4])
@@ -28,8 +30,23 @@ local function effective_limit(fields, now)
   return limit
 end
 
+-- Return whether a limit holds on all shards together.
+local function is_shared(text)
+  return text and string.byte(text) == 43
+end
+
+-- Return the limit on this shard: of a shared one no more than its portion, below 0 (a pause) while it has none.
+local function effective_limit(fields, now)
+  local limit = whole_limit(fields, now)
+  if not limit or limit <= 0 or not is_shared(fields[3]) then return limit end
+  local slots, till = string.match(fields[6] or '', '^(%d+) ?(%S*)$')
+  slots = tonumber(slots) or 0
+  if slots == 0 or (till ~= '' and (tonumber(till) or 0) < now) then return -1 end
+  return math.min(limit, slots)
+end
+
 local function limit_of(base, now)
-  local fields = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
+  local fields = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until', 'portion')
   return not fields.err and effective_limit(fields, now) or nil
 end
 

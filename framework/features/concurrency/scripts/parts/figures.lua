@@ -1,6 +1,7 @@
 -- figures_concurrency(now, unrenewed_s): { limit, fields, slots, leaked ones among them, waiting jobs, since when the oldest waits,
 --         ... } of each limit that has a state or waiting jobs. A slot is leaked if it has expired, or if it will in `unrenewed_s` and
---         its process has no lease; at most 100 of a limit are counted. Fields: limit, share, current, current_until, override, override_until.
+--         its process has no lease; at most 100 of a limit are counted. Fields: limit, share, current, current_until, override,
+--         override_until, portion.
 -- COST    O(limits + scopes with waiting jobs), each bounded
 local function figures_concurrency(now, unrenewed_s)
   local MOST_LIMITS, MOST_SCOPES = 2000, 1000
@@ -39,7 +40,7 @@ local function figures_concurrency(now, unrenewed_s)
         if since and (not oldest or since < oldest) then oldest = since end
       end
     end
-    local fields = redis.pcall('HMGET', base, 'limit', 'share', 'current', 'current_until', 'override', 'override_until')
+    local fields = redis.pcall('HMGET', base, 'limit', 'share', 'current', 'current_until', 'override', 'override_until', 'portion')
     local slots = redis.pcall('ZCARD', base .. ':running')
     found[#found + 1] = base
     found[#found + 1] = fields.err and {} or fields

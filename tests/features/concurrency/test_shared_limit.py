@@ -1,0 +1,125 @@
+"""A limit that holds on all shards together, with real processes on several servers."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from framework.features.concurrency.admin import read_limits
+from framework.store.connect import server_time
+from framework.wire import keys
+from tests.harness import ROOT, encoded, until
+
+NAMES = ("main", "second", "third", "fourth")
+FIFTY = 50
+
+
+class SharedFleet:
+    """Servers of several shards, with processes on each of them."""
+
+    def __init__(self, site, servers):
+        self.site, self.servers = site, servers
+        self.clients = {name: server.open() for name, server in servers.items()}
+        shards = {name: {"url": server.url} for name, server in servers.items()}
+        site.write("redis.yml", {"shards": shards, "roles": {"meta": "main"}})
+
+    def worker(self, name, threads):
+        return self.site.hurried_worker("-q", "default", "-c", str(threads), "--shard", name)
+
+    def push(self, name, worker, count, *arguments):
+        jobs = [
+            encoded(worker, args=[f"{name} {number}", *arguments], jid=f"{name}-{number}") for number in range(count)
+        ]
+        for at in range(0, count, 1_000):
+            self.clients[name].lpush("queue:default", *jobs[at : at + 1_000])
+
+    def running(self, worker):
+        return {name: client.zcard(f"{keys.limit(worker)}:running") for name, client in self.clients.items()}
+
+    def close(self):
+        for client in self.clients.values():
+            client.close()
+
+
+@pytest.fixture
+def shared(site, make_server):
+    made = []
+
+    def make(*names):
+        made.append(SharedFleet(site, {name: make_server() for name in names}))
+        return made[0]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def shared_command(fleet, *words):
+    ended = fleet.site.run(str(ROOT / "scripts" / "jobs"), *words)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def ran(redis):
+    return redis.llen("ended")
+
+
+def test_shared_limit_holds_on_two_shards_and_slots_go_where_jobs_wait(shared, redis):
+    fleet = shared("main", "second")
+    for name in ("main", "second"):
+        fleet.worker(name, 8)
+    fleet.push("main", "FiveWorker", 8, "first")
+    until(lambda: fleet.running("FiveWorker") == {"main": 5, "second": 0}, "one shard uses the whole limit")
+    fleet.push("second", "FiveWorker", 8, "second")
+    until(lambda: fleet.clients["second"].zcard(f"{keys.limit('FiveWorker')}:waiting:") == 8, "they wait")
+    (report,) = read_limits(fleet.clients["second"], server_time(fleet.clients["second"]), ["FiveWorker"])
+    assert (report.usage, report.source) == ("0/0 here of 5 on all shards", "portion")
+    redis.set("first", 1)
+    until(lambda: fleet.running("FiveWorker") == {"main": 0, "second": 5}, "the other shard has all slots")
+    redis.set("second", 1)
+    until(lambda: ran(redis) == 16, "all have run")
+    assert max(map(int, redis.lrange("seen", 0, -1))) == 5
+    shown = shared_command(fleet, "limits", "forget", "second", "--yes")
+    assert shown == "main: 5 slots of second can go to other shards\n"
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_limit_of_four_shards_is_never_exceeded_under_kills_and_partitions(shared, redis, record_property):
+    """Kill processes, stop servers, the one with the role meta among them; count the running jobs at each start."""
+    fleet = shared(*NAMES)
+    chance = random.Random(7)
+    started = {name: [fleet.worker(name, 30).ready()] for name in NAMES}
+    jobs = 6_000
+    for name in NAMES:
+        fleet.push(name, "FiftyWorker", jobs, "", 0.05)
+    until(lambda: sum(fleet.running("FiftyWorker").values()) >= FIFTY - 5, "the slots are used")
+    used, most, kills, stops = [], 0, 0, 0
+    until_s = time.monotonic() + 90
+    next_fault = time.monotonic() + 5
+    while time.monotonic() < until_s:
+        running = fleet.running("FiftyWorker")
+        used.append(sum(running.values()))
+        most = max(most, used[-1])
+        if time.monotonic() > next_fault:
+            name = chance.choice(NAMES)
+            if chance.random() < 0.7:
+                started[name][-1].kill()
+                started[name].append(fleet.worker(name, 30).ready())
+                kills += 1
+            else:
+                os.kill(fleet.servers[name].pid, signal.SIGSTOP)
+                time.sleep(3)
+                os.kill(fleet.servers[name].pid, signal.SIGCONT)
+                stops += 1
+            next_fault = time.monotonic() + 3
+        time.sleep(0.05)
+    seen = [int(one) for one in redis.lrange("seen", 0, -1)]
+    record_property(
+        "report", {"kills": kills, "stops": stops, "jobs": len(seen), "most_seen": max(seen), "most_slots": most}
+    )
+    record_property("used", round(sum(used) / len(used) / FIFTY, 3))
+    assert max(seen) <= FIFTY
+    assert most <= FIFTY
