@@ -35,8 +35,11 @@ _REPEATED_AFTER_S = 4.0
 """A shard repeats what it said, so that it does not count as silent."""
 _RENEWED_AFTER_S = 10.0
 _TURN_MS = 5_000
-_STEP_S, _LACKING_STEP_S, _IDLE_STEP_S = 1.0, 0.25, 2.0
+_STEP_S, _LACKING_STEP_S, _IDLE_STEP_S = 1.0, 0.5, 2.0
 _MOST_HANDED_OVER = 100
+_UNANSWERED_REST_S = 15.0
+"""How long a shard that did not answer is not asked: the wait for it delays the own shard."""
+
 _LOG_INTERVAL_S = 60.0
 _KEY_PREFIX = keys.limit("")
 
@@ -162,6 +165,8 @@ class PortionKeeper:
         self._shards: Shards | None = None
         self._divider: LimitDivider | None = None
         self._said: dict[tuple[str, str], _Said] = {}
+        self._asked_again_at: dict[str, float] = {}
+        """When (monotonic seconds) a shard that did not answer is asked again."""
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         process.absent.watch(keys.LIMITS_SHARED)
 
@@ -273,7 +278,7 @@ class PortionKeeper:
         names: dict[str, list[str]] = {}
         for state, portion in answered:
             for other in portion.to_ask:
-                if other in shards and other != own:
+                if other in shards and other != own and time.monotonic() >= self._asked_again_at.get(other, 0.0):
                     names.setdefault(other, []).append(state.name)
         heard: set[str] = set()
         for other, wanted in names.items():
@@ -281,6 +286,7 @@ class PortionKeeper:
             try:
                 states = [state for state in read_portions(client, wanted) if state.name in wanted]
             except (RedisError, OSError) as error:
+                self._asked_again_at[other] = time.monotonic() + _UNANSWERED_REST_S
                 self._log_limit.warning(
                     f"shard {other}",
                     f"the shard {other} does not answer, so its slots of limits that hold on all shards stay with it. If it is "
