@@ -21,12 +21,13 @@ class Script:
     with functions that several scripts share, in the folder ``parts`` beside the scripts. Redis makes these functions anew at each
     call, which takes it longer than a move. Those of the parts ``late`` are made where a call first needs one: ``late().NAME(...)``.
     A ``counted`` script is a push that counts its jobs (``parts/count_accepted.lua``), and may refuse them: ``NAME_counted``.
+    One with the part ``reserve`` is ``NAME_in_reserve``.
     """
 
     def __init__(self, name: str, *parts: str, late: Sequence[str] = (), counted: bool = False) -> None:
         self._file = name
         self._counted = counted
-        self.name = f"{name}_counted" if counted else name
+        self.name = f"{name}_counted" if counted else f"{name}_in_reserve" if "reserve" in parts else name
         self.parts = parts
         self.late = tuple(late)
 

@@ -593,6 +593,11 @@ CALLS = {
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
+    "push_unique_in_reserve": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
+    "push_fair_in_reserve": (
+        turns,
+        lambda jobs: ([QUEUES, "queue:q~a"], ["token", 60_000, "", "q~a", len(jobs), *jobs]),
+    ),
     "push_window, under a token": (held, lambda jobs: windowed(jobs, "debounce", token="token")),
     "push_fair": (
         turns,

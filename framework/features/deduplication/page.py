@@ -81,7 +81,7 @@ class LocksPage(TablePage[HeldLock]):
     path = "/locks"
     title = "Locks"
     menu = "control"
-    mends = ("lock_left",)
+    mends = ("lock_left", "lock_outlived")
     filters_class = True
     of_jobs = True
     # It looks through the keys of the shard.

@@ -236,4 +236,5 @@ def test_one_reading_costs_a_bounded_number_of_commands(redis, redis_url):
         reader.read()
         spent = redis.info("stats")["total_commands_processed"] - before - 1
     shards.close()
-    assert spent <= 25 + 3 * 10, spent
+    # Those inside of scripts count too.
+    assert spent <= 30 + 3 * 10, spent
