@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from framework.declare import port, registry
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog
+from framework.features.concurrency.observer import class_seconds
 from framework.fetch.unit_of_work import ADMITTED, UnitOfWork
 from framework.recover.reaper import mark_dead
 from framework.shard.shard import Shard
@@ -74,6 +75,8 @@ class SimulatedCluster:
 
     def reset(self) -> None:
         """Empty the servers, and forget every process."""
+        # Other tests of this process may have used databases: their seconds would be written here.
+        class_seconds.take()
         self.servers.reset()
         self.checks = StateChecks(self.servers)
         self.workers: list[Worker] = []
