@@ -12,7 +12,7 @@ from framework.admin.diagnosis.facts import Installation
 from framework.admin.job_record import JobRecord
 from framework.admin.statistics import server_times
 from framework.call_threads import CallThreads
-from framework.errors import ShardUnavailableError
+from framework.errors import ShardUnavailableError, UnknownNameError
 from framework.execute.job_log import FILTERED
 from framework.pages.caller import Caller, Role
 from framework.pages.job_column import JobColumn, shown_value
@@ -108,6 +108,18 @@ class View:
         names = sorted(self.shards if shards is None else set(shards) & set(self.shards))
         found = await asyncio.gather(*(self._read(name, step) for name in names))
         return {name: answer[0] for name, answer in zip(names, found, strict=True) if answer}
+
+    async def find(self, step: Callable[[str], T | None], what: str) -> T | None:
+        """Return what the step finds on one of the shards; ``None`` if no shard has it, and some do not answer.
+
+        Raises:
+            UnknownNameError: no shard has it, and all answer. ``what`` names it: "the batch B1".
+        """
+        found = await self.each(step)
+        one = next((each for each in found.values() if each is not None), None)
+        if one is None and not self.unanswered:
+            raise UnknownNameError(f"no shard has {what}: it was deleted, or has expired")
+        return one
 
     async def _read(self, name: str, step: Callable[[str], T]) -> tuple[T, ...]:
         def timed(shard: str) -> tuple[T, float]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from framework.errors import UnknownNameError
 from framework.features.batches.batch import BatchStatus
 from framework.features.batches.payload import EVENTS
 from framework.features.batches.store import change_batch, list_batches
@@ -144,11 +143,8 @@ class BatchPage(Page):
             UnknownNameError: no shard has it, and all answer.
         """
         bid = view.parameters["batch"]
-        found = await view.each(lambda shard: read_tree(view.shards[shard], bid))
-        one = next((each for each in found.values() if each is not None), None)
+        one = await view.find(lambda shard: read_tree(view.shards[shard], bid), f"the batch {bid}")
         if one is None:
-            if not view.unanswered:
-                raise UnknownNameError(f"no shard has the batch {bid}: it was deleted, or has expired")
             return {"batch": bid, "tree": None}
         return {"batch": bid, **_tree_facts(one)}
 

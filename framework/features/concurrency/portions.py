@@ -64,11 +64,6 @@ class PortionState(NamedTuple):
             return None
         return cls(name.removeprefix(_KEY_PREFIX), row[1], bool(row[2]), row[3], row[4].decode(), row[5], row[6])
 
-    @property
-    def need(self) -> int:
-        """The slots that the shard could use now."""
-        return min(max(0, self.limit), self.taken + self.waiting)
-
 
 class Portion(NamedTuple):
     """The answer of ``divide.lua``: what a shard may use, and the shards to ask first."""

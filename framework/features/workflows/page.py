@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from framework.errors import UnknownNameError
 from framework.features.workflows.graph import depths, done_jobs, draw_steps
 from framework.features.workflows.store import change_workflow, find_workflow, list_workflows
 from framework.features.workflows.workflow import StepStatus, WorkflowStatus
@@ -129,11 +128,8 @@ class WorkflowPage(Page):
             UnknownNameError: no shard has it, and all answer.
         """
         name = view.parameters["workflow"]
-        found = await view.each(lambda shard: find_workflow(view.shards[shard], name))
-        one = next((each for each in found.values() if each is not None), None)
+        one = await view.find(lambda shard: find_workflow(view.shards[shard], name), f"the workflow {name}")
         if one is None:
-            if not view.unanswered:
-                raise UnknownNameError(f"no shard has the workflow {name}: it was deleted, or has expired")
             return {"workflow": name, "name": "", "steps": []}
         levels = depths(one.steps)
         return {
