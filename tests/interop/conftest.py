@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -70,6 +71,21 @@ class Gems:
 
     def server(self) -> list[str]:
         return [*self._server]
+
+    @contextmanager
+    def web(self, url: str, output: Path) -> Iterator[str]:
+        """Serve the page of this Sidekiq on a free port of this machine, and give its address."""
+        command = [*self._ruby, "-S", "rackup", "-s", "webrick", "-o", "127.0.0.1", "-p", "0", "./sidekiq_web.ru"]
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                command, cwd=HERE, env={**os.environ, "REDIS_URL": url}, stdout=sink, stderr=sink
+            )
+        try:
+            (port,) = poll_until(lambda: re.findall(r"start: pid=\d+ port=(\d+)", output.read_text()), "Sidekiq's page")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
 
     def since(self, *version: int) -> bool:
         return self.version != "installed" and tuple(map(int, self.version.split("."))) >= version
