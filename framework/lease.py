@@ -12,7 +12,7 @@
 A lease that another holder has raises ``LeaseTakenError`` after ``wait``. ``IMPORT.obtain()`` returns ``None`` instead, at once. A
 lease that has ended before its work raises ``LeaseLostError``. ``async with IMPORT.ahold()`` is the same for async code.
 
-The state of a lease is on one shard, ``main`` unless ``shard`` names another.
+The state of a lease is on one shard, for all processes: that which ``shard`` names, else that with the role ``meta``, else ``main``.
 """
 
 from framework.errors import LeaseLostError, LeaseTakenError

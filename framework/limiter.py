@@ -20,7 +20,9 @@ Make a limiter once, at the top of a module: this sends nothing. All functions b
   dropped)
 - ``reschedules``: how often such a job is scheduled again before it fails
 - ``backoff``: a function of the number of reschedules so far that returns the delay, a timedelta or seconds
-- ``shard``: the shard that holds the state, for all processes
+- ``shard``: the shard that holds the state, for all processes; by default that with the role ``meta``, else ``main``
+- ``without_shard``: what a block does while that shard does not answer: ``raise`` ShardUnavailableError (the default), or ``proceed``
+  without being counted
 """
 
 from framework.errors import OverLimit

@@ -23,7 +23,7 @@ from framework.settings.shard import ShardSettings
 from framework.settings.urls import check_database_url
 from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, is_mapping
-from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
+from framework.types import MAIN, QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
@@ -277,7 +277,8 @@ class RoleSettings(Section):
     """The shards that have a part in the whole fleet."""
 
     meta: Annotated[str, AfterValidator(validators.shard_name)] | None = None
-    """The shard that divides the limits of classes between all shards; without one each shard has limits of its own."""
+    """The shard that divides the limits of classes between all shards, and has the rate limiters and leases; without one each shard
+    has limits of its own."""
 
 
 class CoreSettings(HealthPortSettings):
@@ -386,6 +387,11 @@ class CoreSettings(HealthPortSettings):
     """Patterns (``Ruby::*``) of classes that other applications on the same queues run: their jobs are put back."""
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
     """Wire names of classes that were removed, and the reason: their remaining jobs are dropped and counted."""
+
+    @property
+    def fleet_shard(self) -> str:
+        """The shard of what all processes share: limiters, leases."""
+        return self.roles.meta or MAIN
 
     @property
     def generated_dir(self) -> Path:

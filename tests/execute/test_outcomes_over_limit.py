@@ -72,7 +72,13 @@ def bench(redis, redis_url, monkeypatch):
     shard = opened(redis_url)
     with (
         registry.isolated(),
-        port.override(SimpleNamespace(service=lambda _: LimiterStore(SimpleNamespace(shards={"main": shard})))),
+        port.override(
+            SimpleNamespace(
+                service=lambda _: LimiterStore(
+                    SimpleNamespace(shards={"main": shard}, settings=SimpleNamespace(fleet_shard="main"))
+                )
+            )
+        ),
     ):
         one = ProcessorBench(redis, redis_url, 1, ())
         yield one

@@ -16,7 +16,6 @@ from framework.declare import port, validators
 from framework.declare.validators import InvalidValue, Validator, validate_value
 from framework.errors import LeaseLostError, LeaseTakenError
 from framework.feature import Late
-from framework.types import MAIN
 
 if TYPE_CHECKING:
     from framework.features.leases.store import Leases
@@ -44,12 +43,12 @@ class Lease:
     Make it once, at the top of a module. It ends by itself after ``timeout``, unless its holder renews it.
     """
 
-    def __init__(self, name: str, *, timeout: timedelta | float, shard: str = MAIN) -> None:
+    def __init__(self, name: str, *, timeout: timedelta | float, shard: str | None = None) -> None:
         """Raises DeclarationError: a value is not allowed."""
         self.name: str = validate_value("framework.lease", "name", name, _NAMED)
         span: timedelta = validate_value(self._title, "timeout", timeout, LEASE_TIMEOUT)
         self.timeout_s = span.total_seconds()
-        self.shard: str = validate_value(self._title, "shard", shard, validators.shard)
+        self.shard: str | None = validate_value(self._title, "shard", shard, validators.optional(validators.shard))
 
     @property
     def _title(self) -> str:

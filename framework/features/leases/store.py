@@ -33,13 +33,14 @@ class LeaseState(NamedTuple):
 
 
 class Leases:
-    """The exclusive leases of the application, on the shards of the client. Opens no socket; safe from any thread."""
+    """The exclusive leases of the application. Those that name no shard are on that of the fleet. Safe from any thread."""
 
     def __init__(self, client: Client) -> None:
         self._shards = client.shards
+        self._fleet_shard = client.settings.fleet_shard
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
-    def obtain(self, shard: str, name: str, token: str, timeout_s: float) -> LeaseHolder | None:
+    def obtain(self, shard: str | None, name: str, token: str, timeout_s: float) -> LeaseHolder | None:
         """Obtain the lease for ``token``; return its holder if another has it, else ``None``. One round trip.
 
         Raises:
@@ -50,7 +51,7 @@ class Leases:
         obtained, holder, left_ms = self._run(OBTAIN, shard, name, arguments)
         return None if obtained else LeaseHolder(holder.decode(errors="replace"), max(0, int(left_ms)) / 1000)
 
-    def renew(self, shard: str, name: str, token: str, timeout_s: float) -> bool:
+    def renew(self, shard: str | None, name: str, token: str, timeout_s: float) -> bool:
         """Let the lease end ``timeout_s`` from now on, 0 for at once; return false if ``token`` has it no more.
 
         Raises as ``obtain``, but not for the end of a lease, which comes by itself too.
@@ -65,20 +66,20 @@ class Leases:
                 f"Redis did not end the lease {name}: the lease ends by itself at the end of its timeout.",
                 "lease.end_failed",
                 lease=name,
-                shard=shard,
+                shard=shard or self._fleet_shard,
                 error=error,
             )
             return True
 
-    def holder(self, shard: str, name: str) -> LeaseHolder | None:
+    def holder(self, shard: str | None, name: str) -> LeaseHolder | None:
         """Return the holder of the lease, ``None`` if it is free. Raises as ``obtain``."""
-        on = self._shards[shard]
+        on = self._shards[shard or self._fleet_shard]
         with on.reading():
             found = read_lease(on.client, name)
         return None if found is None else LeaseHolder(found.holder, found.left_s)
 
-    def _run(self, script: Script, shard: str, name: str, arguments: tuple[Any, ...]) -> Any:
-        return self._shards[shard].run_script(script, _names(name), (name, *arguments))
+    def _run(self, script: Script, shard: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
+        return self._shards[shard or self._fleet_shard].run_script(script, _names(name), (name, *arguments))
 
 
 def current_holder() -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from framework.declare import validators
 from framework.declare.validators import InvalidValue, Validator, validate_value
@@ -13,8 +13,8 @@ from framework.features.limiters.limiter import (
     LimiterRule,
     OverLimitPolicy,
     PointsLimiter,
+    WithoutShard,
 )
-from framework.types import MAIN
 
 Interval: TypeAlias = Literal["second", "minute", "hour", "day"] | timedelta | float
 Backoff: TypeAlias = Callable[[int], timedelta | float]
@@ -36,7 +36,8 @@ def concurrent(
     policy: OverLimitPolicy = "reschedule",
     reschedules: int = 20,
     backoff: Backoff | None = None,
-    shard: str = MAIN,
+    shard: str | None = None,
+    without_shard: WithoutShard = "raise",
 ) -> CallLimiter:
     """Limit how many blocks run at a time. A limit of 1 is a lock for all processes.
 
@@ -47,7 +48,7 @@ def concurrent(
         DeclarationError: a value is not allowed; so do all functions of this module.
     """
     lock_s = _span(name, "lock_timeout", lock_timeout)
-    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard, without_shard)
     return CallLimiter(_rule(name, "concurrent", limit, lock_s=lock_s, **options))
 
 
@@ -60,10 +61,11 @@ def bucket(
     policy: OverLimitPolicy = "reschedule",
     reschedules: int = 20,
     backoff: Backoff | None = None,
-    shard: str = MAIN,
+    shard: str | None = None,
+    without_shard: WithoutShard = "raise",
 ) -> CallLimiter:
     """Limit the calls in each interval of the clock, such as each minute. Around the end of an interval twice the limit may come."""
-    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard, without_shard)
     return CallLimiter(_rule(name, "bucket", limit, interval_s=_interval(name, interval), **options))
 
 
@@ -76,10 +78,11 @@ def window(
     policy: OverLimitPolicy = "reschedule",
     reschedules: int = 20,
     backoff: Backoff | None = None,
-    shard: str = MAIN,
+    shard: str | None = None,
+    without_shard: WithoutShard = "raise",
 ) -> CallLimiter:
     """Limit the calls in any span of this length: the span slides, and no span has more than ``limit``."""
-    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard, without_shard)
     return CallLimiter(_rule(name, "window", limit, interval_s=_interval(name, interval), **options))
 
 
@@ -92,10 +95,11 @@ def leaky(
     policy: OverLimitPolicy = "reschedule",
     reschedules: int = 20,
     backoff: Backoff | None = None,
-    shard: str = MAIN,
+    shard: str | None = None,
+    without_shard: WithoutShard = "raise",
 ) -> CallLimiter:
     """Admit ``size`` calls at once, then one for each that has drained: a full bucket drains evenly in ``drain``."""
-    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard, without_shard)
     return CallLimiter(_rule(name, "leaky", size, interval_s=_interval(name, drain), **options))
 
 
@@ -108,11 +112,12 @@ def points(
     policy: OverLimitPolicy = "reschedule",
     reschedules: int = 20,
     backoff: Backoff | None = None,
-    shard: str = MAIN,
+    shard: str | None = None,
+    without_shard: WithoutShard = "raise",
 ) -> PointsLimiter:
     """Limit the cost of calls, in points: at most ``capacity`` are available, and ``refill`` come back each second."""
     rate = validate_value(_title(name), "refill", refill, _REFILL)
-    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard, without_shard)
     return PointsLimiter(_rule(name, "points", capacity, refill=rate, **options))
 
 
@@ -128,7 +133,13 @@ def _rule(name: str, kind: LimiterKind, limit: int, **facts: Any) -> LimiterRule
 
 
 def _options(
-    name: str, wait_timeout: object, policy: object, reschedules: object, backoff: object, shard: object
+    name: str,
+    wait_timeout: object,
+    policy: object,
+    reschedules: object,
+    backoff: object,
+    shard: object,
+    without_shard: object,
 ) -> dict[str, Any]:
     title = _title(name)
     return {
@@ -136,7 +147,10 @@ def _options(
         "policy": validate_value(title, "policy", policy, validators.one_of("reschedule", "raise", "skip")),
         "reschedules": validate_value(title, "reschedules", reschedules, validators.integer(0)),
         "backoff": validate_value(title, "backoff", backoff, _BACKOFF),
-        "shard": validate_value(title, "shard", shard, validators.shard),
+        "shard": validate_value(title, "shard", shard, validators.optional(validators.shard)),
+        "without_shard": validate_value(
+            title, "without_shard", without_shard, validators.one_of(*get_args(WithoutShard))
+        ),
     }
 
 

@@ -20,7 +20,7 @@ from framework.declare.validators import InvalidValue
 from framework.errors import NestedLimiterError, OverLimit
 from framework.feature import Late
 from framework.typeguards import short_repr
-from framework.types import MAIN, Payload
+from framework.types import Payload
 from framework.wire.job import OVER_LIMIT_BY
 from framework.wire.json import dumps
 from framework.wire.protected import digest_of_key, is_encrypted
@@ -47,6 +47,9 @@ LimiterKind: TypeAlias = Literal["concurrent", "bucket", "window", "leaky", "poi
 OverLimitPolicy: TypeAlias = Literal["reschedule", "raise", "skip"]
 """The next step of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped."""
 
+WithoutShard: TypeAlias = Literal["raise", "proceed"]
+"""What a block does while the shard of its limiter does not answer: it raises ShardUnavailableError, or it runs uncounted."""
+
 
 @dataclass(frozen=True)
 class LimiterRule:
@@ -65,7 +68,9 @@ class LimiterRule:
     policy: OverLimitPolicy = "reschedule"
     reschedules: int = 20
     backoff: Callable[[int], timedelta | float] | None = None
-    shard: str = MAIN
+    shard: str | None = None
+    """``None``: the shard of the whole fleet."""
+    without_shard: WithoutShard = "raise"
 
     @cached_property
     def wire(self) -> bytes:

@@ -9,6 +9,7 @@ from framework.errors import ShardUnavailableError
 from framework.features.limiters import keys
 from framework.features.limiters.limiter import LimiterRule, Take
 from framework.push.client import Client
+from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import Script
 from framework.telemetry.context import job_fields
@@ -32,6 +33,7 @@ class LimiterStore:
 
     def __init__(self, client: Client) -> None:
         self._shards = client.shards
+        self._fleet_shard = client.settings.fleet_shard
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def take(
@@ -40,11 +42,28 @@ class LimiterStore:
         """Take an amount if it is within the limit; ``left_s`` is how long the caller still waits. One round trip.
 
         Raises:
-            ShardUnavailableError: the shard does not answer or refuses. A take whose reply is lost counts.
+            ShardUnavailableError: the shard does not answer or refuses, and the limiter does not let calls proceed without it. A take
+                whose reply is lost counts.
             UnknownShardError: the configuration has no such shard.
         """
+        try:
+            return self._take(rule, key, amount, token, waited=waited, left_s=left_s)
+        except ShardUnavailableError as error:
+            if rule.without_shard == "raise":
+                raise
+            self._log_limit.warning(
+                f"{rule.name} uncounted",
+                f"the shard of the limiter {rule.name} does not answer, so calls are admitted and not counted. Look at the error",
+                "limiter.shard_away",
+                limiter=rule.name,
+                shard=self._shard(rule).name,
+                error=error,
+            )
+            return Take(admitted=True, retry_after_s=None, used=0.0, limit=rule.limit)
+
+    def _take(self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool, left_s: float) -> Take:
         names = [keys.limiter(rule.name), keys.state(rule.name, key), keys.NAMES]
-        shard, after = self._shards[rule.shard], ("1" if waited else "", KEPT_S)
+        shard, after = self._shard(rule), ("1" if waited else "", KEPT_S)
         if rule.kind == "concurrent":
             admitted, retry_after_s, used, limit = shard.run_script(LOCK, names, (rule.name, rule.wire, token, *after))
             return Take(bool(admitted), _seconds(retry_after_s), float(used), float(limit))
@@ -57,14 +76,14 @@ class LimiterStore:
     def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
         """Release the lock that ``take`` gave to ``token``. An error is logged: the lock ends by itself."""
         try:
-            self._shards[rule.shard].run_script(UNLOCK, [keys.state(rule.name, key)], (token,))
+            self._shard(rule).run_script(UNLOCK, [keys.state(rule.name, key)], (token,))
         except ShardUnavailableError as error:
             self._log_limit.warning(
                 rule.name,
                 f"Redis did not take back a lock of the limiter {rule.name}: it is free after lock_timeout, {rule.lock_s:g} s.",
                 "limiter.release_failed",
                 limiter=rule.name,
-                shard=rule.shard,
+                shard=self._shard(rule).name,
                 error=error,
             )
 
@@ -72,26 +91,33 @@ class LimiterStore:
         """Add to what is used, whatever the limit. Raises as ``take``."""
         names = [keys.limiter(rule.name), keys.state(rule.name, key), keys.NAMES]
         arguments = (rule.name, rule.wire, repr(amount), token, "", KEPT_S, "correct", "")
-        self._shards[rule.shard].run_script(TAKE, names, arguments)
+        try:
+            self._shard(rule).run_script(TAKE, names, arguments)
+        except ShardUnavailableError:
+            if rule.without_shard == "raise":
+                raise
 
     def used(self, rule: LimiterRule, key: str) -> float:
         names = [keys.limiter(rule.name), keys.state(rule.name, key)]
-        return float(self._shards[rule.shard].run_script(READ, names, (rule.wire,))[0])
+        return float(self._shard(rule).run_script(READ, names, (rule.wire,))[0])
 
     def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
         """Set another limit than that of the rule, for a duration or (``None``) for ever; the limit ``None`` removes it.
 
         Raises as ``take``.
         """
-        shard = self._shards[rule.shard]
+        shard = self._shard(rule)
         with shard.reading():
             resize_limiter(shard.client, rule.name, limit, duration_s)
 
     def reset(self, rule: LimiterRule, key: str | None) -> None:
         """Set what is used of one key, or (``None``) of all, to zero. Raises as ``take``."""
-        shard = self._shards[rule.shard]
+        shard = self._shard(rule)
         with shard.reading():
             reset_limiter(shard.client, rule.name, key)
+
+    def _shard(self, rule: LimiterRule) -> Shard:
+        return self._shards[rule.shard or self._fleet_shard]
 
 
 def _seconds(reply: bytes) -> float | None:

@@ -161,7 +161,13 @@ def test_backoff_of_a_limiter_counts_for_an_isolated_job(bench, redis):
 
 def test_limiter_has_the_lock_of_a_killed_job_back(bench, redis, redis_url, tmp_path):
     shard, limit = opened(redis_url), jobs.LimitedWorker.limiter
-    with port.override(SimpleNamespace(service=lambda _: LimiterStore(SimpleNamespace(shards={"main": shard})))):
+    with port.override(
+        SimpleNamespace(
+            service=lambda _: LimiterStore(
+                SimpleNamespace(shards={"main": shard}, settings=SimpleNamespace(fleet_shard="main"))
+            )
+        )
+    ):
         push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="first")
         until(limit.used)
         push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="second")

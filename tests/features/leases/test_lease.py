@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import framework
 from framework import lease
 from framework.all_settings import load
-from framework.errors import DeclarationError, LeaseLostError, LeaseTakenError
+from framework.errors import DeclarationError, LeaseLostError, LeaseTakenError, ShardUnavailableError
 from framework.features.leases import keys
 from framework.features.leases.commands import leases as command
 from framework.wiring.client import ProcessClient, override
@@ -98,6 +98,29 @@ def test_lease_has_one_holder_which_may_lose_it(process):
     assert other.cancel() is False, "the operator has ended it"
     assert run("delete", "one", "--yes", status=1).endswith("No lease was ended: one\n")
     assert "No lease is held" in run()
+
+
+def test_lease_is_on_the_shard_with_the_role_meta(process, tmp_path, redis_url, make_server):
+    meta = make_server()
+    shards = {"main": {"url": redis_url}, "second": {"url": meta.url}}
+    (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards, "roles": {"meta": "second"}}))
+    fleet = ProcessClient(load({"FRAMEWORK_CONFIG_DIR": str(tmp_path / "config")}, tmp_path))
+    of_fleet, pinned = lease.Lease("one", timeout=60), lease.Lease("one", timeout=60, shard="main")
+    with override(fleet):
+        held, other = of_fleet.obtain(), pinned.obtain()
+        assert held is not None
+        assert other is not None
+        assert of_fleet.holder() is not None
+        with meta.open() as client:
+            assert client.exists(keys.exclusive_lease("one"))
+        meta.stop()
+        for call in (of_fleet.obtain, of_fleet.holder, held.renew):
+            with pytest.raises(ShardUnavailableError, match="second"):
+                call()
+        other.renew()
+        # It ends by itself.
+        assert held.cancel()
+    fleet.shards.close()
 
 
 def test_waiting_callers_hold_a_lease_in_turn(process):

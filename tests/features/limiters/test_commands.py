@@ -19,7 +19,7 @@ LOCK = limiter.concurrent("lock", 2)
 @pytest.fixture
 def store(redis_url):
     shard = opened(redis_url)
-    yield LimiterStore(SimpleNamespace(shards={"main": shard}))
+    yield LimiterStore(SimpleNamespace(shards={"main": shard}, settings=SimpleNamespace(fleet_shard="main")))
     shard.close()
 
 

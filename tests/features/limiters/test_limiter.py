@@ -1,6 +1,7 @@
 """Test the public module of rate limiters with a real shard, and with real processes."""
 
 import asyncio
+import json
 import threading
 from contextlib import contextmanager
 from contextvars import Context
@@ -294,6 +295,34 @@ def test_unreachable_shard_raises_and_a_lost_release_is_logged(process, redis, m
     assert [line["event_name"] for line in lines()] == ["limiter.release_failed"]
 
 
+def test_limiter_is_on_the_shard_with_the_role_meta(process, redis, make_server):
+    meta = make_server()
+    source = process.settings.root / "config" / "redis.yml"
+    shards = {"main": {"url": process.settings.shards["main"].url}, "second": {"url": meta.url}}
+    source.write_text(json.dumps({"shards": shards, "roles": {"meta": "second"}}))
+    fleet = ProcessClient(load({"FRAMEWORK_CONFIG_DIR": str(source.parent)}, source.parent.parent))
+    strict = limiter.concurrent("strict", 1, wait_timeout=0)
+    lax = limiter.points("lax", 1, 0.001, wait_timeout=0, without_shard="proceed")
+    pinned = limiter.window("pinned", 1, "day", wait_timeout=0, shard="main")
+    with override(fleet):
+        for one in (strict, lax, pinned):
+            one.within().__enter__()
+        with pytest.raises(OverLimit):
+            lax.within().__enter__()
+        with meta.open() as client:
+            assert sorted(client.zrange(keys.NAMES, 0, -1)) == [b"lax", b"strict"]
+        assert redis.zrange(keys.NAMES, 0, -1) == [b"pinned"]
+        meta.stop()
+        with pytest.raises(ShardUnavailableError, match="second"):
+            Context().run(strict.within().__enter__)
+        with server_lines("info") as lines, lax.within() as permit:
+            permit.points_used(2)
+        assert [(line["event_name"], line["shard"]) for line in lines()] == [("limiter.shard_away", "second")]
+        with pytest.raises(OverLimit):
+            pinned.within().__enter__()
+    fleet.shards.close()
+
+
 WRONG = {
     "name": (lambda: limiter.bucket("a b", 1, "day"), "name = 'a b' is not allowed. Allowed: a name of at most 100"),
     "limit": (lambda: limiter.window("a", True, "day"), "limiter 'a': limit = True"),
@@ -311,6 +340,10 @@ WRONG = {
     "reschedules": (lambda: limiter.bucket("a", 1, "day", reschedules=-1), "reschedules = -1"),
     "backoff": (lambda: limiter.bucket("a", 1, "day", backoff=5), "backoff = 5"),
     "shard": (lambda: limiter.bucket("a", 1, "day", shard="a/b"), "shard = 'a/b'"),
+    "without_shard": (
+        lambda: limiter.bucket("a", 1, "day", without_shard="hold"),
+        "without_shard = 'hold' is not allowed. Allowed: one of 'raise', 'proceed'",
+    ),
 }
 ONE = limiter.bucket("a", 3, "day")
 WRONG_CALLS = {

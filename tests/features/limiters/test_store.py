@@ -34,7 +34,7 @@ class Bench:
     def __init__(self, redis, shard):
         self.redis, self.store, self.tokens, self.now = (
             redis,
-            LimiterStore(SimpleNamespace(shards={"main": shard})),
+            LimiterStore(SimpleNamespace(shards={"main": shard}, settings=SimpleNamespace(fleet_shard="main"))),
             0,
             BEGIN,
         )
@@ -311,7 +311,7 @@ def test_many_clients_take_exactly_the_limit(redis, redis_url, one, clients):
     def client(number):
         shard = opened(redis_url)
         start.wait()
-        store = LimiterStore(SimpleNamespace(shards={"main": shard}))
+        store = LimiterStore(SimpleNamespace(shards={"main": shard}, settings=SimpleNamespace(fleet_shard="main")))
         admitted.extend(store.take(one.rule, "", 1, f"{number} {at}", waited=False).admitted for at in range(16))
         shard.close()
 
