@@ -111,6 +111,19 @@ def test_queue_is_paused_resumed_and_cleared(browser, shards, redis, second_redi
     assert redis.llen("queue:default") == 0
 
 
+def test_queue_is_paused_where_it_is_known(browser, shards, redis, second_redis):
+    redis.lpush("queue:default", encoded("Job"))
+    client = browser(ADMIN)
+    both = {"action": "pause", "shard": ["main", "second"]}
+    text = send(client, "/queues/default", **both)
+    assert "default on main: 1 job" in text
+    assert "second does not know the queue" in text
+    text = send(client, "/queues/default", confirmed="yes", **both)
+    assert "main: default is paused; second does not know the queue" in text
+    assert (redis.smembers("paused"), second_redis.smembers("paused")) == ({b"default"}, set())
+    assert "no queue is named" in send(client, "/queues/default", status=409, action="pause", shard="second")
+
+
 def test_process_gets_the_signal(browser, shards, redis):
     register_process(redis, {"hostname": "h", "pid": 1, "queues": ["default"], "concurrency": 5}, "h:1:aaaaaaaaaaaa")
     client = browser(ADMIN)
@@ -285,3 +298,14 @@ def test_preview_counts_batches_tasks_and_locks_of_its_jobs(browser, shards, red
     monkeypatch.setattr(actions, "_EXAMINED", 2)
     assert "4 jobs?" in (text := send(client, "/retries", action="retry", all="yes"))
     assert "Of the first 2 of them, of 1 class: 2 belong to 1 batch" in text
+
+
+def test_preview_names_the_limits_that_its_jobs_meet(browser, shards, redis):
+    for number, name in enumerate(("Charge", "Charge", "Free")):
+        redis.zadd("retry", {encoded(name, jid=f"J{number}"): number + 1.0})
+    set_override(redis, "Charge", LimitOverride(5, None, "load", "eve"))
+    client = browser(ADMIN)
+    met = "wait until a slot is free: 2 jobs of Charge on main (0/5 slots taken)."
+    assert met in send(client, "/retries", action="retry", all="yes")
+    assert "slot" not in send(client, "/retries", action="retry", job="main J2")
+    assert "slot" not in send(client, "/retries", action="kill", all="yes")

@@ -1,14 +1,19 @@
 """The changes that pages of the core offer: of queues, of jobs in sets, of processes."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
 from framework import admin
 from framework.admin import BulkResult, JobEntry, JobSet, MatchingJobs, Queue, WorkerProcess
 from framework.admin.entries import EntryAction, JobSetKind
+from framework.admin.explain import Explainer
+from framework.admin.explain_reader import ShardSnapshot
+from framework.admin.job_queue import unknown_queue_message
 from framework.admin.job_record import JobFilter
+from framework.admin.queue_reader import is_known
+from framework.errors import UnknownNameError
 from framework.feature import all_features
 from framework.pages.forms import Form, word
 from framework.pages.page import Action, Preview
@@ -20,6 +25,8 @@ from framework.wire.resources import IDEMPOTENCY_KEY
 _TIME_LIMIT_S = 20.0
 _EXAMINED = 1_000
 """The jobs of a shard of which a preview counts what the action touches beside them."""
+_LIMITS_NAMED = 5
+"""The classes of a shard whose limits a preview names."""
 
 
 class QueueAction(Action):
@@ -27,18 +34,19 @@ class QueueAction(Action):
 
     async def preview(self, view: View, form: Form) -> Preview:
         """Return the shards with their jobs."""
-        name, shards = view.parameters["queue"], self._shards(view, form)
-        found = await view.each(lambda shard: Queue(name, shard).size, shards)
+        name, (known, others) = view.parameters["queue"], await self._shards(view, form)
+        found = await view.each(lambda shard: Queue(name, shard).size, known)
         jobs = sum(found.values())
         sample = [f"{name} on {shard}: {format_count(size, 'job')}" for shard, size in found.items()]
-        return Preview(self.question(name), len(found), sample, self.effect(jobs))
+        return Preview(self.question(name), len(found), [*sample, *others], self.effect(jobs))
 
     async def apply(self, view: View, form: Form) -> str:
         """Act on each shard."""
-        name, shards = view.parameters["queue"], self._shards(view, form)
+        name, (known, others) = view.parameters["queue"], await self._shards(view, form)
         reason = word(form, "reason")
-        found = await view.each(lambda shard: self.act(Queue(name, shard), reason), shards)
-        return "; ".join(f"{shard}: {done}" for shard, done in found.items()) or "no shard has answered"
+        found = await view.each(lambda shard: self.act(Queue(name, shard), reason), known)
+        done = [f"{shard}: {text}" for shard, text in found.items()]
+        return "; ".join([*done, *others]) or "no shard has answered"
 
     def question(self, name: str) -> str:
         """Return what is asked."""
@@ -52,9 +60,19 @@ class QueueAction(Action):
         """Act on the queue of one shard, and return what was done."""
         raise NotImplementedError
 
-    def _shards(self, view: View, form: Form) -> list[str]:
-        wanted = form.get("shard") or list(view.shards)
-        return [name for name in wanted if view.may(self.role, name)]
+    async def _shards(self, view: View, form: Form) -> tuple[list[str], list[str]]:
+        """Return the shards that know the queue, and a text about each other one.
+
+        Raises:
+            UnknownNameError: all shards answer, and none knows it.
+        """
+        name, wanted = view.parameters["queue"], form.get("shard") or list(view.shards)
+        allowed = [shard for shard in wanted if view.may(self.role, shard)]
+        found = await view.each(lambda shard: is_known(view.shards[shard], name), allowed)
+        if found and not any(found.values()) and not view.unanswered:
+            raise UnknownNameError(unknown_queue_message(name, set()))
+        others = [f"{shard} does not know the queue" for shard, known in found.items() if not known]
+        return [shard for shard, known in found.items() if known], others
 
 
 class PauseQueue(QueueAction):
@@ -118,6 +136,8 @@ _EFFECTS: Mapping[EntryAction, str] = {
     "delete": "They never run, and their locks become free. For 24 hours they can be brought back on the page Deleted.",
 }
 
+_TO_QUEUES: Collection[EntryAction] = ("retry", "enqueue_now", "requeue")
+
 _PAST: Mapping[EntryAction, str] = {
     "retry": "moved to their queues",
     "enqueue_now": "moved to their queues",
@@ -150,7 +170,8 @@ class SetAction(Action):
         question = f"{self.label}: {which}, {format_count(count, 'job')}?"
         for one in entries:
             touched.add(one)
-        effect = f"{_EFFECTS[self._verb]} {touched.text(count)}".strip()
+        limits = await _limits_met(view, entries) if self._verb in _TO_QUEUES else ""
+        effect = " ".join(filter(None, (_EFFECTS[self._verb], touched.text(count), limits)))
         return Preview(question, count, list(map(_shown, entries[:SAMPLE])), effect)
 
     async def apply(self, view: View, form: Form) -> str:
@@ -298,6 +319,25 @@ class _Touched:
             return ""
         which = "Of them" if self._seen >= count else f"Of the first {self._seen:,} of them"
         return f"{which}, of {format_count(len(self._classes), 'class')}: {', '.join(parts)}."
+
+
+async def _limits_met(view: View, jobs: Sequence[JobEntry]) -> str:
+    """Return the limits of the classes that most of these jobs have, and their free slots; empty without any."""
+    classes: dict[str, Counter[str]] = {}
+    for one in jobs:
+        classes.setdefault(one.shard, Counter())[one.worker] += 1
+
+    def read(shard: str) -> list[str]:
+        explainer = Explainer(ShardSnapshot(view.shards[shard].client, shard), view.installation.classes)
+        limits = {name: explainer.limit_of(name) for name, _ in classes[shard].most_common(_LIMITS_NAMED)}
+        return [
+            f"{format_count(classes[shard][name], 'job')} of {name} on {shard} ({one.usage} slots taken)"
+            for name, one in limits.items()
+            if one.limit
+        ]
+
+    found = [text for texts in (await view.each(read, classes)).values() for text in texts]
+    return f"Jobs of a class with a limit wait until a slot is free: {', '.join(found)}." if found else ""
 
 
 def _filters(form: Form) -> dict[str, str]:
