@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 from framework.admin.access import ask, check_writable
 from framework.admin.audit import audited
+from framework.admin.diagnosis.facts import redis_cli
 from framework.admin.health_of_shards import ShardHealth, read_health
 from framework.pages.forms import Form
 from framework.pages.page import Action, Page, Preview
@@ -93,6 +94,7 @@ class ShardsPage(Page):
                     "endpoint": shard.endpoint.shown,
                     "budget": budget_of(budget, state.maxmemory or 0, 0),
                     "is_store": name in stores,
+                    "check": "" if shard.endpoint.cluster else f"{redis_cli(shard.endpoint)} PING",
                 }
             )
         return {"shards": shards}

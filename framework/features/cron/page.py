@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from framework.command_line import worker_command
 from framework.cron_expression import check_cron
 from framework.errors import UnknownNameError
 from framework.features.cron.admin import ScheduledEntry, cron_entries, entries_on, states_of
@@ -220,10 +221,28 @@ class CronPage(Page):
     async def read(self, view: View) -> Facts:
         """Read the entries of each shard."""
         rows = EntryRows()
-        found = await view.each(lambda shard: list(rows.read(view, view.shards[shard])))
-        entries = [one for listed in found.values() for one in listed if view.may("read", one.shard, one.cls)]
+        found = await view.each(lambda shard: _read_schedule(view, view.shards[shard]))
+        entries = [one for listed, _ in found.values() for one in listed if view.may("read", one.shard, one.cls)]
         facts = [{"name": one.name, "shard": one.shard, **rows.facts(one)} for one in sorted(entries, key=_next)]
-        return {"entries": facts}
+        leaders = [
+            {"shard": shard, "process": leader, "command": "" if leader else _leader_command(view, listed[0])}
+            for shard, (listed, leader) in found.items()
+            if listed and view.may("read", shard)
+        ]
+        return {"entries": facts, "leaders": leaders}
+
+
+def _read_schedule(view: View, shard: Shard) -> tuple[list[ScheduledEntry], str]:
+    """Return the entries of a shard, and the process that leads there; empty for none."""
+    listed = list(EntryRows().read(view, shard))
+    return listed, states_of(shard).leader() if listed else ""
+
+
+def _leader_command(view: View, entry: ScheduledEntry) -> str:
+    """Return the command of a process that would lead, and run the jobs of the entry."""
+    declaration, router = view.installation.declaration(entry.cls), view.installation.router
+    queue = router.route(declaration).queue if declaration is not None and router is not None else "default"
+    return worker_command(*([] if entry.shard == "main" else ["--shard", entry.shard]), "-q", queue)
 
 
 def _next(entry: ScheduledEntry) -> tuple[bool, int, str]:

@@ -10,6 +10,8 @@ from framework.admin.diagnosis.facts import Installation
 from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.dashboard import Caller, app, application
+from framework.features.cron.keys import leader
+from framework.features.cron.settings import CronSettings
 from tests.admin.conftest import both_shards
 from tests.features.cron.test_admin import report
 
@@ -17,10 +19,14 @@ __all__ = ["both_shards", "report"]
 
 
 @pytest.fixture
-def act(report, monkeypatch):
+def client(report, monkeypatch):
     monkeypatch.setattr(application, "read_installation", lambda: Installation(load({}), KnownClasses({})))
     admin.add_cron_entry("extra", cron="@hourly", cls=report, args=[7])
-    client = TestClient(app(lambda _: Caller("ann", "admin")), base_url="http://localhost")
+    return TestClient(app(lambda _: Caller("ann", "admin")), base_url="http://localhost")
+
+
+@pytest.fixture
+def act(client):
     client.get("/cron")
 
     def send(action, status=200, **fields):
@@ -54,3 +60,11 @@ def test_entry_is_run_disabled_changed_and_reset(act, report, second_redis):
     act("reset", confirmed="yes")
     assert (entry().cron, entry().args) == ("@hourly", (7,))
     assert {(one.actor, one.source) for one in admin.audit_log(action="cron ")} == {("ann", "dashboard")}
+
+
+def test_schedule_without_a_leader_has_the_command_of_one(client, second_redis):
+    assert "worker --shard second -q default</code>" in client.get("/cron?shard=second").text
+    second_redis.set(leader(CronSettings.of(load({})).cron.application), "h:1:aaaaaaaaaaaa")
+    text = client.get("/cron").text
+    assert "h:1:aaaaaaaaaaaa leads on second" in text
+    assert "<code>worker" not in text
