@@ -19,9 +19,11 @@ from framework.features.concurrency.limit_state import LimitOverride, set_overri
 from framework.features.cron.admin import ScheduledEntry
 from framework.features.flags.flag import Flag
 from framework.features.flags.redis_flags import set_flag
+from framework.features.history.marks import mark_deploy
 from framework.features.leases import keys as lease_keys
 from framework.features.limiters import keys as limiter_keys
 from framework.features.limiters.store import resize_limiter
+from framework.features.profiling.store import JobProfile, keep_profile
 from framework.route.router import open_router
 from framework.wire import keys
 from tests.dashboard.test_routes import address
@@ -113,6 +115,12 @@ def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, red
         set_flag(redis, Flag(f"pause_jobs_{attack}", 100, attack, attack), 600)
         with acting_as(attack, "dashboard", attack):
             Queue(attack, "main").pause(reason=attack)
+        keep_profile(redis, JobProfile(attack, attack, 1.0, attack, 1, b"x"))
+        ended_at = time.time() - 60 * (number + 2)
+        mark_deploy(redis, attack, ended_at)
+        for key, _ in keys.metrics(8, time.gmtime(ended_at)):
+            redis.hset(key, mapping={f"{attack}|p": 2, f"{attack}|ms": 9})
+        redis.lpush(f"queue:{attack}", encoded(attack, jid=attack))
         times = {"next_tick": 1, "last_tick": 1, "last_jid": attack, "waits": True, "reason": attack}
         state = {"origin": "added", "enabled": True, "missed": "once", "overlap": "run", "offset_s": 0}
         entries.append(ScheduledEntry(attack, "main", attack, attack, attack, (attack,), **state, **times))
@@ -120,11 +128,51 @@ def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, red
     monkeypatch.setattr("framework.features.cron.page.cron_entries", lambda shard: entries if shard == "main" else [])
     client = browser(ADMIN)
     tables = ("/locks", "/leases", "/limiters", "/breakers", "/flags")
-    for path in ("/processes", "/groups", "/running", "/limits", "/batches", "/audit", "/cron", *tables):
+    pages = (
+        "/processes",
+        "/groups",
+        "/running",
+        "/limits",
+        "/batches",
+        "/audit",
+        "/cron",
+        "/profiles",
+        "/memory",
+        "/queues",
+    )
+    for path in (*pages, "/activity", *tables):
         answer = client.get(path)
         found = check_inert(answer.text, path)
         # The page has shown them, as text.
         assert [attack for attack in ATTACKS if attack not in found.text] == [], path
+
+
+def test_previews_and_results_of_hostile_things_are_escaped(browser, shards, redis):
+    for attack in ATTACKS:
+        redis.zadd("dead", {encoded(attack, jid=attack, bid=attack): 1.0})
+        redis.hset(f"{keys.LOCKS}{attack}", mapping={"class": attack, "jid": attack, "since": "1"})
+        set_override(redis, attack, LimitOverride(1, time.time() + 60, attack, attack))
+        set_flag(redis, Flag(f"pause_jobs_{attack}", 100, attack, attack), 600)
+    client = browser(ADMIN)
+    client.get("/dead")
+
+    def act(path, action, **fields):
+        form = {"token": client.cookies["aw_token"], "action": action, **fields}
+        answer = client.post(path, data=form)
+        assert answer.status_code in (200, 400, 409), answer.text
+        return check_inert(answer.text, (path, action, fields)).text
+
+    for path, action in (("/dead", "retry"), ("/locks", "delete"), ("/limits", "clear"), ("/flags", "clear")):
+        text = act(path, action, all="yes")
+        assert [attack for attack in ATTACKS if attack not in text] == [], path
+    act("/dead", "delete", all="yes", confirmed="yes")
+    found = check_inert(client.get("/deleted").text, "/deleted")
+    assert [attack for attack in ATTACKS if attack not in found.text] == []
+    for attack in ATTACKS:
+        act(f"/queues/{quote(attack, safe='')}", "pause", reason=attack)
+        act(f"/classes/{quote(attack, safe='')}", "pause", reason=attack, minutes="5", confirmed="yes")
+        act("/deleted", "undo", row=f"main {attack}", confirmed="yes")
+        act("/dead", attack, job=attack)
 
 
 def test_shard_that_is_away_is_shown_and_others_too(browser, silent_shards, redis):

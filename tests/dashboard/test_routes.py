@@ -72,6 +72,38 @@ def test_each_page_asks_for_its_role(browser, shards, redis, own_classes, declar
             assert client.get(f"/live{address(page.path).rstrip('/') or '/overview'}").status_code == 403
 
 
+def test_each_action_asks_for_its_role(browser, shards, redis):
+    """What a caller with the role gets, the tests of the actions say."""
+    add_groups(redis)
+    for role in ROLES:
+        client = browser(Caller("ann", role))
+        client.get("/")
+        for page, action in ((one, action) for one in all_pages() for action in one.actions):
+            if ROLES.index(role) >= ROLES.index(action.role):
+                continue
+            form = {
+                "token": client.cookies.get("aw_token", ""),
+                "action": action.name,
+                "all": "yes",
+                "confirmed": "yes",
+            }
+            answer = client.post(address(page.path), data=form)
+            assert (answer.status_code, "needs the role" in answer.text) == (403, True), (role, page.path, action.name)
+            check_headers(answer)
+
+
+def test_no_route_knows_other_methods(browser, shards, redis):
+    client = browser(Caller("ann", "admin"))
+    paths = [
+        path for page in all_pages() for path in (page.path, path_of(page), path_of(page).replace("/api", "/live", 1))
+    ]
+    for path in (*map(address, (path.replace(":path}", "}") for path in paths)), "/api/openapi.json"):
+        for method in ("PUT", "DELETE"):
+            answer = client.request(method, path)
+            assert (answer.status_code, method, path) == (405, method, path)
+            check_headers(answer)
+
+
 def test_unknown_callers_and_no_authorize_see_nothing(browser, shards):
     for client in (browser(None), TestClient(app(), base_url="http://localhost")):
         for path in ("/", "/queues", "/api/queues", "/live/queues", "/api/openapi.json"):
