@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from framework.by_name import aenqueue, enqueue
     from framework.cancellation import acancel, cancel
     from framework.declare.policy_options import Deduplicate
+    from framework.declare.spread import spread
     from framework.errors import (
         BacklogFullError,
         BusinessError,
@@ -72,6 +73,7 @@ __all__ = [
     "deployed",
     "enqueue",
     "result",
+    "spread",
 ]
 
 _MODULES = {
@@ -95,6 +97,7 @@ _MODULES = {
     "deployed": "framework.features.history.admin",
     "enqueue": "framework.by_name",
     "result": "framework.features.results.calls",
+    "spread": "framework.declare.spread",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from framework.declare.policy_options import Deduplicate
+from framework.declare.spread import Spread
 from framework.features.backlog.attributes import MaxWaiting
 from framework.features.breaker.attributes import BreakAfter
 from framework.features.concurrency.attributes import ConcurrencyScope
@@ -35,7 +36,7 @@ class WorkerAttributes(TypedDict, total=False):
     worker_context: Mapping[str, Json] | None
     queue_namespace: str | None
     queue: str | None
-    shard: str | None
+    shard: str | Spread | None
     weight: int | None
     version: int
     wire_name: str | None

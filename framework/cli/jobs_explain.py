@@ -205,7 +205,9 @@ def explain_class(
     assumed = Assumptions(assumptions, worker)
     if assumed.rule is not None and declaration is None:
         raise click.UsageError(f"--assume rule: the class {worker} is not loaded here; name its module with -r.")
-    route = None if declaration is None or project is None else assumed.router(project).route(declaration)
+    router = None if declaration is None or project is None else assumed.router(project)
+    route = None if declaration is None or router is None else router.route(declaration)
+    own = () if declaration is None or router is None else router.shards_of(declaration)
 
     on_shard: dict[str, Assumed] = {}
 
@@ -213,7 +215,7 @@ def explain_class(
         counting = on_shard[shard.name] = assumed.on_shard(declaration, shard)
         snapshot = ShardSnapshot(shard.client, shard.name, counting.facts)
         explainer = ClassExplainer(snapshot, Explainer(snapshot, classes))
-        queue = route.queue if route is not None and route.shard == shard.name else None
+        queue = route.queue if route is not None and shard.name in own else None
         aliases = () if declaration is None else declaration.aliases
         return explainer.explain(worker, aliases, queue, progress_reporter(shard.name))
 

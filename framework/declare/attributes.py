@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, get_args
 from framework.declare import validators
 from framework.declare.attribute import Constraint, attribute, attribute_group
 from framework.declare.options import context_facts
+from framework.declare.spread import Spread, shard_or_spread
 from framework.types import Ack, Json, Payload, ResourceBoundary, StrictArguments, Urgency
 
 _CONSTRAINTS = (
@@ -109,14 +110,15 @@ class CoreAttributes:
         trap="Rules can no longer move the class to another queue. Prefer a tag and a rule.",
     )
     """The queue of the class, whatever the routing rules say."""
-    shard: ClassVar[str | None] = attribute(
+    shard: ClassVar[str | Spread | None] = attribute(
         None,
-        validator=validators.optional(validators.shard),
+        validator=validators.optional(shard_or_spread),
         group="queues",
-        effect="Pushes write the jobs to this Redis. A name that is not in `config/redis.yml` ends the boot.",
+        effect='Pushes write the jobs to this Redis. A name that is not in `config/redis.yml` ends the boot. `spread("a", "b")` '
+        "writes each job to one of several.",
         trap="Only processes that are started with `--shard` and this name run the jobs.",
     )
-    """The shard of the class, whatever the routing rules say."""
+    """The shard of the class, whatever the routing rules say. ``framework.spread`` names several."""
     weight: ClassVar[int | None] = attribute(
         None,
         validator=validators.optional(validators.integer(1)),

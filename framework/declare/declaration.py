@@ -10,6 +10,7 @@ from framework.declare.job_limiter import JobLimiter
 from framework.declare.names import queue_name
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature, VersionHandler, signature_since
+from framework.declare.spread import Spread
 from framework.types import Ack, Priority, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
@@ -75,6 +76,8 @@ class Declaration:
     encrypt: bool = False
     bounded: bool = False
     """Whether a run has a limiter or a timeout: one test of all runs, so that other classes pay for neither."""
+    several_shards: Spread | None = None
+    """The shards of its jobs, if it has several; ``shard`` is the first of them then."""
     chosen_queues: tuple[str, ...] = ()
     """The queues that its pushes choose (``set(queue=...)``), where they are known, as those of Django's setting ``TASKS``."""
     is_cron: bool = False
@@ -91,6 +94,8 @@ class Declaration:
         """Return the declaration with the checked values of the attributes: those that are no fields are facts."""
         fields = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
         facts = {name: value for name, value in values.items() if name not in fields}
+        if isinstance(values["shard"], Spread):
+            fields |= {"shard": values["shard"].shards[0], "several_shards": values["shard"]}
         return cls(facts=MappingProxyType(facts), **fields, **derived)
 
     def retry_limit(self, default: int = 25) -> int | None:

@@ -73,6 +73,8 @@ def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) 
         "aliases": list(declaration.aliases),
     }
     # Only where a class has some: most applications have none.
+    if declaration.several_shards is not None:
+        facts["spread"] = list(declaration.several_shards.shards)
     if declaration.chosen_queues:
         facts["chosen_queues"] = list(declaration.chosen_queues)
     if options := {name: value for name, value in declaration.options.items() if name not in _OWN_OPTIONS}:

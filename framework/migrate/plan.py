@@ -100,7 +100,13 @@ class RoutedTarget:
         declaration: Declaration = worker.declaration()
         route = self._router.route(declaration)
         chosen, named = _is_chosen_queue(payload, queue), payload.get(CHOSEN_SHARD)
-        shard = named if self._router.has_shard(named) else self._shard if chosen else route.shard
+        shard = (
+            named
+            if self._router.has_shard(named)
+            else self._shard
+            if chosen
+            else self._router.shard_of(declaration, payload)
+        )
         if shard != self._shard or (chosen and route.queue != queue):
             return None
         return route.queue

@@ -186,7 +186,7 @@ class PreparedChunk:
     def _write_once(self, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         # The token is checked before the statuses are written: the jobs of an earlier try may have started since, and `queued`
         # must not overwrite their status. The script of a deduplicated class checks it itself.
-        if self._tried and batch.unique is None and self._plan.shard.is_pushed(token):
+        if self._tried and batch.unique is None and self._plan.of(batch).shard.is_pushed(token):
             return batch.jids
         self._tried = True
         return self._write(self._plan, batch, token)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
-from framework.errors import BacklogFullError, ShardUnavailableError
+from framework.errors import ArgumentsError, BacklogFullError, ShardUnavailableError
 from framework.feature import Late, all_features, single_part
 from framework.middleware.chain import Call
 from framework.process_clock import process_clock
@@ -39,6 +39,7 @@ from framework.push.push_plan import (
     recorded_plan,
     tell_enqueued,
 )
+from framework.push.spread_payloads import SpreadPayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.route.route_moves import KnownMoves, MoveEpoch
 from framework.route.router import Router
@@ -200,7 +201,7 @@ class Client:
 
     def collect_bulk(self, request: BulkRequest, fields: Mapping[str, Json], write: WriteBatch) -> list[Jid | None]:
         """Build jobs with these payload fields, and hand them to ``write`` in chunks. Raises as ``push_bulk``."""
-        plan = self._plan_for(request.declaration, request.options)
+        plan = self._plan_of_one_shard(request.declaration, request.options)
         extra = plan.fields_of_push
         locks = plan.step_locks(scheduled=request.due is not None)
         plan = plan._replace(extra_fields=lambda: {**extra(), **fields})
@@ -219,7 +220,7 @@ class Client:
 
         Writes nothing. Raises as ``push``.
         """
-        plan = self._plan_for(declaration, options)
+        plan = self._plan_of_one_shard(declaration, options)
         locks = plan.step_locks(scheduled=due is not None)
 
         def build() -> JobBatch | None:
@@ -305,7 +306,7 @@ class Client:
         Raises:
             ArgumentsError, ExceedLimitError: the job is refused.
         """
-        plan = self._plan_for(request.declaration, request.options)
+        plan = self._plan_of_one_shard(request.declaration, request.options)
         locks = plan.step_locks(scheduled=False)
 
         def build() -> JobBatch | None:
@@ -326,6 +327,8 @@ class Client:
             ShardUnavailableError: the shard did not confirm the write.
             BacklogFullError: the limit of the class is reached; nothing was written.
         """
+        if plan.parts is not None:
+            plan = self._part(plan, batch) if token is None else plan.of(batch)
         # Without an integration of a database library this costs one test.
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
@@ -460,6 +463,31 @@ class Client:
             plan = self._known_plan(declaration, options)
         return plan
 
+    def _plan_of_one_shard(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
+        """Return the plan of jobs that a script writes with other things: all on the shard of the route.
+
+        Raises:
+            ArgumentsError: the class has several shards, and its locks may be on another one.
+        """
+        plan = self._plan_for(declaration, options)
+        if plan.parts is None:
+            return plan
+        if plan.deduplication is not None and declaration.several_shards is not None:
+            reason = (
+                f"has its locks on several shards ({declaration.several_shards}), so its jobs can neither be members of a batch or a "
+                "workflow, nor ticks of cron: leave `idempotent` and `deduplicate` out, name one shard, or push with set(shard=...)"
+            )
+            raise ArgumentsError(declaration.qualified_name, reason)
+        return plan.parts.get(plan.shard.name, plan)
+
+    def _part(self, plan: PushPlan, batch: JobBatch) -> PushPlan:
+        """Return the plan of the shard of a batch, by the moves of that shard."""
+        part = plan.of(batch)
+        while part.shard.moves_valid_until <= monotonic():
+            self._read_moves(part.shard)
+            part = self._known_plan(plan.declaration, plan.options).of(batch)
+        return part
+
     def _known_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         """Return the plan by the moves that are known."""
         if options:
@@ -486,6 +514,17 @@ class Client:
 
     def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)
+        plan = self._plan_by(route, declaration, options)
+        # A shard that the push names is the shard of its job.
+        if "shard" in options:
+            return plan
+        places = self._router.places_of(declaration, route)
+        if len(places.shards) == 1:
+            return plan
+        parts = {name: self._plan_by(route._replace(shard=name), declaration, options) for name in places.shards}
+        return plan._replace(payloads=SpreadPayloads(plan.payloads, places), parts=parts)
+
+    def _plan_by(self, route: Route, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         shard = self.shards[route.shard]
         deduplication = None
         if self.locks is not None and declaration.deduplicate is not None and declaration.deduplicates:

@@ -14,6 +14,7 @@ from framework.declare.request import BulkRequest, DueTime
 from framework.errors import BacklogFullError, ShardUnavailableError
 from framework.feature import single_part
 from framework.push.deduplication import Deduplication
+from framework.route.job_places import JobPlaces
 from framework.settings.base import SettingsBase
 from framework.shard.held_back import LimitTime
 from framework.shard.shard import Shard
@@ -43,6 +44,8 @@ class JobBatch(NamedTuple):
     """The sub-queue of each job, where they go to several ones of the queue; those of one are neighbours."""
     counted: CountedJobs | None = None
     """How the jobs of a class with a limit of accepted jobs are counted; ``None`` for any other class."""
+    shard: str = ""
+    """The shard of the jobs, of the several that their class has; empty for any other class."""
 
     @property
     def entries(self) -> list[tuple[float, bytes]]:
@@ -57,6 +60,21 @@ class JobBatch(NamedTuple):
         for place, name in enumerate(self.lists):
             places.setdefault(name, []).append(place)
         return [self.chosen(name, of_list)._replace(lists=None) for name, of_list in places.items()]
+
+    def by_shard(self, chosen: JobPlaces) -> "Sequence[JobBatch]":
+        """Return the jobs in batches of one shard each."""
+        deciding = self.jids if self.unique is None else self.unique.lock_keys
+        places: dict[str, list[int]] = {}
+        for place, key in enumerate(deciding):
+            places.setdefault(chosen.shard_of(key), []).append(place)
+        if len(places) == 1:
+            return (self._replace(shard=next(iter(places))),)
+        return [self._of_shard(name, on_it) for name, on_it in places.items()]
+
+    def _of_shard(self, shard: str, places: Sequence[int]) -> "JobBatch":
+        dues = None if self.dues is None else [self.dues[place] for place in places]
+        lists = None if self.lists is None else [self.lists[place] for place in places]
+        return self.chosen(self.queue, places)._replace(shard=shard, dues=dues, lists=lists)
 
     def split(self, count: int) -> "tuple[JobBatch, JobBatch]":
         """Return the first ``count`` jobs, and the others."""
@@ -87,7 +105,9 @@ class JobBatch(NamedTuple):
         statuses = [status for status in self.statuses if status[1] in own]
         indexes = list(places) if self.indexes is None else taken(self.indexes)
         lists = None if self.lists is None else taken(self.lists)
-        return JobBatch(queue, taken(self.payloads), jids, None, statuses, unique, indexes, lists, self.counted)
+        return JobBatch(
+            queue, taken(self.payloads), jids, None, statuses, unique, indexes, lists, self.counted, self.shard
+        )
 
     def at_commit(self, now: float, extra: Mapping[str, Json]) -> "JobBatch":
         """Return the jobs as of the commit for which they waited: with the time ``now`` and the fields ``extra`` of the commit.

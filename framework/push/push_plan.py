@@ -82,6 +82,12 @@ class PushPlan(NamedTuple):
     """The limit of accepted jobs of the class; ``None`` for a class without one."""
     spans: Sequence[PushSpans] = ()
     """Makes the pushes parts of traces; empty without a library for traces."""
+    parts: "Mapping[str, PushPlan] | None" = None
+    """The plans of the several shards of the class, by ``JobBatch.shard``; ``None`` for a class that has one shard."""
+
+    def of(self, batch: JobBatch) -> "PushPlan":
+        """Return the plan by which a batch is written."""
+        return self if self.parts is None else self.parts[batch.shard]
 
     @property
     def destination(self) -> Destination:

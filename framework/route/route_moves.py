@@ -22,8 +22,9 @@ class MovableJob(NamedTuple):
     queue: str
     namespace: str | None = None
     """The namespace of the class; ``None`` if the class is not known here, then the name of the queue says it."""
-    jid: str | None = None
-    """``None`` before the job has one: then a move of a part of the jobs does not cover it."""
+    key: str | None = None
+    """What decides whether the job is of a moved part: its lock key, so that equal jobs stay together, else its id. ``None`` before
+    the job has one: then a move of a part of the jobs does not cover it."""
 
 
 class RouteMove(NamedTuple):
@@ -37,7 +38,7 @@ class RouteMove(NamedTuple):
     percent: int = 100
 
     def covers(self, job: MovableJob) -> bool:
-        return self.concerns(job) and self._takes(job.jid)
+        return self.concerns(job) and self._takes(job.key)
 
     def concerns(self, job: MovableJob) -> bool:
         """Return whether the move covers the job, or would with 100 percent."""
@@ -51,11 +52,11 @@ class RouteMove(NamedTuple):
             return job.queue == self.name or job.queue.startswith(self.name + NAMESPACE_SEPARATOR)
         return True
 
-    def _takes(self, jid: str | None) -> bool:
-        """Return whether the job is of the moved part. The id decides, so that every process and every repetition agrees."""
+    def _takes(self, key: str | None) -> bool:
+        """Return whether the job is of the moved part, for which every process and every repetition agrees."""
         if self.percent >= 100:
             return True
-        return jid is not None and zlib.crc32(jid.encode(errors="replace")) % 100 < self.percent
+        return key is not None and zlib.crc32(key.encode(errors="replace")) % 100 < self.percent
 
 
 class RouteMoves:
@@ -76,6 +77,16 @@ class RouteMoves:
     def shard_of(self, job: MovableJob, shard: str) -> str:
         """Return the shard of a job that would be on ``shard`` without moves."""
         return self.last_move(job, shard)[0]
+
+    def reachable(self, job: MovableJob, shard: str) -> set[str]:
+        """Return the shards on which such jobs may be that would be on ``shard`` without moves, whatever their keys."""
+        found = {shard}
+        for move in self._moves:
+            if move.source in found and move.concerns(job):
+                found.add(move.target)
+                if move.percent >= 100:
+                    found.remove(move.source)
+        return found
 
     def last_move(self, job: MovableJob, shard: str) -> tuple[str, RouteMove | None]:
         """Return the shard of a job, and the first move that takes it from ``shard``; ``None`` if it stays there."""

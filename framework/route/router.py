@@ -9,6 +9,7 @@ from framework.declare.declaration import NOT_OWNED, Declaration, PerClass
 from framework.declare.request import Route
 from framework.errors import ArgumentsError, ConfigurationError, ConfigurationProblem, QueryError
 from framework.feature import all_features
+from framework.route.job_places import JobPlaces
 from framework.route.query import Term, WorkerAttributes, WorkerQuery, closed_vocabularies, parse, worker_attributes
 from framework.route.route_moves import MovableJob, RouteMoves
 from framework.settings.base import ENV_PREFIX
@@ -16,6 +17,7 @@ from framework.settings.model import CoreSettings, RoutingRule
 from framework.text import did_you_mean, join_names
 from framework.typeguards import short_repr
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, Payload
+from framework.wire.resources import IDEMPOTENCY_KEY
 
 MAIN = "main"
 """The default shard."""
@@ -41,7 +43,8 @@ class Router:
     """Route workers' jobs to queues and shards. Built once; each route is computed once per class.
 
     ``source`` is the file of the rules, for messages. Without ``categories`` every feature category is allowed. ``retired`` are
-    wire names whose jobs are dropped: no existing class may have one.
+    wire names whose jobs are dropped: no existing class may have one. ``has_fleet_limits``: a ``concurrency_limit`` holds on all
+    shards together.
 
     Raises:
         ConfigurationError: lists every wrong rule with a caret under the character. There is no fallback without rules,
@@ -57,14 +60,17 @@ class Router:
         source: str = "config/routing.yml",
         folder: str = "config",
         retired: Collection[str] = (),
+        has_fleet_limits: bool = False,
     ) -> None:
         self._shards = frozenset(shards) | {MAIN}
         self.source = source
         self.folder = folder
+        self.has_fleet_limits = has_fleet_limits
         self._retired = frozenset(retired)
         self.categories = sorted(categories)
         self.vocabularies = closed_vocabularies(self.categories)
         self._routes = PerClass(self._compute_route)
+        self._places = PerClass(lambda declaration: self.places_of(declaration, self.route(declaration)))
         self._moves = RouteMoves()
         self.compiled_rules: list[CompiledRule] = []
         problems: list[ConfigurationProblem] = []
@@ -82,6 +88,7 @@ class Router:
         """Route by these moves from now on. Safe from any thread: a route that is computed meanwhile is discarded."""
         self._moves = moves
         self._routes.clear()
+        self._places.clear()
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, shard and deciding rule of a worker. Its own ``queue`` and ``shard`` override the rule.
@@ -90,6 +97,20 @@ class Router:
             ConfigurationError: the worker contradicts the configuration (``validate``).
         """
         return self._routes.get(declaration)
+
+    def places_of(self, declaration: Declaration, route: Route) -> JobPlaces:
+        """Return what chooses the shards of the jobs of a class with this route."""
+        job = MovableJob(declaration.wire_name, route.queue, declaration.queue_namespace or "")
+        return JobPlaces(self._moves, job, route.shard, declaration.several_shards)
+
+    def shards_of(self, declaration: Declaration) -> tuple[str, ...]:
+        """Return the shards that get jobs of a class. Raises as ``route``."""
+        return self._places.get(declaration).shards
+
+    def shard_of(self, declaration: Declaration, payload: Payload) -> str:
+        """Return the shard of one job of a class. Raises as ``route``."""
+        places = self._places.get(declaration)
+        return places.shards[0] if len(places.shards) == 1 else places.shard_of(deciding_key(payload) or "")
 
     def route_of(self, entry: Mapping[str, Any]) -> Route:
         """Return the route of a worker known only by its entry of all_queues.yml, without validation."""
@@ -130,10 +151,17 @@ class Router:
             hint = did_you_mean(category, (*self.categories, NOT_OWNED))
             message = f"{category!r} is not in {self.folder}/feature_categories.yml{hint}; {allowed}"
             problems.append(ConfigurationProblem(declaration.qualified_name, "feature_category", message))
-        if shard is not None and shard not in self._shards:
-            problems.append(
-                ConfigurationProblem(declaration.qualified_name, "shard", self.unknown_shard_message(shard))
+        several = declaration.several_shards
+        for name in (shard,) if several is None else several.shards:
+            if name is not None and name not in self._shards:
+                message = self.unknown_shard_message(name)
+                problems.append(ConfigurationProblem(declaration.qualified_name, "shard", message))
+        if several is not None and not self.has_fleet_limits and declaration.facts.get("concurrency_limit") is not None:
+            message = (
+                f"{several} with concurrency_limit needs roles: {{meta: NAME}} in {self.folder}/redis.yml: else each shard has the "
+                "whole limit"
             )
+            problems.append(ConfigurationProblem(declaration.qualified_name, "shard", message))
         for name in (declaration.wire_name, *declaration.aliases):
             if name in self._retired:
                 own = name == declaration.wire_name
@@ -214,13 +242,18 @@ class Router:
 
 def movable_job(payload: Payload, queue: str) -> MovableJob:
     """Return what decides whether a move covers a job, by today's name of its class."""
-    name, jid = payload["class"], payload.get("jid")
+    name, key = payload["class"], deciding_key(payload)
     worker: Any = registry.find(name)
     if worker is None:
-        return MovableJob(name, queue, None, jid if isinstance(jid, str) else None)
+        return MovableJob(name, queue, None, key)
     declaration: Declaration = worker.declaration()
-    namespace = declaration.queue_namespace or ""
-    return MovableJob(declaration.wire_name, queue, namespace, jid if isinstance(jid, str) else None)
+    return MovableJob(declaration.wire_name, queue, declaration.queue_namespace or "", key)
+
+
+def deciding_key(payload: Payload) -> str | None:
+    """Return what chooses one of several shards: the lock key of a job, else its id; ``None`` if it has neither."""
+    found = (payload.get(IDEMPOTENCY_KEY), payload.get("jid"))
+    return next((key for key in found if isinstance(key, str) and key), None)
 
 
 def _reason(query: WorkerQuery, attributes: WorkerAttributes) -> str:
@@ -263,6 +296,7 @@ def open_router(settings: CoreSettings) -> Router:
         source=source,
         folder=settings.config_label,
         retired=settings.retired_workers,
+        has_fleet_limits=settings.roles.meta is not None,
     )
 
 
@@ -306,6 +340,7 @@ def _checked_router(workers: LoadedWorkers, problems: list[ConfigurationProblem]
             settings.feature_categories,
             folder=settings.config_label,
             retired=settings.retired_workers,
+            has_fleet_limits=settings.roles.meta is not None,
         )
     for declaration in workers.declarations:
         problems += router.validate(declaration)

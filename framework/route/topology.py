@@ -100,10 +100,11 @@ class QueueLocations:
         return ""
 
     def _routed(self, entry: QueueEntry) -> Iterator[QueueLocation]:
-        routes = [self._router.route_of(one) for one in _under_all_names(entry)]
-        yield from (QueueLocation(route.queue, route.shard) for route in routes)
+        queues = [(route.queue, route.shard) for route in map(self._router.route_of, _under_all_names(entry))]
         further = (entry.get("retry_queue"), *(entry.get("chosen_queues") or ()))
-        yield from (QueueLocation(queue, routes[0].shard) for queue in further if queue)
+        queues += [(queue, queues[0][1]) for queue in further if queue]
+        for queue, shard in queues:
+            yield from (QueueLocation(queue, one) for one in entry.get("spread") or (shard,))
 
 
 def locations_of(router: Router, declarations: Iterable[Declaration]) -> dict[QueueLocation, list[Declaration]]:
@@ -141,7 +142,11 @@ def queues_on(router: Router, declarations: Iterable[Declaration], shard: str) -
     found: dict[str, list[Declaration]] = {}
     for declaration in declarations:
         routes = [router.route_of_alias(declaration, alias) for alias in declaration.aliases]
-        places = [*_locations(router, declaration), *(QueueLocation(route.queue, route.shard) for route in routes)]
+        places = _locations(router, declaration)
+        for route in routes:
+            several = declaration.several_shards
+            shards = (route.shard,) if several is None else router.shards_of(declaration)
+            places += [QueueLocation(route.queue, one) for one in shards]
         for queue in dict.fromkeys(place.queue for place in places if place.shard == shard):
             found.setdefault(queue, []).append(declaration)
     return found
@@ -150,7 +155,8 @@ def queues_on(router: Router, declarations: Iterable[Declaration], shard: str) -
 def _locations(router: Router, declaration: Declaration) -> list[QueueLocation]:
     route = router.route(declaration)
     queues = (route.queue, declaration.retry_queue, *declaration.chosen_queues)
-    return [QueueLocation(queue, route.shard) for queue in dict.fromkeys(queues) if queue is not None]
+    named = [queue for queue in dict.fromkeys(queues) if queue is not None]
+    return [QueueLocation(queue, shard) for shard in router.shards_of(declaration) for queue in named]
 
 
 def _under_all_names(entry: QueueEntry) -> Iterator[QueueEntry]:
@@ -162,7 +168,8 @@ def _under_all_names(entry: QueueEntry) -> Iterator[QueueEntry]:
 
 def _generated_locations(entry: QueueEntry) -> Iterator[QueueLocation]:
     """Return the locations of jobs that match no rule."""
-    return (QueueLocation(one["name"], entry.get("shard") or MAIN) for one in _under_all_names(entry))
+    shards = entry.get("spread") or (entry.get("shard") or MAIN,)
+    return (QueueLocation(one["name"], shard) for one in _under_all_names(entry) for shard in shards)
 
 
 def _by_queue(places: Iterable[QueueLocation]) -> dict[str, ShardNames]:
@@ -198,6 +205,11 @@ def _problems(router: Router, entry: QueueEntry, source: str) -> Iterator[Config
     if aliases is not None and not (is_list(aliases) and all(isinstance(one, str) for one in aliases)):
         yield ConfigurationProblem(
             source, f"{worker}.aliases", f"{short_repr(aliases)} is not a list of class names: {regenerate_advice()}"
+        )
+    spread = entry.get("spread")
+    if spread is not None and not (is_list(spread) and spread and all(map(router.has_shard, spread))):
+        yield ConfigurationProblem(
+            source, f"{worker}.spread", f"{short_repr(spread)} is not a list of shards: {regenerate_advice()}"
         )
     shard = entry.get("shard")
     if shard is not None and not router.has_shard(shard):
@@ -265,12 +277,15 @@ class ShardSplit(NamedTuple):
         )
 
 
-def per_shard_controls(declaration: Declaration) -> tuple[tuple[str, ...], bool]:
+def per_shard_controls(router: Router, declaration: Declaration) -> tuple[tuple[str, ...], bool]:
     """Return the limits and locks of a class that each shard keeps by itself, and whether one is a limit."""
     limit, most = declaration.facts.get("concurrency_limit"), declaration.facts.get("max_running_jobs")
     limits = [
         f"{name} = {'a callable' if callable(value) else value}"
-        for name, value in (("concurrency_limit", limit), ("max_running_jobs", most))
+        for name, value in (
+            ("concurrency_limit", None if router.has_fleet_limits else limit),
+            ("max_running_jobs", most),
+        )
         if value not in (None, 0)
     ]
     locks = [] if declaration.deduplicate is None else ["idempotent" if declaration.idempotent else "deduplicate"]
@@ -296,7 +311,7 @@ def splits_by_rules(
             if former.queue in queue_limits:
                 queues.setdefault(former.queue, {}).setdefault(former.shard, []).append(alias)
             shards.setdefault(former.shard, f"the route of its former name {alias}")
-        holds, limited = per_shard_controls(declaration)
+        holds, limited = per_shard_controls(router, declaration)
         if holds and len(shards) > 1:
             yield ShardSplit(name, f"{declaration.qualified_name}: aliases", holds, shards, limited)
     for queue, users in sorted(queues.items()):
@@ -316,10 +331,10 @@ def splits_observed(
 ) -> Iterator[ShardSplit]:
     """Yield classes with jobs seen on another shard than their route's. ``observed`` maps class and shard to the places."""
     for declaration in declarations:
-        holds, limited = per_shard_controls(declaration)
-        route = router.route(declaration)
+        holds, limited = per_shard_controls(router, declaration)
+        route, own = router.route(declaration), router.shards_of(declaration)
         elsewhere = {
-            shard: where for shard, where in observed.get(declaration.wire_name, {}).items() if shard != route.shard
+            shard: where for shard, where in observed.get(declaration.wire_name, {}).items() if shard not in own
         }
         if holds and elsewhere:
             shards = {route.shard: "its route", **elsewhere}
@@ -332,7 +347,7 @@ def split_names(router: Router, declarations: Iterable[Declaration], shard: str)
     """Map names of jobs on ``shard`` to their class, for classes that another shard limits or locks."""
     found: dict[str, str] = {}
     for declaration in declarations:
-        if per_shard_controls(declaration)[0] and router.route(declaration).shard != shard:
+        if per_shard_controls(router, declaration)[0] and shard not in router.shards_of(declaration):
             found |= dict.fromkeys((declaration.wire_name, *declaration.aliases), declaration.wire_name)
     return found
 

@@ -88,9 +88,17 @@ class DestinationResolver:
         declaration: Declaration = worker.declaration()
         chosen_queue = named is not None and named in (payload.get(CHOSEN_QUEUE), payload.get("retry_queue"))
         if named is not None and (chosen_queue or named not in self._routable.get(declaration)):
-            return QueueLocation(named, shard or self._shard)
+            return QueueLocation(named, shard or self._unrouted_shard(declaration, payload))
         route = self._router.route(declaration)
-        return QueueLocation(route.queue, shard or route.shard)
+        return QueueLocation(route.queue, shard or self._router.shard_of(declaration, payload))
+
+    def _unrouted_shard(self, declaration: Declaration, payload: Payload) -> str:
+        """Return the shard of a job whose queue no rule names: it stays, unless its class has several shards."""
+        return self._shard if declaration.several_shards is None else self._router.shard_of(declaration, payload)
+
+    def shards_of(self, declaration: Declaration) -> tuple[str, ...]:
+        """Return the shards that get jobs of a class. Raises ConfigurationError."""
+        return self._router.shards_of(declaration)
 
     def stay(self, payload: Payload, destination: QueueLocation) -> QueueLocation:
         """Return the place on this shard of a job that must not leave it: the queue of its payload, else that of ``destination``."""
@@ -172,6 +180,7 @@ class DueJobPlanner:
             return DueAction(member, "delay", b"%.6f" % delay_s)
         # Read before the middlewares, which may change the payload.
         lock, awaited = lock_of(payload, None), awaited_job_of(payload)
+        self._choose_lock_key(payload)
         destination = self._destinations.resolve(payload)
         if awaited is not None and awaited.stays and self._transfer.is_remote(destination.shard):
             # Its batch is on this shard and counts it here; its caller waits for an answer here.
@@ -242,23 +251,42 @@ class DueJobPlanner:
         policy = locks.policy(declaration, shard, scheduled=False)
         foreign = IDEMPOTENCY_KEY in payload and lock_of(payload, None) is None
         # A job whose window is over needs no lock: a later push has begun a window of its own.
-        if policy is None or foreign or policy.has_window:
+        if policy is None or foreign or policy.has_window or not self._set_lock_key(locks, declaration, payload):
             return b"", None
-        if IDEMPOTENCY_KEY not in payload:
-            decompressed = dict(payload)
-            try:
-                self._decompress(decompressed)
-                locks.set_key(payload, declaration, decompressed["args"])
-                if is_encrypted(payload):
-                    self._protection.hide_lock_key(payload)
-            except PayloadError:
-                # Another writer's damaged arguments, which equal no job: its run handles them.
-                return b"", None
         tracked = tracked_job(payload)
         status_command = tracked.command("discarded") if tracked is not None else None
         lock_request = locks.lock_request(payload, declaration, policy, status_command)
         on_duplicate = partial(locks.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
         return lock_request.encode(), on_duplicate
+
+    def _set_lock_key(self, locks: PushLocks, declaration: Declaration, payload: Payload) -> bool:
+        """Set the lock key of a job that has none yet; return false for a job that equals no other."""
+        if IDEMPOTENCY_KEY in payload:
+            return True
+        decompressed = dict(payload)
+        try:
+            self._decompress(decompressed)
+            locks.set_key(payload, declaration, decompressed["args"])
+            if is_encrypted(payload):
+                self._protection.hide_lock_key(payload)
+        except PayloadError:
+            # Another writer's damaged arguments: its run handles them.
+            return False
+        return True
+
+    def _choose_lock_key(self, payload: Payload) -> None:
+        """Set the lock key of a job whose class is on several shards: it chooses one of them."""
+        worker: Any = registry.find(payload["class"])
+        if self._locks is None or worker is None or not worker.declaration().deduplicates:
+            return
+        declaration: Declaration = worker.declaration()
+        shards = self._destinations.shards_of(declaration)
+        if len(shards) == 1:
+            return
+        # Asked of one shard, so that all processes agree.
+        policy = self._locks.policy(declaration, shards[0], scheduled=False)
+        if policy is not None and not policy.has_window:
+            self._set_lock_key(self._locks, declaration, payload)
 
     def _run_middleware(self, payload: Payload, destination: QueueLocation) -> bool:
         """Run the client middlewares over the payload with decompressed arguments; return whether they let the job pass."""

@@ -69,7 +69,7 @@ def test_attribute_has_validator_default_and_field():
         "options",
         "facts",
     }
-    derived |= {"has_category", "chosen_queues"}
+    derived |= {"has_category", "chosen_queues", "several_shards"}
     assert fields - set(ATTRIBUTES) == derived
 
 

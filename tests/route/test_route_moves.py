@@ -28,7 +28,7 @@ def test_move_covers_jobs_of_its_kind(kind, name, covered):
 
 
 def test_move_of_a_part_is_decided_by_the_id():
-    jobs = [JOB._replace(jid=f"{number:024x}") for number in range(2_000)]
+    jobs = [JOB._replace(key=f"{number:024x}") for number in range(2_000)]
     taken = {
         part: {job for job in jobs if RouteMove("1", "shard", "a", "a", "b", part).covers(job)} for part in (10, 50)
     }
@@ -36,7 +36,7 @@ def test_move_of_a_part_is_decided_by_the_id():
     assert [len(taken[part]) // 100 for part in (10, 50)] == [2, 10] or 150 < len(taken[10]) < 250 < 900 < len(
         taken[50]
     ) < 1_100
-    assert not RouteMove("1", "shard", "a", "a", "b", 99).covers(JOB._replace(jid=None))
+    assert not RouteMove("1", "shard", "a", "a", "b", 99).covers(JOB._replace(key=None))
 
 
 def test_moves_apply_in_the_order_of_their_epochs():

@@ -8,8 +8,11 @@ import pytest
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.queue_facts import queue_facts
+from framework.declare.spread import spread
 from framework.errors import ConfigurationError
 from framework.route.router import Router
+from framework.route.topology import QueueLocations, queues_on
 from framework.settings.model import RoutingRule
 
 
@@ -58,6 +61,30 @@ def test_route_of_a_null_queue_is_the_generated_name():
 def test_route_of_the_class_overrides_the_rule():
     routes = router(("*", "default"))
     assert routes.route(declare(queue="mine", shard="queues_shard_a")) == ("mine", "queues_shard_a", "*")
+
+
+def test_spread_class_is_on_several_shards_by_its_keys():
+    declaration = declare(shard=spread("main", "queues_shard_a"))
+    routes = router()
+    assert routes.route(declaration) == ("chaos_sleep", "main", None)
+    assert routes.shards_of(declaration) == ("main", "queues_shard_a")
+    by_id = {jid: declaration.several_shards.shard_of(jid) for jid in map(str, range(20))}
+    assert {jid: routes.shard_of(declaration, {"jid": jid}) for jid in by_id} == by_id
+    assert {routes.shard_of(declaration, {"jid": jid, "idempotency_key": "7"}) for jid in by_id} == {by_id["7"]}
+    assert set(queues_on(routes, [declaration], "queues_shard_a")) == {"chaos_sleep"}
+    entry = queue_facts(declaration, {})
+    assert QueueLocations(routes, [entry]).routed == {"chaos_sleep": ("main", "queues_shard_a")}
+    with pytest.raises(ConfigurationError, match="is not a list of shards"):
+        QueueLocations(routes, [{**entry, "spread": ["main", "gone"]}])
+
+
+def test_spread_class_needs_known_shards_and_one_limit():
+    (problem,) = router().validate(declare(shard=spread("main", "queues_shard_b")))
+    assert (problem.key, problem.message[:31]) == ("shard", "unknown shard 'queues_shard_b' ")
+    limited = declare("LimitedWorker", shard=spread("main", "queues_shard_a"), concurrency_limit=5)
+    (problem,) = router().validate(limited)
+    assert "with concurrency_limit needs roles: {meta: NAME} in config/redis.yml" in problem.message
+    assert Router([], ["main", "queues_shard_a"], has_fleet_limits=True).validate(limited) == []
 
 
 def test_route_of_a_reloaded_class_is_computed_again():

@@ -8,6 +8,7 @@ import pytest
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
+from framework.declare.spread import spread
 from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
 from framework.push.argument_checks import SizeLimiter, SizeLimits
@@ -286,3 +287,17 @@ def test_due_jobs_of_two_versions_are_no_duplicates(redis, redis_url):
     Bench(redis_url).drain()
     assert jids(redis) == ["old", "new"]
     assert (owner(redis), owner(redis, lock_key("Job", b"[1]", 1))) == ("old", "new")
+
+
+def test_due_jobs_of_a_spread_class_meet_their_equals(redis, redis_url, second_redis, second_redis_url):
+    several = spread("main", "second")
+    worker(shard=several)
+    due(redis, *(encoded(args=[number % 8], jid=f"{number:024x}") for number in range(16)))
+    Bench(redis_url, second_redis_url).drain()
+    for name, client in (("main", redis), ("second", second_redis)):
+        jobs = [json.loads(data) for data in client.lrange(keys.queue("default"), 0, -1)]
+        assert jobs
+        assert {several.shard_of(job[IDEMPOTENCY_KEY]) for job in jobs} == {name}
+        assert sorted(client.scan_iter("aw:lock:*")) == sorted(job[IDEMPOTENCY_KEY].encode() for job in jobs)
+    assert redis.llen(keys.queue("default")) + second_redis.llen(keys.queue("default")) == 8
+    assert not redis.zcard(keys.SCHEDULE)

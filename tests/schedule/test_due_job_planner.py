@@ -2,6 +2,7 @@ import pytest
 
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
+from framework.declare.spread import spread
 from framework.errors import ConfigurationError, PayloadError
 from framework.route.router import Router
 from framework.schedule.due_job_planner import DestinationResolver
@@ -67,6 +68,18 @@ def test_destination_keeps_a_queue_chosen_by_the_push():
     assert where(payload(queue="common", aw_queue="common")) == ("common", "here")
     assert where(payload(queue="common", aw_queue="common", aw_shard="fast")) == ("common", "fast")
     assert where(payload(queue="common", aw_queue="other")) == ("urgent", "fast")  # a middleware sent it elsewhere
+
+
+def test_destination_of_a_spread_class_is_chosen_by_the_key():
+    several = spread("main", "fast")
+    worker(shard=several)
+    for jid in map(str, range(9)):
+        job = payload(queue="common", jid=jid)
+        assert where(job) == ("common", several.shard_of(jid))
+        assert where({**job, "idempotency_key": "k"}).shard == several.shard_of("k")
+        # A chosen queue has the same shards, and a chosen shard is the one.
+        assert where({**job, "aw_queue": "mine", "queue": "mine"}) == ("mine", several.shard_of(jid))
+        assert where({**job, "aw_shard": "main"}).shard == "main"
 
 
 def test_destination_of_an_unknown_class_stays():

@@ -416,7 +416,7 @@ class ShardEvidence(ShardSnapshot):
         declaration, router = self.installation.declaration(cls), self.installation.router
         if declaration is not None and router is not None:
             route = router.route(declaration)
-            if route.shard == self.shard:
+            if self.shard in router.shards_of(declaration):
                 return route.queue
         for job in (
             *(one for queue in self.queues for one in queue.oldest.jobs),

@@ -126,5 +126,6 @@ def _route(view: View, declaration: Declaration) -> Facts | None:
     router = view.installation.router
     if router is None:
         return None
-    queue, shard, rule = router.route(declaration)
-    return {"queue": queue, "shard": shard, "rule": None if rule is None else str(rule)}
+    queue, _, rule = router.route(declaration)
+    shards = ", ".join(router.shards_of(declaration))
+    return {"queue": queue, "shard": shards, "rule": None if rule is None else str(rule)}

@@ -64,21 +64,24 @@ def _row(router: Router, declaration: Declaration) -> tuple[str, str, str, str]:
     target = router.route(declaration)
     own = [f"{name} by the class" for name in ("queue", "shard") if getattr(declaration, name) is not None]
     rule = "  ".join([target.rule or _NO_RULE, *own])
-    return declaration.wire_name, target.queue, target.shard, rule
+    return declaration.wire_name, target.queue, ", ".join(router.shards_of(declaration)), rule
 
 
 def _explanation(router: Router, declaration: Declaration) -> Iterator[str]:
     target = router.route(declaration)
     rule = f"rule {target.rule}" if target.rule is not None else "no rule: the generated name on main"
-    yield f"{declaration.wire_name}: queue {target.queue} on shard {target.shard} ({rule})"
+    shards = ", ".join(router.shards_of(declaration))
+    yield f"{declaration.wire_name}: queue {target.queue} on shard {shards} ({rule})"
     for verdict in router.explain(declaration):
         word = "decides" if verdict.decides else "too late" if verdict.matches else "no match"
         queue = verdict.rule.queue or declaration.generated_queue
         yield f"  {word:9} {verdict.rule.query}  ({verdict.reason}): queue {queue}, shard {verdict.rule.shard or 'main'}"
     for name in ("queue", "shard"):
         value = getattr(declaration, name)
-        if value is not None:
+        if value is not None and (name == "queue" or declaration.several_shards is None):
             yield f"  the class has {name} = {value!r}, which overrides the rules"
+    if declaration.several_shards is not None:
+        yield f"  the class has shard = {declaration.several_shards}: the lock key of a job chooses one, else its id"
     if declaration.retry_queue is not None:
         yield f"  the class has retry_queue = {declaration.retry_queue!r}: its retries go there"
 

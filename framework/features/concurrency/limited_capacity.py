@@ -13,6 +13,7 @@ from framework.declare.pushed import not_awaitable, running_loop
 from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.declare.setter import run_in_thread
 from framework.declare.signature import check_self_parameter
+from framework.declare.spread import Spread
 from framework.declare.validators import ErrorCollector
 from framework.errors import DeclarationError
 from framework.telemetry.job_events import WorkRemains, job_events
@@ -169,6 +170,10 @@ def _check_limited_capacity(faults: ErrorCollector, cls: type[LimitedCapacityWor
         if getattr(cls, name) is not None:
             message = f"{name} = {short_repr(getattr(cls, name))} is not allowed: {because}. Leave it out."
             faults.add(message, name)
+    if isinstance(cls.shard, Spread):
+        faults.add(
+            f"shard = {cls.shard} is not allowed: max_running_jobs counts the jobs of one shard. Name one.", "shard"
+        )
     for name in ("perform_work", "remaining_work_count"):
         if getattr(cls, name) is getattr(LimitedCapacityWorker, name):
             faults.add(f"{name} is missing: write def {name}(self, ...).", name)

@@ -50,8 +50,6 @@ def _refuse_shared(process: ProcessContext, classes: Iterable[_FairClass]) -> No
 def _fair_classes(router: Router, shard: str) -> Iterator[_FairClass]:
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
-        if has_sub_queues(declaration):
-            route = router.route(declaration)
-            if route.shard == shard:
-                attribute = "priority" if declaration.fair_by is None else "fair_by"
-                yield _FairClass(route.queue, declaration.wire_name, attribute)
+        if has_sub_queues(declaration) and shard in router.shards_of(declaration):
+            attribute = "priority" if declaration.fair_by is None else "fair_by"
+            yield _FairClass(router.route(declaration).queue, declaration.wire_name, attribute)

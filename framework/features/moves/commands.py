@@ -160,7 +160,7 @@ def drain(source: str, *, dry_run: bool, rate: float | None, as_json: bool, modu
     session.require(source)
     project.router.use_moves(session.moves.route_moves)
     routes = {name: project.router.route(declaration).shard for name, declaration in project.declarations.items()}
-    here = sorted(name for name, shard in routes.items() if shard == source)
+    here = sorted(name for name, one in project.declarations.items() if source in project.router.shards_of(one))
     if here:
         shown = ", ".join(here[:5]) + (f" and {len(here) - 5} more" if len(here) > 5 else "")
         echo(
@@ -355,7 +355,7 @@ class _Session:
         for declaration in project.declarations.values():
             route = project.router.route(declaration)
             job = MovableJob(declaration.wire_name, route.queue, declaration.queue_namespace or "")
-            if route.shard == record.source and record.route_move.concerns(job):
+            if record.source in project.router.shards_of(declaration) and record.route_move.concerns(job):
                 return True
         return False
 

@@ -78,7 +78,8 @@ def classes_by_shard(router: Router, declarations: Iterable[Declaration]) -> dic
     found: dict[str, list[RoutedClass]] = {}
     for one in declarations:
         route = router.route(one)
-        found.setdefault(route.shard, []).append(RoutedClass(one.wire_name, route.queue, one.urgency))
+        for shard in router.shards_of(one):
+            found.setdefault(shard, []).append(RoutedClass(one.wire_name, route.queue, one.urgency))
     return {shard: RoutedClasses(classes) for shard, classes in found.items()}
 
 

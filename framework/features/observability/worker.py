@@ -43,7 +43,7 @@ def worker_part(process: ProcessContext) -> WorkerPart:
         declaration = worker.declaration()
         route = process.router.route(declaration)
         tally.declare(declaration, route.queue, route.shard)
-        if route.shard == tally.shard and route.queue in served:
+        if tally.shard in process.router.shards_of(declaration) and route.queue in served:
             tally.declare_runs(declaration, route.queue)
             ran.add((declaration.wire_name, route.queue))
     gauges = ProcessGauges(tally, process, ran)

@@ -203,8 +203,8 @@ class ShardPacker:
         """Return the queues that this process serves, and those to which its classes are routed."""
         process = self._process
         served = {name for plan in process.plans for name in plan.order.names}
-        routes = (process.router.route(worker.declaration()) for worker in registry.workers())
-        return served.union(route.queue for route in routes if route.shard == process.shard.name)
+        classes, router = (worker.declaration() for worker in registry.workers()), process.router
+        return served.union(router.route(one).queue for one in classes if process.shard.name in router.shards_of(one))
 
     def _forget_deleted(self, name: str) -> None:
         """Forget the blocks of a queue whose list another program has deleted."""

@@ -85,6 +85,48 @@ def test_shared_limit_holds_on_two_shards_and_slots_go_where_jobs_wait(shared, r
     assert shown == "main: 5 slots of second can go to other shards\n"
 
 
+HOT = """
+from framework import Deduplicate, spread
+from jobs import Limited
+
+
+class HotWorker(Limited):
+    queue = "default"
+    shard = spread("main", "second")
+    concurrency_limit = 3
+    idempotent = True
+    deduplicate = Deduplicate("until_executed")
+"""
+PUSH = """
+from hot_jobs import HotWorker
+
+for _ in range(2):
+    print(*HotWorker.perform_bulk([(f"now {number}", "go") for number in range(8)]))
+HotWorker.perform_bulk_in(0.5, [(f"later {number % 8}", "go") for number in range(16)])
+"""
+
+
+def test_class_on_two_shards_has_one_limit_and_one_lock_for_equal_jobs(shared, redis):
+    fleet = shared("main", "second")
+    (fleet.site.folder / "hot_jobs.py").write_text(HOT)
+    pushed = fleet.site.run("-c", PUSH)
+    first, again = pushed.stdout.splitlines()
+    assert ("None" in first, again) == (False, " ".join(["None"] * 8)), pushed.stderr
+    waiting = {name: client.llen("queue:default") for name, client in fleet.clients.items()}
+    assert all(waiting.values())
+    assert sum(waiting.values()) == 8
+    for name in fleet.clients:
+        fleet.site.hurried_worker("-r", "hot_jobs", "-q", "default", "-c", "8", "--shard", name)
+    until(lambda: sum(fleet.running("HotWorker").values()) == 3, "the limit is used")
+    until(lambda: not any(client.zcard("schedule") for client in fleet.clients.values()), "all are due")
+    redis.set("go", 1)
+    until(lambda: ran(redis) == 16, "all have run")
+    ended = sorted(name.decode() for name in redis.lrange("ended", 0, -1))
+    assert ended == sorted(f"{word} {number}" for word in ("now", "later") for number in range(8))
+    assert max(map(int, redis.lrange("seen", 0, -1))) == 3
+    until(lambda: not any(list(client.scan_iter("aw:lock:*")) for client in fleet.clients.values()), "no lock is left")
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_limit_of_four_shards_is_never_exceeded_under_kills_and_partitions(shared, redis, record_property):
