@@ -327,8 +327,8 @@ class Client:
             ShardUnavailableError: the shard did not confirm the write.
             BacklogFullError: the limit of the class is reached; nothing was written.
         """
-        if plan.parts is not None:
-            plan = self._part(plan, batch) if token is None else plan.of(batch)
+        if plan.places is not None:
+            plan = self._placed(plan, batch) if token is None else plan.of(batch)
         # Without an integration of a database library this costs one test.
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
@@ -470,7 +470,7 @@ class Client:
             ArgumentsError: the class has several shards, and its locks may be on another one.
         """
         plan = self._plan_for(declaration, options)
-        if plan.parts is None:
+        if plan.places is None:
             return plan
         if plan.deduplication is not None and declaration.several_shards is not None:
             reason = (
@@ -480,12 +480,14 @@ class Client:
             raise ArgumentsError(declaration.qualified_name, reason)
         return plan.parts.get(plan.shard.name, plan)
 
-    def _part(self, plan: PushPlan, batch: JobBatch) -> PushPlan:
-        """Return the plan of the shard of a batch, by the moves of that shard."""
+    def _placed(self, plan: PushPlan, batch: JobBatch) -> PushPlan:
+        """Return the plan of the shard of one job, by the moves that its shard knows now."""
         part = plan.of(batch)
         while part.shard.moves_valid_until <= monotonic():
             self._read_moves(part.shard)
-            part = self._known_plan(plan.declaration, plan.options).of(batch)
+            plan = self._known_plan(plan.declaration, plan.options)
+            # Its shard may be another one by them.
+            part = plan if plan.places is None else plan.of(*batch.by_shard(plan.places))
         return part
 
     def _known_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
@@ -522,7 +524,7 @@ class Client:
         if len(places.shards) == 1:
             return plan
         parts = {name: self._plan_by(route._replace(shard=name), declaration, options) for name in places.shards}
-        return plan._replace(payloads=SpreadPayloads(plan.payloads, places), parts=parts)
+        return plan._replace(payloads=SpreadPayloads(plan.payloads, places), places=places, parts=parts)
 
     def _plan_by(self, route: Route, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         shard = self.shards[route.shard]

@@ -35,6 +35,7 @@ from framework.push.normalize import (
     option_fields,
     wire_value,
 )
+from framework.route.job_places import JobPlaces
 from framework.shard.shard import Shard
 from framework.telemetry import context
 from framework.telemetry.context import CORRELATION_ID
@@ -82,12 +83,14 @@ class PushPlan(NamedTuple):
     """The limit of accepted jobs of the class; ``None`` for a class without one."""
     spans: Sequence[PushSpans] = ()
     """Makes the pushes parts of traces; empty without a library for traces."""
-    parts: "Mapping[str, PushPlan] | None" = None
-    """The plans of the several shards of the class, by ``JobBatch.shard``; ``None`` for a class that has one shard."""
+    places: JobPlaces | None = None
+    """Chooses the shards of the jobs; ``None`` for a class that has one shard."""
+    parts: "Mapping[str, PushPlan]" = NO_OPTIONS
+    """The plans of these shards."""
 
     def of(self, batch: JobBatch) -> "PushPlan":
         """Return the plan by which a batch is written."""
-        return self if self.parts is None else self.parts[batch.shard]
+        return self if self.places is None else self.parts[batch.shard]
 
     @property
     def destination(self) -> Destination:

@@ -9,7 +9,7 @@ from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import PushRequest
 from framework.errors import ArgumentsError, BulkPushError, ShardUnavailableError
-from framework.route.route_moves import RouteMove, RouteMoves
+from framework.route.route_moves import MoveEpoch, RouteMove, RouteMoves
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.resources import IDEMPOTENCY_KEY
@@ -123,3 +123,18 @@ def test_jobs_that_belong_together_are_on_the_first_shard(pusher):
         pusher.client.prepare(PushRequest(locked.declaration(), [1]), {})
     named = PushRequest(locked.declaration(), [1], options={"shard": "second"})
     assert pusher.client.prepare(named, {}).shard == "second"
+
+
+def test_push_follows_a_move_of_one_of_the_shards(pusher):
+    hot = worker(queue="default", shard=SEVERAL)
+    assert len({hot.perform_async(1) for _ in range(9)}) == 9
+    for shard in pusher.shards.values():
+        shard.client.delete(keys.queue("default"))
+    moved = MoveEpoch("1", 1, RouteMove("1", "class", "Job", "third", "second"))
+    pusher.client._moves_reader = lambda shard: [moved] if shard.name == "third" else []
+    pusher.shards["third"].moves_valid_until = 0.0
+    jids = [hot.perform_async(number) for number in range(30)]
+    found = ids(pusher.jobs())
+    assert not found["third"]
+    assert found["main"] == {jid for jid in jids if SEVERAL.shard_of(jid) == "main"}
+    assert len(found["second"]) == 30 - len(found["main"])

@@ -215,8 +215,8 @@ _FIELD_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 def all_queues_schema(categories: Collection[str]) -> dict[str, Any]:
-    """Return the schema (draft 2020-12) of the file: a list of entries with exactly these fields; ``options`` and ``chosen_queues``
-    are optional.
+    """Return the schema (draft 2020-12) of the file: a list of entries with exactly these fields; ``options``, ``chosen_queues``
+    and ``spread`` are optional.
 
     ``categories`` come from config/feature_categories.yml; without any, every name is allowed. The schema does not list shards,
     because their names may differ between environments and the generated files may not.
@@ -224,6 +224,7 @@ def all_queues_schema(categories: Collection[str]) -> dict[str, Any]:
     properties = {field: dict(_FIELD_SCHEMAS.get(field) or ATTRIBUTES[field].validator.schema) for field in _FIELDS}
     properties["options"] = {"type": "object", "additionalProperties": {"type": ["boolean", "number", "string"]}}
     properties["chosen_queues"] = {"type": "array", "items": dict(validators.queue.schema)}
+    properties["spread"] = {"type": "array", "items": dict(validators.shard.schema), "minItems": 2}
     if categories:
         properties["feature_category"] = {"enum": [*sorted(categories), NOT_OWNED]}
     return {

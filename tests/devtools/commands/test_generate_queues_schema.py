@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from framework.application_worker import ATTRIBUTES, ApplicationWorker
 from framework.declare import queue_facts, registry
 from framework.declare.policy_options import Deduplicate
+from framework.declare.spread import spread
 from framework.declare.validators import InvalidValue
 from framework.devtools.commands import generate_queues
 from framework.devtools.commands.generate_queues import all_queues_schema
@@ -44,7 +45,7 @@ def holds(instance: Any, schema: dict[str, Any] = SCHEMA) -> bool:
 def test_schema_is_valid_and_has_the_fields_in_order():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     items = SCHEMA["items"]
-    optional = ["options", "chosen_queues"]
+    optional = ["options", "chosen_queues", "spread"]
     assert list(items["properties"]) == [*items["required"], *optional] == [*entry(), *optional]
     assert items["additionalProperties"] is False
 
@@ -69,6 +70,7 @@ def test_schema_accepts_the_committed_file():
             "defer_on_health": DeferOnHealth("ci"),
         },
         {"concurrency_limit": lambda: 3, "data_consistency": "sticky", "resource_boundary": "memory"},
+        {"shard": spread("main", "queues-shard")},
         {"concurrency_limit": -1, "has_external_dependencies": True},
     ],
     around=registry.isolated,

@@ -33,6 +33,13 @@ class PlainWorker(ApplicationWorker):
 
     def perform(self) -> None: ...
 """
+WIDE = """
+from framework import spread
+
+
+class WideWorker(PlainWorker):
+    shard = spread("second", "main")
+"""
 
 
 @pytest.fixture
@@ -76,6 +83,18 @@ def test_route_explain_shows_each_rule_and_overrides(office):
         "FastWorker: queue urgent on shard main (rule urgency=high)",
         "  decides   urgency=high  (urgency is high): queue urgent, shard main",
         "  too late  *  (matches every worker): queue fast, shard main",
+    ]
+
+
+def test_route_of_a_spread_class_shows_its_shards(office):
+    (office.folder / "office.py").write_text(OFFICE + WIDE)
+    assert route(office, "WideWorker").stdout.splitlines() == [
+        "WORKER      QUEUE        SHARD         RULE",
+        "WideWorker  office:wide  second, main  *  shard by the class",
+    ]
+    assert route(office, "--explain", "WideWorker").stdout.splitlines()[::3] == [
+        "WideWorker: queue office:wide on shard second, main (rule *)",
+        "  the class has shard = spread('second', 'main'): the lock key of a job chooses one, else its id",
     ]
 
 
