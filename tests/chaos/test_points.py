@@ -20,6 +20,7 @@ BLOCK = "CLIENT ID,BLMOVE"
 POLL = "TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
 OPERATE = "TIME,ZSCAN,act_on_entries"
+DIVIDE = "concurrency/read_portions,concurrency/divide"
 OPERATE_ON_SCHEDULE = f"{OPERATE},ZCARD"
 RETURN_DEFERRED = "ZCARD,TIME,ZRANGE,HMGET,HGET,unpack_deferred"
 REFRESH = "ZCARD,ZRANGEBYSCORE,TIME,HSCAN,GET,HVALS"  # the cancelled jobs, the pauses, the memory and the moves
@@ -70,6 +71,8 @@ COMMANDS = {
     "limited": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
     "inspect_dead,reclaim,inspect_dead,unregister,"
     "LRANGE,admit,fetch,take_slot,note_start,fetch,BLMOVE",
+    "divided": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},GET,SET,{DIVIDE},{DIVIDE},{DIVIDE},concurrency/use_portion,"
+    "admit,fetch,BLMOVE",
     "retried": OPERATE,
     "requeued": OPERATE,
     "enqueued": OPERATE_ON_SCHEDULE,

@@ -11,11 +11,13 @@ from redis import Redis
 REGISTRY = "aw:processes"
 _LIMITS = "aw:limits"
 _ALWAYS = re.compile(
-    r"queues|aw:limits|aw:limiters|aw:counters|aw:flags|aw:batch_events|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?"
+    r"queues|aw:limits(:shared)?|aw:portions|aw:limiters|aw:counters|aw:flags|aw:batch_events|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?"
 )
 """Names of keys that stay: each is bounded. The events of batches wait for a worker process, which logs them."""
 _ENDS_BY_ITSELF = (
     (re.compile(r"aw:steady_since|aw:lease:.+|aw:pause_strategy:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
+    (re.compile(r"aw:portions_turn"), 5),
+    (re.compile(r"aw:portions:.+"), 30 * 86_400),
     (re.compile(r"aw:held_alert"), 300),
     # The last report of the memory, and the lease of a process that was killed while it measured.
     (re.compile(r"aw:memory"), 360),

@@ -151,6 +151,13 @@ class _Said(NamedTuple):
     used_at: float
 
 
+class _MetaAwayError(Exception):
+    """The shard that has the divisions cannot be asked. Errors of the own shard are others: its process reports them itself."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
 class PortionKeeper:
     """Keep the portions of the shard of a process. For one thread."""
 
@@ -178,7 +185,8 @@ class PortionKeeper:
             return _IDLE_STEP_S
         try:
             lacks = self._keep(process.shard.name, process.upkeep, states)
-        except (RedisError, OSError, FrameworkError) as error:
+        except _MetaAwayError as away:
+            error = away.error
             self._log_limit.warning(
                 self._meta,
                 f"the shard {self._meta} (role meta) cannot be asked, so that each shard keeps its portion of the limits that hold "
@@ -237,7 +245,13 @@ class PortionKeeper:
         answered = self._say(divider, shard, states, now)
         new = [(state, portion) for state, portion in answered if self._is_to_use(shard, state, portion, now)]
         if new:
-            after = use_portions(client, new)
+            try:
+                after = use_portions(client, new)
+            except (RedisError, OSError):
+                # The next step says it again, and gets the portions that are not in use yet.
+                for state, _ in new:
+                    del self._said[shard, state.name]
+                raise
             given_up = {state.name for state, portion in new if portion.slots < state.portion}
             for state in after:
                 self._said[shard, state.name] = self._said[shard, state.name]._replace(used_at=now)
@@ -248,7 +262,11 @@ class PortionKeeper:
         self, divider: LimitDivider, shard: str, states: Sequence[PortionState], now: float
     ) -> list[tuple[PortionState, Portion]]:
         answered: list[tuple[PortionState, Portion]] = []
-        for state, portion in zip(states, divider.divide(shard, states) if states else (), strict=True):
+        try:
+            portions = divider.divide(shard, states) if states else []
+        except (RedisError, OSError, FrameworkError) as error:
+            raise _MetaAwayError(error) from error
+        for state, portion in zip(states, portions, strict=True):
             if portion is None:
                 self._log_unusable(state.name)
                 continue
@@ -280,6 +298,7 @@ class PortionKeeper:
             client = shards[other].client
             try:
                 states = [state for state in read_portions(client, wanted) if state.name in wanted]
+                self._said_and_used(divider, other, client, states, time.monotonic())
             except (RedisError, OSError) as error:
                 self._asked_again_at[other] = time.monotonic() + _UNANSWERED_REST_S
                 self._log_limit.warning(
@@ -290,7 +309,6 @@ class PortionKeeper:
                     error=error,
                 )
                 continue
-            self._said_and_used(divider, other, client, states, time.monotonic())
             heard |= set(wanted)
         return heard
 

@@ -1,9 +1,14 @@
 """Limits that hold on all shards together: the slots of all shards never exceed the limit, and all of them are used."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from redis.exceptions import RedisError
 
+from framework.all_settings import load
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.features.concurrency.admin import read_limits
@@ -11,14 +16,16 @@ from framework.features.concurrency.limits import FleetSlots, Limits
 from framework.features.concurrency.portions import (
     HOLD_AFTER_S,
     LimitDivider,
+    PortionKeeper,
     forget_shard,
     read_portions,
     use_portions,
 )
+from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import Endpoint, open_client, server_time
 from framework.store.script import RELEASE_WAITING, TAKE_SLOT
 from framework.wire import keys
-from tests.harness import examples
+from tests.harness import examples, server_lines
 from tests.servers.guarded import with_all_rights
 
 SHARDS = ("a", "b")
@@ -226,6 +233,35 @@ def test_slots_of_a_shard_that_is_gone_can_be_given_away(fleet):
     fleet.divider = LimitDivider(fleet.meta, ["b"])
     fleet.round("b")
     assert fleet.running() == [LIMIT, LIMIT]
+
+
+def test_error_of_the_own_shard_is_not_that_of_the_meta_shard(tmp_path, make_server):
+    servers = {"main": make_server(), "second": make_server()}
+    (tmp_path / "config").mkdir()
+    shards = {name: {"url": with_all_rights(server.url)} for name, server in servers.items()}
+    (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards, "roles": {"meta": "second"}}))
+    settings = load({"FRAMEWORK_CONFIG_DIR": str(tmp_path / "config")}, tmp_path)
+    own, meta = (open_client(Endpoint(with_all_rights(one.url)), name="tested") for one in servers.values())
+    Fleet(meta, {"main": own}).arrive("main")
+    process = SimpleNamespace(
+        settings=settings,
+        shard=SimpleNamespace(name="main"),
+        identity="w:1:1",
+        quiet=False,
+        upkeep=own,
+        absent=AbsentKeys((), 60),
+    )
+    keeper = PortionKeeper(process, "second")
+    servers["second"].stop()
+    with server_lines("info") as lines:
+        keeper.step()
+    assert [(line["event_name"], line["severity"]) for line in lines()] == [("concurrency_limit.meta_away", "WARN")]
+    servers["second"].start()
+    states = read_portions(own)
+    servers["main"].stop()
+    with pytest.raises(RedisError):
+        keeper._keep("main", own, states)
+    keeper.end()
 
 
 def test_only_limits_of_classes_hold_on_all_shards(redis):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from framework.features.concurrency.admin import read_limits
+from framework.features.moves.keys import MOVES
 from framework.store.connect import server_time
 from framework.wire import keys
 from tests.harness import ROOT, encoded, until
@@ -165,3 +166,34 @@ def test_limit_of_four_shards_is_never_exceeded_under_kills_and_partitions(share
     record_property("used", round(sum(used) / len(used) / FIFTY, 3))
     assert max(seen) <= FIFTY
     assert most <= FIFTY
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_limit_is_never_exceeded_while_its_class_moves(shared, redis, record_property):
+    """Move a class there, back and there again, and kill movers and workers; count the running jobs at each start."""
+    fleet = shared("main", "second")
+    chance, jobs, kills, most = random.Random(11), 2_000, 0, 0
+    started = {name: fleet.worker(name, 12).ready() for name in fleet.clients}
+    fleet.push("main", "FiveWorker", jobs, "", 0.02)
+    until(lambda: sum(fleet.running("FiveWorker").values()) == 5, "the slots are used")
+    move = ("move", "--class", "FiveWorker", "--to", "second", "--rate", "100")
+    for number in range(6):
+        back = ("undo", fleet.clients["main"].hkeys(MOVES)[0].decode()) if number == 3 else move
+        mover = fleet.site.start("-m", "framework", "shards", *back, "-r", "jobs")
+        goal = min(ran(redis) + jobs // 8, jobs - 100)
+        shard = chance.choice(list(started))
+        while ran(redis) < goal:
+            most = max(most, sum(fleet.running("FiveWorker").values()))
+            time.sleep(0.02)
+        mover.kill()
+        started[shard].kill()
+        started[shard] = fleet.worker(shard, 12).ready()
+        kills += 2
+    until(lambda: len({*redis.lrange("ended", 0, -1)}) == jobs, "all have run", timeout_s=400)
+    seen = [int(one) for one in redis.lrange("seen", 0, -1)]
+    ran_there = int(fleet.clients["second"].get("stat:processed") or 0)
+    record_property("report", {"kills": kills, "most_seen": max(seen), "most_slots": most, "on_second": ran_there})
+    assert max(seen) <= 5
+    assert most <= 5
+    assert ran_there > jobs // 10

@@ -106,7 +106,7 @@ class CaseRunner:
     def run_case(self, case: Case) -> Verdict:
         """Run one case from its start to its verdict."""
         environment, scenario = self._environment, SCENARIOS[case.scenario]
-        environment.clear(SHARDS if scenario.crosses else SHARDS[:1])
+        environment.clear(SHARDS if scenario.crosses or scenario.shares_limits else SHARDS[:1])
         scenario.prepare(environment, case.batch)
         checks = CaseChecks(environment, scenario.expected_end)
         run_case = partial(_run_steps, environment, scenario, case.batch)
@@ -197,7 +197,7 @@ def _be_the_child(
 
 def _run_steps(environment: CaseEnvironment, scenario: Scenario, batch: int, line: Line) -> None:
     """Act; after surviving the fault, finish the remaining work and leave."""
-    _set_up(scenario)
+    _set_up(environment, scenario)
     worker = SteppedWorker(environment, NAME)
     scenario.act(environment, worker, batch)
     line.end()
@@ -213,7 +213,7 @@ def _run_steps(environment: CaseEnvironment, scenario: Scenario, batch: int, lin
 
 def _recover(environment: CaseEnvironment, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
     """Act as a supervisor and its new process: killed processes are marked dead, the leases of the others expire."""
-    _set_up(scenario)
+    _set_up(environment, scenario)
     workers = [SteppedWorker(environment, name), *_beyond(environment, scenario, name)]
     gone = [identity for identity in environment.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
     for worker in workers:
@@ -230,7 +230,9 @@ def _recover(environment: CaseEnvironment, scenario: Scenario, name: str, dead: 
         worker.leave()
 
 
-def _set_up(scenario: Scenario) -> None:
+def _set_up(environment: CaseEnvironment, scenario: Scenario) -> None:
+    if scenario.shares_limits:
+        environment.share_limits()
     if scenario.fair:
         declare_fair()
     if scenario.refuses:

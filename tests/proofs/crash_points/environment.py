@@ -23,6 +23,7 @@ from framework.features.flags.redis_flags import set_flag
 from framework.fetch.deferred_blocks import next_blocks, unpack_deferred
 from framework.process import worker_parts
 from framework.push import client as push_client
+from framework.settings.model import RoleSettings
 from framework.shard import held_back
 from framework.shard import shard as shard_module
 from framework.shard.shard import Shard
@@ -95,6 +96,10 @@ class CaseEnvironment:
         """Stop the servers."""
         for server in self.servers.values():
             server.stop()
+
+    def share_limits(self) -> None:
+        """Let limits hold on all shards together, in the processes of this case."""
+        self.settings = self.settings.model_copy(update={"roles": RoleSettings(meta=SECOND)})
 
     def enter(self) -> None:
         """Give the forked process connections and a log of its own."""
@@ -208,6 +213,7 @@ class CaseEnvironment:
                     continue
                 client.delete(keys.lease(identity))
                 client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if heartbeat < 0 else 1)})
+            client.delete(keys.PORTIONS_TURN)
             client.set(keys.STEADY_SINCE, f"{now - _SILENT_S:.6f}", px=5_000)
 
     # --- the state that checks read

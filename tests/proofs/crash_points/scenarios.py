@@ -75,6 +75,8 @@ class Scenario:
     """True if the jobs of the queue wait in sub-queues."""
     refuses: bool = False
     """True if a client middleware rejects every due job."""
+    shares_limits: bool = False
+    """True if limits hold on both shards together."""
     whole: bool = False
     """True if the suite also applies faults to commands that move no job."""
     greetings: bool = False
@@ -321,6 +323,14 @@ def _wait_for_slot(_environment: CaseEnvironment, worker: SteppedWorker, _batch:
     worker.work()
     worker.mark_dead(DEAD)
     worker.sweep()
+    worker.work()
+
+
+def _divide(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Let jobs wait until their shard has a portion of the limit: one after the other gets the slot, and runs."""
+    worker.heartbeat()
+    worker.work()
+    worker.keep_portions()
     worker.work()
 
 
@@ -685,6 +695,14 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
         Scenario("recover", "reclaim the jobs of a dead process", _recover, _dead_process_end, _dead_process),
+        Scenario(
+            "divided",
+            "wait for a portion of the limit of all shards, run",
+            _divide,
+            prepare=_waiting(jobs.LimitedWorker, locked=True),
+            shares_limits=True,
+            whole=True,
+        ),
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
         Scenario(
             "retried",

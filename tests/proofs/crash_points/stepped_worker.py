@@ -98,6 +98,11 @@ class SteppedWorker:
         """Push the jobs of due ticks of the schedule."""
         self._step(self._loops["cron"])
 
+    def keep_portions(self) -> None:
+        """Divide the limits of all shards, if they hold on all of them together."""
+        if "portions" in self._loops:
+            self._step(self._loops["portions"])
+
     def poll_all(self) -> None:
         """Move every due job."""
         while self.parts.poller.poll():
@@ -220,6 +225,7 @@ def settle(environment: CaseEnvironment, workers: Sequence[SteppedWorker]) -> No
             worker.work()  # jobs that have arrived meanwhile are not lost
             worker.sweep()
             worker.keep()
+            worker.keep_portions()
         environment.make_due()
         for worker in workers:
             worker.pass_time()
