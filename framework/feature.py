@@ -78,12 +78,14 @@ class Hold:
     """Its name in what a job holds; the function ``release_NAME`` of ``part`` gets the arguments that the waiter makes."""
     field: str
     """The payload field of these jobs. A job without it pays nothing."""
-    part: str
-    """The part of scripts with its function: ``"results/answer"``."""
+    part: str = ""
+    """The part of scripts with its function: ``"results/answer"``; empty for a waiter that is told nothing, and looks by itself."""
     waiter: Late[Any]
     """``Waiter`` (``wire/waiters.py``)."""
     stays: bool = True
     """Whether such a job stays on the shard of its waiter: if not, the waiter learns that the job has left (``removed``)."""
+    follows: bool = False
+    """Whether the waiter looks on all shards: the job may move with its field (room ``moves``). A due job stays nevertheless."""
     keeps_state_s: int = 0
     """For how long the state of such a job lives at least, after each change before its end."""
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from framework.errors import PayloadError
 from framework.text import with_article
@@ -38,6 +38,9 @@ wait from its enqueue on.
 
 DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
 """Fields of a deferred job (GitLab): the mark, the reason, and the number of deferrals in a row for that reason."""
+
+BY_FLAG: Final = "feature_flag"
+"""Value of ``deferred_by`` for a job that the flag of its class defers."""
 
 LOAD_BALANCING_STRATEGY = "load_balancing_strategy"
 """Field of a running job's payload and log lines: the database server it reads from, and why (GitLab)."""

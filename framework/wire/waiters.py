@@ -54,8 +54,22 @@ class AwaitedJob(NamedTuple):
     @property
     def stays(self) -> bool:
         """Whether the job stays on its shard, because one of its waiters is there."""
-        names = {name for name, _, _ in self.waiters}
-        return any(stays and name in names for _, name, _, _, stays in _holds())
+        return bool(self._names & _names_of(stays=True))
+
+    @property
+    def may_move(self) -> bool:
+        """Whether the job may move to another shard with its waiters: those that are bound to this shard are found on any."""
+        return not (self._names & _names_of(stays=True)) - _names_of(follows=True)
+
+    @property
+    def parted(self) -> "AwaitedJob | None":
+        """The job with those waiters that learn of it when it leaves its shard; ``None`` without any."""
+        told = self._names - _names_of(stays=True)
+        return self._replace(waiters=tuple(one for one in self.waiters if one[0] in told)) if told else None
+
+    @property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for name, _, _ in self.waiters)
 
     def told(self, end: JobEnd) -> dict[str, list[str]]:
         """Return the messages to the waiters by their names, a part of the holds of the job (``parts/release.lua``)."""
@@ -72,6 +86,13 @@ class AwaitedJob(NamedTuple):
         for _, waiter, value in self.waiters:
             answer = waiter.named(value, answer)
         return answer
+
+
+@cache
+def _names_of(*, stays: bool = False, follows: bool = False) -> frozenset[str]:
+    """Return the names of the waiters that have one of these marks."""
+    holds = (hold for one in features() for hold in one.holds)
+    return frozenset(hold.name for hold in holds if (stays and hold.stays) or (follows and hold.follows))
 
 
 @cache

@@ -53,6 +53,8 @@ MAY_TAKE = {
     "moves/page": {"RPOP"},  # the other shard has written these jobs
     "moves/restore": {"LPOP"},
     "moves/take": {"ZREM"},
+    "moves/take_aside": {"LTRIM"},
+    "moves/take_held": {"ZREM"},
     "move_to_set": {"LREM"},  # for `kill` and `schedule`
     "push_window": {"ZREM"},
     "reclaim": {"LREM"},

@@ -149,7 +149,15 @@ def nothing(redis, jobs):
 
 
 def received(jobs, queue):
-    return ["guard", QUEUE if queue else SET, QUEUES], [now_plus(60), 60_000, queue, "", *jobs]
+    had = {
+        "locks": [],
+        "hashes": [["it-1", 60_000, 1, 2]],
+        "strings": [["aw:status:1", 0, 3]],
+        "cancelled": [["5", "1"]],
+        "told": [{"accepted": ["C", "10", "1"]}],
+    }
+    words = [now_plus(60), 60_000, queue, dumps(had), 3, "c", "[1]", "queued"]
+    return ["guard", QUEUE if queue else SET, QUEUES], [*words, *jobs]
 
 
 BLOCK = b'{ "class":"aw.Packed","aw_count":6}'
@@ -698,7 +706,36 @@ CALLS = {
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
     "moves/take": (due, lambda jobs: ([SET, "list"], jobs)),
-    "moves/page": (leaving, lambda jobs: (["pages", "list", "counts"], ["1 q", "new", 2, 1_000, "old", "1", ""])),
+    "moves/take_held, of a limit": (
+        limited,
+        lambda jobs: (
+            ["aw:limit:C:waiting:", "list", "aw:limits:waiting", "aw:limit:C:turns", "aw:limit:C:full"],
+            ["aw:limit:C", "", *(b'["q","%d"]\n%b' % (at, job) for at, job in enumerate(jobs))],
+        ),
+    ),
+    "moves/take_held, of a pause": (
+        held_members,
+        lambda jobs: ([SET, "list", "classes", "none", "none"], ["C", "", *MEMBERS[1::2]]),
+    ),
+    "moves/take_aside": (
+        lambda redis, jobs: redis.lpush(ASIDE, *jobs),
+        lambda jobs: ([ASIDE, "list", QUEUES, "aside"], ["q~aside^C", len(jobs), *jobs, *[1] * (len(jobs) - 1), 0]),
+    ),
+    "moves/page": (
+        leaving,
+        lambda jobs: (
+            ["pages", "list", "counts"],
+            [
+                "1 q",
+                "new",
+                2,
+                1_000,
+                "old",
+                "1",
+                dumps({"locks": [], "keys": ["k"], "told": [{"accepted": ["C", "1", "-1"]}]}),
+            ],
+        ),
+    ),
     "moves/receive": (nothing, lambda jobs: received(jobs, "q")),
     "moves/receive, into a set": (nothing, lambda jobs: received([b"5\n" + job for job in jobs], "")),
     "moves/restore": (leaving, lambda jobs: (["pages", "list", QUEUE, QUEUES], ["1 q", 100, "q", ""])),

@@ -26,10 +26,10 @@ from framework.store.steps import SHARE, BoundedSteps
 from framework.telemetry import logs
 from framework.text import decode_name, format_count
 from framework.wire import keys
-from framework.wire.job import DEFERRED, DEFERRED_BY
+from framework.wire.job import BY_FLAG, DEFERRED, DEFERRED_BY
 from framework.wire.json import loads_object
 
-REASON: Final = "feature_flag"
+REASON: Final = BY_FLAG
 
 PARKED_S = 3_600.0
 """How long a due job of a class that runs no jobs is postponed."""

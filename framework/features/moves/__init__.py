@@ -7,7 +7,7 @@ from framework.features.moves import keys
 
 _SCRIPTS = tuple(
     Late[Any](f"framework.features.moves.store:{name}")
-    for name in ("TAKE", "PAGE", "RECEIVE", "RESTORE", "MIGRATE", "UNPACK")
+    for name in ("TAKE", "TAKE_ASIDE", "TAKE_HELD", "PAGE", "RECEIVE", "RESTORE", "MIGRATE", "UNPACK")
 )
 
 MOVES = Feature(

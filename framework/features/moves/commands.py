@@ -45,7 +45,7 @@ _RUN_AGAIN = "Run the command again when Redis answers: it continues."
 REASONS: Mapping[SkipReason, str] = {
     "unknown class": "no worker of this name is registered here; shards move --class NAME still moves its jobs",
     "in transit": "the job is due, and on its way to another shard already",
-    "awaited": "a batch, a caller, or a limit of accepted jobs waits on this shard for the end of the job",
+    "awaited": "a batch, a workflow or an entry of the schedule waits on this shard for the end of the job, which runs here",
     "unreadable": "the payload is not a job's JSON",
 }
 
@@ -110,7 +110,7 @@ def move(
 ) -> None:
     """Move waiting jobs to another shard, and let new ones go there.
 
-    Queued, scheduled, retried and dead jobs move, with their locks, in their order. Running jobs end where they are. The move stays
+    Queued, held, scheduled, retried, interrupted and dead jobs move, with their locks, cursors and states, in their order. Running jobs end where they are. The move stays
     in force until it is undone. A killed command may be run again; meanwhile processes of both shards carry the move on.
 
     Status 0: every movable job has moved. 1: the target refuses jobs, or another move contradicts this one. 75: a shard does not

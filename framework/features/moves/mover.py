@@ -2,7 +2,8 @@
 
 Every job takes three steps, each of one script. No job is ever in no key, and no job is in two places from which it could start:
 
-1. It leaves its place for a list of jobs that leave, on the same shard (``migrate.lua``, ``take.lua``).
+1. It leaves its place for a list of jobs that leave, on the same shard (``migrate.lua``, ``take.lua``, ``take_held.lua``). A job that
+   a limit or a pause holds leaves as one of its queue, and is admitted anew on the target.
 2. A page of that list is in flight under a token (``page.lua``). The target writes it, with a guard that is named by the token, in
    one step (``receive.lua``).
 3. The source removes the page that has this token (``page.lua``).
@@ -15,29 +16,35 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 import redis
 from redis.exceptions import ResponseError
 
+from framework.admin.held_jobs import HeldJobsKey, held_keys
 from framework.admin.statistics import queue_names
-from framework.errors import PayloadError, TargetRefusedError
+from framework.errors import TargetRefusedError
 from framework.features.moves import keys as own_keys
+from framework.features.moves.belongings import NOTHING, Belongings, read_belongings
 from framework.features.moves.plan import MovePlan
 from framework.features.moves.records import MoveRecord
-from framework.features.moves.store import PAGE, RECEIVE, RESTORE, TAKE
-from framework.migrate.plan import MigrationReport, MoveDecision, Quota
+from framework.features.moves.store import PAGE, RECEIVE, RESTORE, TAKE, TAKE_ASIDE, TAKE_HELD
+from framework.fetch.held_blocks import unpack_held
+from framework.migrate.plan import MigrationReport, MoveDecision, Quota, jid_of
 from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.route.route_moves import RouteMoves
 from framework.shard.redis_errors import error_code
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
-from framework.store.script import is_wrong_type, write_when_full
+from framework.store.script import NO_KEY, is_wrong_type, write_when_full
 from framework.store.steps import UNPACED, BoundedSteps
 from framework.wire import keys
-from framework.wire.job import decode
-from framework.wire.json import dumps
-from framework.wire.resources import Lock, lock_of
+from framework.wire.blocks import expand_member, is_block
+from framework.wire.job import BY_FLAG, DEFERRED, DEFERRED_BY
+from framework.wire.json import dumps, loads_object
+from framework.wire.sub_queues import is_aside, parent_of
 
 PAGE_JOBS = (20, 500)
 """The fewest and the most jobs of one page."""
@@ -54,8 +61,9 @@ WRITE_WITHIN_S = 30.0
 """How long a read page may be written. A mover that was suspended writes nothing: its page may be written, and its guard expired."""
 
 _WRONG_TYPE, _TOO_LATE = -1, -2
+_BY_FLAG = dumps(BY_FLAG)
 
-SETS = (keys.SCHEDULE, keys.RETRY, keys.DEAD)
+SETS = (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED)
 """The sorted sets whose jobs move."""
 
 
@@ -120,7 +128,7 @@ def stored_jobs(client: "redis.Redis", text: bytes) -> Iterator[bytes]:
         place, start = Place.of(label), 0
         # The oldest leave from the right end, so none is passed over.
         while page := cast("list[bytes]", client.lrange(own_keys.moving(move, label), start, start + _PAGE - 1)):
-            jobs = page if place.is_queue else [one.partition(b"\n")[2] for one in page]
+            jobs = page if place.is_queue else [_payload_of(one) for one in page]
             yield from (one for one in jobs if text in one)
             start += len(page)
 
@@ -158,6 +166,7 @@ class Mover:
         self._deliverer = Deliverer(record.id, source, target, progress, rate)
         plan = MovePlan(record, moves)
         leaving = _Leaving(record.id, self._source, self._deliverer)
+        self._held = _LeavingHeld(leaving, plan, progress, rate)
         self._queues = _LeavingQueues(leaving, plan, progress, rate)
         self._sets = _LeavingSets(leaving, plan, progress, rate)
         self._progress = progress
@@ -169,11 +178,14 @@ class Mover:
             keys.migrated_queue(_text(owner))
             for owner in cast("list[bytes]", self._source.zrange(keys.REGISTRY, 0, -1))
         )
-        names = sorted({*names, *(name for name in aside if name is not None)})
+        found = {*names, *(name for name in aside if name is not None)}
+        # Those of a list beside a queue leave as jobs of the queue.
+        names = sorted(name for name in found if not is_aside(name))
         return [*(Place(name, is_queue=True) for name in names), *(Place(key, is_queue=False) for key in SETS)]
 
     def preview(self) -> None:
         """Record what would move, and change nothing. Raises redis errors."""
+        self._held.preview()
         for place in self.places():
             self._skipping_wrong_type(place, self._queues.preview if place.is_queue else self._sets.preview)
 
@@ -187,6 +199,8 @@ class Mover:
         before = self._progress.moved
         for place in places_left(self._source, self._record.id):
             self._deliverer.deliver(place)
+        # They have been there for longer than the jobs of their queues.
+        self._held.migrate()
         for place in self.places():
             if self._progress.quota.stopped:
                 break
@@ -233,34 +247,33 @@ class Deliverer:
         return True
 
     def _deliver(self, place: Place) -> None:
-        finished, locks = "", ""
+        finished, had = "", NOTHING
         while True:
             # Read before the page: a mover that is suspended behind this line is too late.
             until = self._target_now() + WRITE_WITHIN_S
             with self._steps.step() as most:
-                page = self._next_page(place, finished, locks, most)
+                page = self._next_page(place, finished, had.removed, most)
             if not page:
                 return
             token, jobs = page[0].decode(), page[1:]
-            copied = self._locks_of(place, jobs)
-            written = self._write(place, token, jobs, copied, until)
+            had = read_belongings(self._source, jobs if place.is_queue else [_payload_of(job) for job in jobs])
+            written = self._write(place, token, jobs, had, until)
             if written == _TOO_LATE:
-                finished, locks = "", ""
+                finished, had = "", NOTHING
                 self._clock_offset_s = None
                 continue
-            finished, locks = token, dumps([[one["key"], one["jid"]] for one in copied]).decode() if copied else ""
+            self._note_deferred(place, jobs)
+            finished = token
             self._progress.count(len(jobs))
 
-    def _next_page(self, place: Place, finished: str, locks: str, most: int) -> list[bytes]:
+    def _next_page(self, place: Place, finished: str, removed: bytes, most: int) -> list[bytes]:
         names = [own_keys.MOVING_PAGES, own_keys.moving(self._move, place.label), own_keys.MOVED_COUNTS]
-        words = [field_of(self._move, place), uuid.uuid4().hex, most, PAGE_BYTES, finished, self._move, locks]
+        words = [field_of(self._move, place), uuid.uuid4().hex, most, PAGE_BYTES, finished, self._move, removed]
         return cast("list[bytes]", PAGE(self._source, names, words))
 
-    def _write(
-        self, place: Place, token: str, jobs: Sequence[bytes], locks: Sequence[dict[str, Any]], until: float
-    ) -> int:
+    def _write(self, place: Place, token: str, jobs: Sequence[bytes], had: Belongings, until: float) -> int:
         names = [own_keys.moved_page(token), place.key, keys.QUEUES]
-        words: list[Any] = [f"{until:.6f}", GUARD_MS, place.queue, dumps(list(locks)) if locks else "", *jobs]
+        words: list[Any] = [f"{until:.6f}", GUARD_MS, place.queue, had.found, len(had.values), *had.values, *jobs]
         try:
             written = int(cast("int", RECEIVE(self._target, names, words)))
         except ResponseError as error:
@@ -271,22 +284,19 @@ class Deliverer:
             raise _RefusedError(token, f"its key {place.key} is of another type")
         return written
 
-    def _locks_of(self, place: Place, jobs: Sequence[bytes]) -> list[dict[str, Any]]:
-        """Return the locks that jobs of a page own on the source, for the target."""
-        owned = [lock for job in jobs if (lock := _lock_in(job if place.is_queue else job.partition(b"\n")[2]))]
-        if not owned:
-            return []
-        pipeline: Any = self._source.pipeline(transaction=False)
-        for lock in owned:
-            pipeline.hgetall(lock.key)
-            pipeline.pttl(lock.key)
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        found: list[dict[str, Any]] = []
-        for lock, fields, left_ms in zip(owned, replies[::2], replies[1::2], strict=True):
-            if isinstance(fields, dict) and fields.get(b"jid") == lock.owner.encode() and left_ms > 0:
-                words = [_text(word) for pair in cast("dict[bytes, bytes]", fields).items() for word in pair]
-                found.append({"key": lock.key, "jid": lock.owner, "ms": left_ms, "fields": words})
-        return found
+    def _note_deferred(self, place: Place, jobs: Sequence[bytes]) -> None:
+        """Name on the target the classes of jobs that a flag defers: they come back there when it lets jobs run (room ``deferral``).
+
+        Behind the jobs: a class that is named without jobs is forgotten. At a crash the page is still in flight, and comes again.
+        """
+        if place.name != keys.SCHEDULE:
+            return
+        payloads = [loads_object(_payload_of(job)) for job in jobs if _BY_FLAG in job]
+        classes = {
+            str(one["class"]) for one in payloads if one.get(DEFERRED) is True and one.get(DEFERRED_BY) == BY_FLAG
+        }
+        if classes:
+            write_when_full(self._target, ("SADD", keys.DEFERRED_CLASSES, *sorted(classes)))
 
     def _target_now(self) -> float:
         """Return the time of the target's clock, which this host's monotonic clock advances between two reads."""
@@ -392,14 +402,152 @@ class _LeavingSets(SetMigrator):
         return taken
 
 
-def _lock_in(job: bytes) -> Lock | None:
-    # Most jobs have none, and are not parsed.
-    if b'"idempotency_key"' not in job:
-        return None
-    try:
-        return lock_of(decode(job))
-    except PayloadError:
-        return None
+class _HeldJob(NamedTuple):
+    member: bytes
+    """As it is in its set: a ticket, a line feed, and the payload."""
+    queue: str
+    decision: MoveDecision
+
+
+class _LeavingHeld:
+    """Take jobs that limits, pauses and breakers hold on the source, or that were set aside while memory was short.
+
+    Each leaves as a job of its queue, and is written to the target at once.
+    """
+
+    def __init__(self, leaving: _Leaving, plan: MovePlan, progress: MoveProgress, rate: float | None) -> None:
+        self._leaving = leaving
+        self._client = leaving.client
+        self._plan = plan
+        self._report, self._quota = progress.report, progress.quota
+        self._steps = BoundedSteps(*PAGE_JOBS, rate=rate)
+
+    def preview(self) -> None:
+        """Record what would move, and change nothing. Raises redis errors."""
+        self._scan_all(dry_run=True)
+
+    def migrate(self) -> None:
+        """Move the jobs, those that have been held for longest first. Raises as ``Mover.run``."""
+        self._scan_all(dry_run=False)
+
+    def _scan_all(self, *, dry_run: bool) -> None:
+        self._skipping_wrong_type(keys.LIMITS_WAITING, partial(self._scan_held, dry_run=dry_run))
+        self._skipping_wrong_type(keys.ASIDE, partial(self._scan_lists_aside, dry_run=dry_run))
+
+    def _scan_held(self, *, dry_run: bool) -> None:
+        for held in held_keys(self._client):
+            self._skipping_wrong_type(_text(held.key), partial(self._scan, held, dry_run=dry_run))
+
+    def _scan_lists_aside(self, *, dry_run: bool) -> None:
+        for name in sorted(_text(name) for name in cast("set[bytes]", self._client.smembers(keys.ASIDE))):
+            self._skipping_wrong_type(name, partial(self._scan_aside, name, dry_run=dry_run))
+
+    def _skipping_wrong_type(self, place: str, step: Callable[[], None]) -> None:
+        self._report.start_place(place)
+        try:
+            step()
+        except ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            self._report.wrong_type_keys.add(place)
+
+    def _scan(self, held: HeldJobsKey, *, dry_run: bool) -> None:
+        """Decide about the jobs of a set, the oldest first, and take those that leave."""
+        stay = 0
+        while not self._quota.stopped:
+            found = cast(
+                "list[tuple[bytes, float]]",
+                self._client.zrange(held.key, stay, stay + PAGE_JOBS[1] - 1, withscores=True),
+            )
+            if not found:
+                return
+            jobs = [member for member, _ in takewhile(lambda one: not is_block(one[0]), found)]
+            if jobs:
+                stay += len(jobs) - self._leave(held, jobs, dry_run=dry_run)
+                continue
+            block, members = found[0][0], [one.data for one in expand_member(*found[0])]
+            if not dry_run and any(self._decide(one).decision.target for one in members):
+                # Its jobs are the next ones.
+                unpack_held(self._client, held.key, block)
+            else:
+                self._leave(held, members, dry_run=True)
+                stay += 1
+
+    def _leave(self, held: HeldJobsKey, members: Sequence[bytes], *, dry_run: bool) -> int:
+        """Record the decisions about jobs, and take those that leave; return how many have left."""
+        jobs = [self._decide(member) for member in members]
+        for job in jobs:
+            self._record(_text(held.key), job.decision)
+        return 0 if dry_run else self._take(held, jobs)
+
+    def _decide(self, member: bytes) -> _HeldJob:
+        ticket, _, payload = member.partition(b"\n")
+        queue = _queue_of(ticket)
+        if queue is None:
+            return _HeldJob(member, "", MoveDecision(reason="unreadable", jid=jid_of(payload)))
+        return _HeldJob(member, queue, self._plan.decide(payload, parent_of(queue)))
+
+    def _take(self, held: HeldJobsKey, jobs: Sequence[_HeldJob]) -> int:
+        """Take the jobs that leave out of their set; return how many have left it."""
+        index, owner, scope, turns = keys.PAUSED_CLASSES, held.name, b"", (NO_KEY, NO_KEY)
+        if held.kind == "waiting":
+            owner, scope = keys.limit(held.name), held.key.removeprefix(keys.limit(held.name).encode() + b":waiting:")
+            index, turns = keys.LIMITS_WAITING, (f"{owner}:turns", f"{owner}:full")
+        by_queue: dict[str, list[bytes]] = {}
+        for job in jobs:
+            if job.decision.target:
+                by_queue.setdefault(job.queue, []).append(job.member)
+        left = 0
+        for queue, members in by_queue.items():
+            place = Place(queue, is_queue=True)
+            names: list[str | bytes] = [held.key, self._leaving.open(place), index, *turns]
+            with self._steps.step(len(members)):
+                left += sum(cast("list[int]", TAKE_HELD(self._client, names, [owner, scope, *members])))
+            self._leaving.empty(place)
+        return left
+
+    def _scan_aside(self, name: str, *, dry_run: bool) -> None:
+        """Decide about the jobs of a list beside a queue, the oldest first, and take those that leave."""
+        key, place = keys.queue(name), Place(parent_of(name), is_queue=True)
+        left, scanned = self._client.llen(key), 0
+        while left > 0 and not self._quota.stopped:
+            # What stays goes to the other end, so each job is seen once.
+            start = -scanned - 1 if dry_run else -1
+            page = cast("list[bytes]", self._client.lrange(key, start - min(left, PAGE_JOBS[1]) + 1, start))[::-1]
+            if not page:
+                return
+            decisions = [self._plan.decide(data, place.name) for data in page]
+            words = [int(bool(one.target)) for one in decisions]
+            done = dry_run or self._take_aside(key, name, place, page, words)
+            if done:
+                left, scanned = left - len(page), scanned + len(page)
+                for decision in decisions:
+                    self._record(name, decision)
+
+    def _take_aside(self, key: str, name: str, place: Place, page: Sequence[bytes], words: Sequence[int]) -> bool:
+        names = [key, self._leaving.open(place), keys.QUEUES, keys.ASIDE]
+        with self._steps.step(len(page)):
+            done = bool(TAKE_ASIDE(self._client, names, [name, len(page), *page, *words]))
+        self._leaving.empty(place)
+        return done
+
+    def _record(self, place: str, decision: MoveDecision) -> None:
+        if decision.target:
+            self._report.add_moved(decision)
+        elif decision.reason is not None:
+            self._report.add_skipped(place, decision, decision.reason)
+
+
+def _queue_of(ticket: bytes) -> str | None:
+    """Return the queue that the ticket of a held job names, a JSON array; ``None`` if it cannot be read."""
+    found: Any = loads_object(b'{"ticket":%b}' % ticket).get("ticket")
+    queue: Any = found[0] if isinstance(found, list) and found else None
+    return queue if isinstance(queue, str) and queue else None
+
+
+def _payload_of(member: bytes) -> bytes:
+    """Return the payload of a job that leaves a sorted set: it stands behind its score."""
+    return member.partition(b"\n")[2]
 
 
 def _text(data: bytes) -> str:

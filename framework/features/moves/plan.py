@@ -50,7 +50,7 @@ class MovePlan(MigrationPlan):
             return stays._replace(reason="in transit")
         if self._record.kind != "class" and registry.find(payload["class"]) is None:
             return stays._replace(reason="unknown class")
-        # Also a job that is counted here (`max_waiting`): its end would be counted on the other shard.
-        if awaited_job_of(payload) is not None:
+        awaited = awaited_job_of(payload)
+        if awaited is not None and not awaited.may_move:
             return stays._replace(reason="awaited")
         return stays._replace(target=LEAVES)

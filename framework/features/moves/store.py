@@ -1,10 +1,12 @@
 """The scripts of moves between shards. The rights of Redis users list them, so this file loads little."""
 
-from framework.store.script import MIGRATE, UNPACK, Script
+from framework.store.script import LATE_RELEASE_PARTS, MIGRATE, UNPACK, Script
 
-__all__ = ["MIGRATE", "PAGE", "RECEIVE", "RESTORE", "TAKE", "UNPACK"]
+__all__ = ["MIGRATE", "PAGE", "RECEIVE", "RESTORE", "TAKE", "TAKE_ASIDE", "TAKE_HELD", "UNPACK"]
 
 TAKE = Script("moves/take")
-PAGE = Script("moves/page", "time", "lock")
-RECEIVE = Script("moves/receive", "time", "turns", "lock")
+TAKE_ASIDE = Script("moves/take_aside")
+TAKE_HELD = Script("moves/take_held", "time", "lock", "lock_ticket")
+PAGE = Script("moves/page", "time", "lock", late=LATE_RELEASE_PARTS)
+RECEIVE = Script("moves/receive", "time", "turns", "lock", late=LATE_RELEASE_PARTS)
 RESTORE = Script("moves/restore", "turns")

@@ -19,6 +19,7 @@ RESULTS = Feature(
             field=RESULT,
             part="results/answer",
             waiter=Late("framework.features.results.payload:WAITER"),
+            follows=True,
             keeps_state_s=WAIT_S,
         ),
     ),

@@ -10,12 +10,16 @@ from framework.declare import registry
 from framework.errors import MoveRefusedError, TargetRefusedError
 from framework.features.moves import keys as own_keys
 from framework.features.moves import mover as module
-from framework.features.moves.mover import MoveProgress, places_left
+from framework.features.moves.mover import MoveProgress, Mover, places_left
 from framework.features.moves.moves import ShardMoves, check_distinct
 from framework.features.packing.deferred_packer import DeferredPacker
+from framework.features.packing.held_packer import HeldPacker
 from framework.migrate import queues
 from framework.store.steps import UNPACED
 from framework.wire import keys
+from framework.wire.blocks import expand_member, is_block
+from framework.wire.json import dumps
+from framework.wire.sub_queues import aside_list
 from tests.harness import encoded, forked, full_memory, opened
 from tests.migrate.ways import EACH_WAY
 from tests.proofs.crash_points.wire import Fault, Line, install
@@ -62,6 +66,36 @@ def opened_moves(url, second_url):
     return made
 
 
+PAUSED, LIMIT = keys.paused_jobs(MOVED), keys.limit("queue/old")
+HELD_SETS = (f"{LIMIT}:waiting:", PAUSED)
+HELD_WAITING = [job(serial, "StayWorker" if serial == 101 else MOVED) for serial in range(100, 104)]
+HELD_PAUSED = [job(serial, aw_accepted=5) for serial in range(200, 208)]
+CURSORS = [keys.iteration(f"{serial:024x}") for serial in (2, 102, 205)]
+"""Of a job that waits, of one at the limit, and of one in a block of the pause."""
+
+
+def hold(redis):
+    """Hold jobs of the queue at a limit and by a pause, some of the latter in a block."""
+    redis.sadd(keys.LIMITS_WAITING, LIMIT)
+    redis.zadd(f"{LIMIT}:turns", {"": 1})
+    redis.sadd(keys.PAUSED_CLASSES, MOVED)
+    redis.hset(keys.ACCEPTED_JOBS, MOVED, len(HELD_PAUSED))
+    for key in CURSORS:
+        redis.hset(key, mapping={"ex": 1, "c": f'"{key}"'})
+    for key, jobs in zip(HELD_SETS, (HELD_WAITING, HELD_PAUSED), strict=True):
+        redis.zadd(key, {b'["old"]\n' + data: 1_000.5 + at for at, data in enumerate(jobs)})
+    packer = HeldPacker(redis, PAUSED.encode(), 2, 3)
+    while packer.step():
+        pass
+    assert any(map(is_block, redis.zrange(PAUSED, 0, -1)))
+
+
+def held(redis):
+    """Return the held jobs, those at the limit first."""
+    found = [expand_member(*one) for key in HELD_SETS for one in redis.zrange(key, 0, -1, withscores=True)]
+    return [one.data.partition(b"\n")[2] for members in found for one in members]
+
+
 def begin(moves, kind="class", name=MOVED, percent=100):
     record = moves.begun(moves.new(kind, name, "main", "second", percent), 0)
     moves.publish(record)
@@ -97,7 +131,7 @@ def check_unmoved(redis, second_redis, jobs):
         assert [data for data in waiting(redis) if moves_away(data) is leaves] == [
             data for data in jobs if moves_away(data) is leaves
         ]
-    assert [redis.zcard(key) for key in module.SETS] == [12, 12, 12]
+    assert [redis.zcard(key) for key in module.SETS] == [12] * len(module.SETS)
     assert not second_redis.exists(QUEUE, *module.SETS)
 
 
@@ -109,7 +143,9 @@ def test_move_takes_jobs_of_all_places_in_their_order(moves, redis, second_redis
     assert second_redis.rpop(QUEUE) == job(999)
     check_moved(redis, second_redis, jobs)
     assert second_redis.smembers(keys.QUEUES) == {b"old"}
-    assert moves.counts(record).moved == sum(map(moves_away, jobs)) + 3 * sum(map(moves_away, jobs_of(12)))
+    assert moves.counts(record).moved == sum(map(moves_away, jobs)) + len(module.SETS) * sum(
+        map(moves_away, jobs_of(12))
+    )
     assert not any(places_left(redis, record.id).values())
 
 
@@ -129,6 +165,111 @@ def test_move_takes_packed_deferred_jobs(moves, redis, second_redis):
     assert not redis.exists(keys.SCHEDULE, keys.DEFERRED_PACKED, keys.DEFERRED_BLOCKS, keys.PACKED_HELD)
 
 
+def test_move_takes_held_jobs_before_those_of_their_queue(moves, redis, second_redis):
+    jobs = fill(redis)
+    hold(redis)
+    record = begin(moves)
+    progress = MoveProgress()
+    Mover(record, moves.route_moves, *moves._shards.values(), progress).preview()
+    run(moves, record)
+    moved = [*filter(moves_away, HELD_WAITING), *HELD_PAUSED]
+    assert waiting(second_redis)[: len(moved)] == moved
+    second_redis.ltrim(QUEUE, 0, -len(moved) - 1)
+    check_moved(redis, second_redis, jobs)
+    assert held(redis) == [HELD_WAITING[1]]
+    assert progress.report.moved.total() == moves.counts(record).moved
+    # What names held jobs knows the job that stays, and no longer the paused class.
+    assert redis.smembers(keys.LIMITS_WAITING) == {LIMIT.encode()}
+    assert redis.zrange(f"{LIMIT}:turns", 0, -1) == [b""]
+    assert not redis.exists(PAUSED, keys.PAUSED_CLASSES, keys.PACKED_HELD)
+
+
+def test_move_of_the_last_held_jobs_ends_their_limit(moves, redis):
+    hold(redis)
+    redis.zrem(HELD_SETS[0], b'["old"]\n' + HELD_WAITING[1])
+    run(moves, begin(moves))
+    assert not redis.exists(*HELD_SETS, keys.LIMITS_WAITING, f"{LIMIT}:turns")
+
+
+def test_move_of_held_jobs_leaves_what_has_no_ticket(moves, redis, second_redis):
+    members = {b"no ticket\n" + job(1): 1, job(2): 2, b'["old",1,["k"]]\n' + job(3): 3, b'["high"]\n' + job(4): 4}
+    redis.sadd(keys.PAUSED_CLASSES, MOVED)
+    redis.zadd(PAUSED, members)
+    progress = MoveProgress()
+    moves.run(begin(moves), progress, UNPACED)
+    assert redis.zrange(PAUSED, 0, -1) == list(members)[:2]
+    assert waiting(second_redis) == [job(3)]
+    assert waiting(second_redis, keys.queue("high")) == [job(4)]
+    assert {reason for reason, *_ in progress.report.skipped[PAUSED]} == {"unreadable"}
+
+
+def test_lock_of_a_held_job_lasts_as_usual_again(moves, redis, second_redis):
+    own = keys.lock("own")
+    redis.hset(own, mapping={"v": "1", "jid": f"{1:024x}", "class": MOVED, "since": "1.5"})
+    redis.pexpire(own, 86_400_000)
+    redis.sadd(keys.PAUSED_CLASSES, MOVED)
+    ticket = dumps(["old", 1, [own, f"{1:024x}", 500_000]])
+    redis.zadd(PAUSED, {b"%b\n%b" % (ticket, job(1, idempotency_key=own)): 1})
+    run(moves, begin(moves))
+    assert 400_000 < second_redis.pttl(own) <= 500_000
+    assert not redis.exists(own)
+
+
+def test_move_takes_jobs_that_were_set_aside(moves, redis, second_redis):
+    aside, other = aside_list("old", MOVED), aside_list("old", "StayWorker")
+    redis.sadd(keys.QUEUES, "old", aside, other)
+    redis.sadd(keys.ASIDE, aside, other)
+    redis.lpush(QUEUE, job(40))
+    redis.lpush(keys.queue(aside), *[job(serial) for serial in range(30)])
+    redis.lpush(keys.queue(other), job(1, "StayWorker"))
+    run(moves, begin(moves))
+    assert waiting(second_redis) == [job(serial) for serial in (*range(30), 40)]
+    assert second_redis.smembers(keys.QUEUES) == {b"old"}
+    assert redis.smembers(keys.ASIDE) == {other.encode()}
+    assert waiting(redis, keys.queue(other)) == [job(1, "StayWorker")]
+
+
+def test_move_takes_what_belongs_to_a_job(moves, redis, second_redis):
+    jid, other = f"{1:024x}", f"{2:024x}"
+    redis.lpush(QUEUE, job(1, status_expiration=60, aw_result=[60, "caller"]), job(2), job(3, aw_accepted=7))
+    cursor = {b"ex": b"2", b"c": b'["\xff", 5]', b"aw_done": b"5"}
+    for name in (jid, other):
+        redis.hset(keys.iteration(name), mapping=cursor)
+        redis.set(keys.status(name), "retrying", ex=500)
+    redis.expire(keys.iteration(jid), 500)
+    redis.set(keys.result(jid), '{"end":"dead"}')
+    redis.zadd(keys.CANCELLED, {jid: 5.25, "another": 6})
+    redis.hset(keys.ACCEPTED_JOBS, MOVED, 2)
+    redis.hset(keys.ACCEPTED_BYTES, MOVED, 10)
+    second_redis.hset(keys.iteration(jid), "cancelled", 9)
+    run(moves, begin(moves))
+    assert second_redis.hgetall(keys.iteration(jid)) == {**cursor, b"cancelled": b"9"}
+    assert second_redis.hgetall(keys.iteration(other)) == cursor
+    assert 400 < second_redis.ttl(keys.iteration(jid)) <= 500
+    assert second_redis.ttl(keys.iteration(other)) == -1
+    assert (second_redis.get(keys.status(jid)), second_redis.ttl(keys.status(jid))) in [
+        (b"retrying", 500),
+        (b"retrying", 499),
+    ]
+    assert second_redis.get(keys.result(jid)) == b'{"end":"dead"}'
+    assert second_redis.zrange(keys.CANCELLED, 0, -1, withscores=True) == [(jid.encode(), 5.25)]
+    # The other job is not tracked: what has the name of its state is not its own.
+    assert redis.exists(keys.status(other)) == 1
+    assert not redis.exists(*map(keys.iteration, (jid, other)), keys.status(jid), keys.result(jid))
+    for key, here, there in ((keys.ACCEPTED_JOBS, b"1", b"1"), (keys.ACCEPTED_BYTES, b"3", b"7")):
+        assert (redis.hget(key, MOVED), second_redis.hget(key, MOVED)) == (here, there)
+
+
+def test_move_names_classes_whose_jobs_a_flag_defers(moves, redis, second_redis):
+    later = [job(1, deferred=True, deferred_by="feature_flag"), job(2, deferred=True, deferred_by="health")]
+    redis.zadd(keys.SCHEDULE, dict.fromkeys(later[1:], 5))
+    run(moves, begin(moves))
+    assert not second_redis.exists(keys.DEFERRED_CLASSES)
+    redis.zadd(keys.SCHEDULE, dict.fromkeys(later[:1], 5))
+    run(moves, moves.records[0])
+    assert second_redis.smembers(keys.DEFERRED_CLASSES) == {MOVED.encode()}
+
+
 def test_move_back_returns_every_job(moves, redis, second_redis):
     jobs = fill(redis)
     run(moves, begin(moves))
@@ -136,7 +277,7 @@ def test_move_back_returns_every_job(moves, redis, second_redis):
     moves.publish(back)
     run(moves, back)
     assert Counter(waiting(redis)) == Counter(jobs)
-    assert [redis.zcard(key) for key in module.SETS] == [12, 12, 12]
+    assert [redis.zcard(key) for key in module.SETS] == [12] * len(module.SETS)
     assert not second_redis.exists(QUEUE, *module.SETS)
     # The ids and their shards are free for another move.
     with pytest.raises(MoveRefusedError, match="wait for its end"):
@@ -203,13 +344,13 @@ def test_suspended_mover_writes_no_page_twice(moves, redis, second_redis, monkey
     record, write = begin(moves), module.Deliverer._write
     pauses = []
 
-    def suspended(self, place, token, jobs, locks, until):
+    def suspended(self, place, token, jobs, had, until):
         if not pauses:
             pauses.append(token)
             run(moves, record)
             second_redis.delete(own_keys.moved_page(token))
             until -= module.WRITE_WITHIN_S + 1
-        return write(self, place, token, jobs, locks, until)
+        return write(self, place, token, jobs, had, until)
 
     monkeypatch.setattr(module.Deliverer, "_write", suspended)
     run(moves, record)
@@ -270,17 +411,22 @@ def interrupted(urls, fault, folder, *, back=False):
     return sent.read_text().split(), status
 
 
-SCRIPTS = {"migrate", "moves/take", "moves/page", "moves/receive"}
+SCRIPTS = {"migrate", "moves/take", "moves/take_held", "unpack_held", "moves/page", "moves/receive"}
 """The commands that move jobs."""
 
 
 def check_all_there(home, away, jobs, *, in_order):
     """Check that each movable job is at home, and that no job is lost or in two places."""
     found = [data for data in waiting(home) if moves_away(data)]
-    moved = [data for data in jobs if moves_away(data)]
-    assert found == moved if in_order else Counter(found) == Counter(moved)
-    assert not any(map(moves_away, waiting(away)))
-    assert Counter(waiting(home) + waiting(away)) == Counter(jobs)
+    moved = [data for data in [*HELD_WAITING, *HELD_PAUSED, *jobs] if moves_away(data)]
+    # What came back is in its queue, and what had not left is still held.
+    assert found == moved if in_order else Counter([*found, *filter(moves_away, held(home))]) == Counter(moved)
+    assert not any(map(moves_away, [*waiting(away), *held(away)]))
+    everywhere = [data for one in (home, away) for data in (*waiting(one), *held(one))]
+    assert Counter(everywhere) == Counter([*jobs, *HELD_WAITING, *HELD_PAUSED])
+    assert [home.hget(key, "c") for key in CURSORS] == [b'"%b"' % key.encode() for key in CURSORS]
+    assert not away.exists(*CURSORS)
+    assert (home.hget(keys.ACCEPTED_JOBS, MOVED), away.hget(keys.ACCEPTED_JOBS, MOVED)) == (b"8", None)
     assert Counter([*home.zrange(keys.RETRY, 0, -1), *away.zrange(keys.RETRY, 0, -1)]) == Counter(jobs_of(7))
 
 
@@ -299,6 +445,7 @@ def test_fault_of_a_mover_anywhere_loses_and_doubles_no_job(
         second_redis.flushall()
         jobs = jobs_of(14)
         redis.lpush(QUEUE, *jobs)
+        hold(redis)
         redis.zadd(keys.RETRY, dict.fromkeys(jobs_of(7), 5))
         moves = opened_moves(*urls)
         record = begin(moves)

@@ -2,8 +2,12 @@
 -- KEYS    1 guard of the page  2 queue or sorted set  3 set of queue names
 -- ARGV    1 until when this may be done (seconds of Redis's clock)  2 how long the guard stays in milliseconds
 --         3 queue name, '' for a sorted set
---         4 locks of the jobs: JSON [{key, jid, ms, fields}, ...], `fields` are names and values in turn; '' for none
---         5.. jobs, the oldest last; of a sorted set each as its score, a line feed, and its bytes
+--         4 what the jobs had there, '' for nothing; JSON {
+--           locks: [{key, jid, ms, fields}, ...], `fields` are names and values in turn;
+--           hashes: [[key, ms, first, last], ...], fields and values in turn; strings: [[key, ms, place], ...]: places among the values, ms 0
+--           for no end;  cancelled: [[score, jid], ...];  told: [messages to waiters by name (parts/release.lua), ...] }
+--         5 number n of values  then n values
+--         then the jobs, the oldest last; of a sorted set each as its score, a line feed, and its bytes
 -- RETURN  1 written, 0 it had been written before, -1 the key is of another type and nothing was written, -2 too much time has passed
 --         since the page was read on the other shard, and nothing was written
 -- ERROR   the server is full: nothing was written
@@ -15,8 +19,8 @@ if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 local queue = ARGV[3]
 local kind = redis.call('TYPE', KEYS[2]).ok
 if kind ~= 'none' and kind ~= (queue ~= '' and 'list' or 'zset') then return -1 end
-local words = {}
-for i = #ARGV, 5, -1 do
+local words, values = {}, tonumber(ARGV[5])
+for i = #ARGV, 6 + values, -1 do
   if queue ~= '' then
     words[#words + 1] = ARGV[i]
   else
@@ -32,12 +36,29 @@ else
   redis.call('ZADD', KEYS[2], 'LT', unpack(words))
 end
 redis.call('SET', KEYS[1], '1', 'PX', ARGV[2])
-for _, lock in ipairs(ARGV[4] ~= '' and cjson.decode(ARGV[4]) or {}) do
-  if not owner_of(lock.key) then
-    redis.call('DEL', lock.key)
-    redis.call('HSET', lock.key, unpack(lock.fields))
-    redis.call('PEXPIRE', lock.key, lock.ms)
+if ARGV[4] ~= '' then
+  local had = cjson.decode(ARGV[4])
+  local function ends(key, ms)
+    if ms > 0 then redis.pcall('PEXPIRE', key, ms) end
   end
+  for _, lock in ipairs(had.locks) do
+    if not owner_of(lock.key) then
+      redis.call('DEL', lock.key)
+      redis.call('HSET', lock.key, unpack(lock.fields))
+      redis.call('PEXPIRE', lock.key, lock.ms)
+    end
+  end
+  -- A key of another type is left alone. A cancellation may be here already, in the HASH too.
+  for _, hash in ipairs(had.hashes) do
+    redis.pcall('HSET', hash[1], unpack(ARGV, 5 + hash[3], 5 + hash[4]))
+    ends(hash[1], hash[2])
+  end
+  for _, text in ipairs(had.strings) do
+    redis.pcall('SET', text[1], ARGV[5 + text[3]])
+    ends(text[1], text[2])
+  end
+  for _, mark in ipairs(had.cancelled) do redis.pcall('ZADD', 'aw:cancelled', mark[1], mark[2]) end
+  for _, told in ipairs(had.told) do late().tell_waiters(told) end
 end
 if queue ~= '' then
   redis.pcall('SADD', KEYS[3], queue)
