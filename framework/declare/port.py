@@ -58,6 +58,10 @@ class ClientPort(Protocol):
         """Return where jobs of this worker go."""
         ...
 
+    def home(self, declaration: "Declaration") -> str:
+        """Return the shard of what is kept for this worker, such as its entries of the schedule: moves do not change it."""
+        ...
+
 
 class _Override(Generic[T]):
     """One block in which another object replaces the bound one. Two blocks with the same object are two."""

@@ -127,6 +127,10 @@ class Client:
         """Return the queue, the shard and the deciding rule of a class."""
         return self._router.route(declaration)
 
+    def home(self, declaration: Declaration) -> str:
+        """See ``ClientPort``."""
+        return self._router.home(declaration)
+
     def service(self, kind: Late[Callable[[Any], S]]) -> S:
         """Return the object of this kind that belongs to the client, made at its first use.
 

@@ -85,9 +85,8 @@ class Router:
         return self._moves
 
     def use_moves(self, moves: RouteMoves) -> None:
-        """Route by these moves from now on. Safe from any thread: a route that is computed meanwhile is discarded."""
+        """Route by these moves from now on. Safe from any thread: what is computed meanwhile is discarded."""
         self._moves = moves
-        self._routes.clear()
         self._places.clear()
 
     def route(self, declaration: Declaration) -> Route:
@@ -96,7 +95,11 @@ class Router:
         Raises:
             ConfigurationError: the worker contradicts the configuration (``validate``).
         """
-        return self._routes.get(declaration)
+        return self._moved(declaration, self._routes.get(declaration))
+
+    def home(self, declaration: Declaration) -> str:
+        """Return the shard of a worker without moves: what is kept for the class stays there. Raises as ``route``."""
+        return self._routes.get(declaration).shard
 
     def places_of(self, declaration: Declaration, route: Route) -> JobPlaces:
         """Return what chooses the shards of the jobs of a class with this route."""
@@ -137,7 +140,8 @@ class Router:
 
     def route_of_alias(self, declaration: Declaration, alias: str) -> Route:
         """Return the route of jobs pushed by a release in which the class was named ``alias``."""
-        return self._compute_route(declaration.with_wire_name(alias))
+        former = declaration.with_wire_name(alias)
+        return self._moved(former, self._compute_route(former))
 
     def validate(self, declaration: Declaration) -> list[ConfigurationProblem]:
         """Return the errors of a worker against the configuration: unknown feature category or shard, retired names."""
@@ -214,7 +218,7 @@ class Router:
         problems = self.validate(declaration)
         if problems:
             raise ConfigurationError(problems)
-        return self._moved(declaration, self.route_of(queue_facts.queue_facts(declaration, {})))
+        return self.route_of(queue_facts.queue_facts(declaration, {}))
 
     def _moved(self, declaration: Declaration, route: Route) -> Route:
         """Return the route with the shard to which moves send the jobs of the class."""

@@ -156,7 +156,7 @@ def _waiters() -> bytes:
     The text is what a person would write, so a call costs no more, and the digest is the same as long as the files and the order are.
     The list of rights reads the source: it finds ``release_NAME(``, and would not find a table of functions.
     """
-    holds = [hold for one in features() for hold in one.holds]
+    holds = [hold for one in features() for hold in one.holds if hold.part]
     parts = b"".join(part_text(name) for name in dict.fromkeys(hold.part for hold in holds))
     told = "".join(
         f"""  if held.{hold.name} then

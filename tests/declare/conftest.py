@@ -37,6 +37,9 @@ class Recorder:
     def route(self, declaration: Declaration) -> Route:
         return Route(declaration.generated_queue, "main", None)
 
+    def home(self, declaration: Declaration) -> str:
+        return self.route(declaration).shard
+
 
 @pytest.fixture(autouse=True)
 def _own_registry() -> Iterator[None]:

@@ -11,6 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.queue_facts import queue_facts
 from framework.declare.spread import spread
 from framework.errors import ConfigurationError
+from framework.route.route_moves import RouteMove, RouteMoves
 from framework.route.router import Router
 from framework.route.topology import QueueLocations, queues_on
 from framework.settings.model import RoutingRule
@@ -85,6 +86,15 @@ def test_spread_class_needs_known_shards_and_one_limit():
     (problem,) = router().validate(limited)
     assert "with concurrency_limit needs roles: {meta: NAME} in config/redis.yml" in problem.message
     assert Router([], ["main", "queues_shard_a"], has_fleet_limits=True).validate(limited) == []
+
+
+def test_moves_change_the_route_and_not_the_home():
+    routes, declaration = router(), declare()
+    assert (routes.route(declaration).shard, routes.home(declaration)) == ("main", "main")
+    routes.use_moves(RouteMoves([RouteMove("1", "shard", "main", "main", "queues_shard_a")]))
+    assert (routes.route(declaration).shard, routes.home(declaration)) == ("queues_shard_a", "main")
+    routes.use_moves(RouteMoves())
+    assert routes.route(declaration).shard == "main"
 
 
 def test_route_of_a_reloaded_class_is_computed_again():

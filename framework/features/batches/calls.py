@@ -129,6 +129,9 @@ class BlockClient:
     def route(self, declaration: Declaration) -> Route:
         return self.client.route(declaration)
 
+    def home(self, declaration: Declaration) -> str:
+        return self.client.home(declaration)
+
 
 @contextmanager
 def collecting(block: "BatchBlock") -> Generator[None]:

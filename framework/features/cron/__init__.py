@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from framework.feature import Feature, Figures, Late, LateCommand, Rights
+from framework.feature import Feature, Figures, Hold, Late, LateCommand, Rights
 
 _PUSH: Late[Any] = Late("framework.features.cron.store:CRON_PUSH")
 
@@ -13,6 +13,7 @@ CRON = Feature(
         "worker": Rights(scripts=(Late("framework.features.cron.leadership:LEAD"), _PUSH)),
         "operator": Rights(scripts=(_PUSH,)),
     },
+    holds=(Hold(name="entry", field="cron", waiter=Late("framework.features.cron.payload:WAITER")),),
     worker=Late("framework.features.cron.worker:worker_part"),
     problems=Late("framework.features.cron.entries:schedule_problems"),
     explain=Late("framework.features.cron.explain:CronReader"),

@@ -177,7 +177,7 @@ def states_of(shard: Shard) -> CronStates:
 
 
 def _shard_of(declaration: Declaration) -> str:
-    return current_client().route(declaration).shard
+    return current_client().home(declaration)
 
 
 def _described(configured: CronEntry, shard: str, snapshot: Snapshot) -> ScheduledEntry:

@@ -32,9 +32,7 @@ class CronCauses(CauseReader):
         settings = CronSettings.of(installation.settings)
         router, shard = installation.router, self.facts.shard
         entries = {
-            name: entry
-            for name, entry in collect_entries(settings).items()
-            if router.route(entry.declaration).shard == shard
+            name: entry for name, entry in collect_entries(settings).items() if router.home(entry.declaration) == shard
         }
         if not entries:
             return

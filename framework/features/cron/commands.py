@@ -435,7 +435,7 @@ class LoadedSchedule:
         return CronStates(shard.client, self.settings.cron.application, open_protection(self.settings).state)
 
     def shard_of(self, declaration: Declaration) -> str:
-        return self.router.route(declaration).shard
+        return self.router.home(declaration)
 
     def added_on(self, shard: str) -> AddedEntries:
         """Return the reader of the entries that were added at run time on a shard."""
@@ -477,5 +477,5 @@ def load_schedule(modules: Sequence[str]) -> LoadedSchedule:
     """
     project = load_project(modules)
     entries = collect_entries(project.settings)
-    shards = {name: project.router.route(one.declaration).shard for name, one in entries.items()}
+    shards = {name: project.router.home(one.declaration) for name, one in entries.items()}
     return LoadedSchedule(project.settings, project.router, entries, shards)

@@ -48,7 +48,7 @@ class CronFigures(FigureReader):
         return [(self._shard_of(one.declaration), one) for one in collect_entries(self._settings).values()]
 
     def _shard_of(self, declaration: Declaration) -> str:
-        return self._router.route(declaration).shard
+        return self._router.home(declaration)
 
     def _entries_on(self, shard: str, snapshot: Snapshot) -> Iterator[CronEntry]:
         if shard not in self._added:

@@ -2,14 +2,20 @@
 
 import sys
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from framework.typeguards import is_mapping
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.job import timestamp
+
+if TYPE_CHECKING:
+    from framework.wire.waiters import JobEnd, Waiter
 
 CRON = "cron"
 """Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
+
+ALONE = "alone"
+"""Key of the field, true for a job for whose end the next tick waits (``overlap``): it is looked for on the shard of its entry."""
 
 CRON_CALLER = "Cronjob"
 """The caller in the context of a job that a schedule pushes (GitLab)."""
@@ -36,3 +42,26 @@ def tick_of(payload: Payload | None) -> CronTick | None:
     # As a float: a whole number would be read as milliseconds.
     valid = type(tick) is int and timestamp(float(min(tick, sys.maxsize))) is not None
     return CronTick(found["name"], tick if valid else None)
+
+
+class EntryWaiter:
+    """The entries whose ticks look at the state of the last job. They are told nothing; the job stays on the shard of its entry."""
+
+    def read(self, payload: Payload) -> str | None:
+        """Return the name of the entry."""
+        found, tick = payload.get(CRON), tick_of(payload)
+        return tick.entry if tick is not None and is_mapping(found) and found.get(ALONE) is True else None
+
+    def wants_answer(self, value: str) -> bool:
+        del value
+        return False
+
+    def named(self, value: str, answer: str) -> str:
+        del value
+        return answer
+
+    def told(self, value: str, jid: Jid, end: "JobEnd", answer: str) -> None:
+        del value, jid, end, answer
+
+
+WAITER: "Waiter[str]" = EntryWaiter()

@@ -6,10 +6,11 @@ from typing import Any
 from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.feature import Late
 from framework.features.cron.entries import CronEntry
-from framework.features.cron.payload import CRON, CRON_CALLER
+from framework.features.cron.payload import ALONE, CRON, CRON_CALLER
 from framework.push.client import Client
 from framework.push.push_plan import PreparedJob
 from framework.telemetry import context
+from framework.types import Json
 
 OVERLAP_STATE_S = 86_400
 """For an entry that skips overlapping ticks: how long the state of its last job is kept without a change. After that the job
@@ -30,11 +31,12 @@ class TickJobs:
         """
         declaration = entry.declaration
         args = declaration.signature.bind(list(entry.args), {})
+        tick_of_job: dict[str, Json] = {"name": entry.name, "tick": tick}
+        if entry.overlap != "run":
+            tick_of_job[ALONE] = True
         # A root: an operator or a job may have asked for the tick, and its job belongs to neither.
         with context.root(CRON_CALLER):
-            return self._client.prepare(
-                PushRequest(declaration, args, None, _options(entry)), {CRON: {"name": entry.name, "tick": tick}}
-            )
+            return self._client.prepare(PushRequest(declaration, args, None, _options(entry)), {CRON: tick_of_job})
 
 
 # Made from the client of the process at its first use.

@@ -53,7 +53,7 @@ def open_cron(settings: CronSettings, process: ProcessContext) -> CronScheduler:
         entries_on(settings, router, shard) if enabled else {},
         port.current().service(TICK_JOBS),
         events,
-        added=AddedEntries(settings, shard, lambda declaration: router.route(declaration).shard, process.absent),
+        added=AddedEntries(settings, shard, router.home, process.absent),
         kind=None if kind is None else Leadership(client, keys.leader(kind), identity, waits),
         timings=waits,
     )
@@ -71,9 +71,5 @@ def _kind(process: ProcessContext, application: str) -> str | None:
 
 
 def entries_on(settings: CronSettings, router: Router, shard: str) -> dict[str, CronEntry]:
-    """Return the entries whose jobs go to a shard, by name. The state of an entry is where its jobs are."""
-    return {
-        name: entry
-        for name, entry in collect_entries(settings).items()
-        if router.route(entry.declaration).shard == shard
-    }
+    """Return the entries of a shard, by name: the state of an entry is where the rules send its jobs, whatever move is in force."""
+    return {name: entry for name, entry in collect_entries(settings).items() if router.home(entry.declaration) == shard}

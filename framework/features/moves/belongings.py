@@ -82,11 +82,9 @@ def _stored(
     pipeline.exists(*names)
     pipeline.zmscore(keys.CANCELLED, jids)
     exist, scores = pipeline.execute(raise_on_error=False)
-    marks = (
-        [[f"{score:.6f}", jid] for jid, score in zip(jids, scores, strict=True) if score]
-        if isinstance(scores, list)
-        else []
-    )
+    # A key of another type marks nothing.
+    marked = cast("list[float | None]", scores) if isinstance(scores, list) else [None] * len(jids)
+    marks = [[f"{at:.6f}", jid] for jid, at in zip(jids, marked, strict=True) if at is not None]
     hashes: list[list[Any]] = []
     strings: list[list[Any]] = []
     if exist:

@@ -110,8 +110,9 @@ def move(
 ) -> None:
     """Move waiting jobs to another shard, and let new ones go there.
 
-    Queued, held, scheduled, retried, interrupted and dead jobs move, with their locks, cursors and states, in their order. Running jobs end where they are. The move stays
-    in force until it is undone. A killed command may be run again; meanwhile processes of both shards carry the move on.
+    Queued, held, scheduled, retried, interrupted and dead jobs move in order, with their locks, cursors and states. Running jobs
+    end where they are. The move stays in force until it is undone. A killed command may be run again: until then processes of both
+    shards carry the move on.
 
     Status 0: every movable job has moved. 1: the target refuses jobs, or another move contradicts this one. 75: a shard does not
     answer; run it again.

@@ -541,7 +541,7 @@ class _LeavingHeld:
 def _queue_of(ticket: bytes) -> str | None:
     """Return the queue that the ticket of a held job names, a JSON array; ``None`` if it cannot be read."""
     found: Any = loads_object(b'{"ticket":%b}' % ticket).get("ticket")
-    queue: Any = found[0] if isinstance(found, list) and found else None
+    queue = cast("list[Any]", found)[0] if isinstance(found, list) and found else None
     return queue if isinstance(queue, str) and queue else None
 
 

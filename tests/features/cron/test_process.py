@@ -1,7 +1,9 @@
 """Check cron in real processes: which process leads, what a boot refuses, and what the payload of a tick has."""
 
 import json
+from dataclasses import asdict
 
+from framework.features.moves.records import MoveRecord
 from tests.harness import until
 from tests.process.conftest import proofs, release
 
@@ -62,7 +64,8 @@ def test_processes_with_different_classes_push_their_entries(site, redis):
     assert until(lambda: redis.keys("aw:leader:default:*"), "their leaders")
 
 
-def test_entry_added_at_run_time_survives_a_deploy(site, redis):
+def test_entry_added_at_run_time_survives_deploy_and_move(two_shards, redis, second_redis):
+    site = two_shards
     (site.folder / "ticks.py").write_text(TICKS.replace('    cron = "* * * * * *"\n', ""))
     before = site.hurried_worker("-q", "none").ready()
     assert not redis.exists("aw:leader:default")
@@ -70,9 +73,17 @@ def test_entry_added_at_run_time_survives_a_deploy(site, redis):
     redis.hset("aw:cron_entries:default", "extra", json.dumps(facts))
     before.line(event_name="cron.pushed", entry="extra")
     assert before.end() == 0
+    # The jobs of the class go to another shard from now on. The entry stays, and each tick has one job.
+    move = MoveRecord("1", "class", "NoopWorker", "main", "second", 100, 1, "moved")
+    redis.hset("aw:moves", "1", json.dumps(asdict(move)))
     after = site.worker("-r", "ticks", "-q", "none").ready()
     pushed = after.line(event_name="cron.pushed", entry="extra")
-    ticks = sorted(json.loads(data)["cron"]["tick"] for data in redis.lrange("queue:default", 0, -1))
+    until(lambda: second_redis.llen("queue:default"), "a job of the entry on the other shard")
+    assert after.end() == 0
+    places = ((redis, "queue:default"), (second_redis, "queue:default"), (redis, "aw:moving:1:queue:default"))
+    jobs = [json.loads(data) for shard, key in places for data in shard.lrange(key, 0, -1)]
+    # A page in flight is on both.
+    ticks = sorted(tick for tick, _ in {(job["cron"]["tick"], job["jid"]) for job in jobs})
     assert pushed["tick"] in ticks
     assert ticks == list(range(ticks[0], ticks[0] + len(ticks)))
 

@@ -14,6 +14,7 @@ from framework.features.cron.entries import Order
 from framework.middleware.chain import CLIENT, Chain
 from framework.telemetry import context
 from framework.wire import keys
+from framework.wire.waiters import awaited_job_of
 from tests.features.cron.conftest import Cron, entry, worker
 from tests.harness import full_memory, until
 
@@ -117,6 +118,10 @@ def test_overlap_skip_waits_for_the_last_job(cron):
     (job,) = cron.pushed()
     status = keys.status(job["jid"])
     assert cron.redis.get(status) == b"queued"
+    # Ticks look for its state on this shard, so no move and no rule takes it away.
+    assert awaited_job_of(job).stays
+    assert not awaited_job_of(job).may_move
+    assert awaited_job_of(job).told("dead") == {}
     until(lambda: scheduler.step() is not None and cron.events.of("overlap"), "a skipped tick")
     cron.redis.set(status, "running")
     count = len(cron.events.of("overlap"))
