@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from framework.text import did_you_mean, format_count, join_names
+from framework.text import Sentence, did_you_mean, format_count, join_names
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -30,11 +30,11 @@ ALIASES = {
 }
 """Short names of frequent expressions."""
 
-CRON_FORMAT = "a cron expression such as '*/5 * * * *' (minute, hour, day of month, month, day of week)"
+CRON_FORMAT = Sentence("a cron expression such as '*/5 * * * *' (minute, hour, day of month, month, day of week)")
 MOST_SPREAD_S = 86_400
 """The longest time over which an entry of the schedule may spread its jobs."""
 
-TIME_ZONE_FORMAT = "the name of a time zone, for example UTC or Europe/Berlin"
+TIME_ZONE_FORMAT = Sentence("the name of a time zone, for example UTC or Europe/Berlin")
 
 _MAX_LENGTH = 200
 _FIRST_WINDOW_S = 60
@@ -148,25 +148,32 @@ class CronExpression:
 
 def check_cron(text: object) -> str:
     """Return a valid expression with single spaces. Raises ValueError with what is allowed."""
-    allowed = f"must be {CRON_FORMAT}"
+    allowed = Sentence("must be {format}", format=CRON_FORMAT)
     if not isinstance(text, str) or not text.strip() or len(text) > _MAX_LENGTH or not text.isascii():
         raise ValueError(allowed)
     shown = " ".join(text.split())
     if shown.startswith("@"):
         if shown not in ALIASES:
-            raise ValueError(f"{allowed}, or one of {join_names(ALIASES)}{did_you_mean(shown, ALIASES)}")
+            raise ValueError(
+                Sentence(
+                    "{allowed}, or one of {names}{hint}",
+                    allowed=allowed,
+                    names=join_names(ALIASES),
+                    hint=did_you_mean(shown, ALIASES),
+                )
+            )
         return shown
     try:
         found = next(CronSim(shown, datetime(2024, 1, 1, tzinfo=UTC)), None)
     except CronSimError as error:
-        raise ValueError(f"{allowed}; {_reason(error, shown)}") from None
+        raise ValueError(Sentence("{allowed}; {reason}", allowed=allowed, reason=_reason(error, shown))) from None
     # The library meets other combinations with errors of Python, such as MON#1/2.
     except Exception:  # noqa: BLE001
-        raise ValueError(f"{allowed}; its fields cannot be combined so") from None
+        raise ValueError(Sentence("{allowed}; its fields cannot be combined so", allowed=allowed)) from None
     if found is None:
-        raise ValueError(f"{allowed}; it has no tick within 50 years")
+        raise ValueError(Sentence("{allowed}; it has no tick within 50 years", allowed=allowed))
     if wide := _wide_step(shown):
-        raise ValueError(f"{allowed}; {wide}")
+        raise ValueError(Sentence("{allowed}; {wide}", allowed=allowed, wide=wide))
     return shown
 
 
@@ -180,7 +187,13 @@ def check_time_zone(name: object) -> str:
             pass
         else:
             return name
-    raise ValueError(f"must be {TIME_ZONE_FORMAT}{did_you_mean(name, available_timezones() - _LOCAL_ZONES)}")
+    raise ValueError(
+        Sentence(
+            "must be {format}{hint}",
+            format=TIME_ZONE_FORMAT,
+            hint=did_you_mean(name, available_timezones() - _LOCAL_ZONES),
+        )
+    )
 
 
 @lru_cache(maxsize=1_000)
@@ -192,10 +205,12 @@ def _reason(error: CronSimError, text: str) -> str:
     """Return the library's reason in the words of the messages: which field is wrong."""
     words, count = str(error), len(text.split())
     if words == "Bad day-of-month" and _are_days(text.split()[count - 3]):
-        return "it never occurs: its months have no such day"
+        return Sentence("it never occurs: its months have no such day")
     if words.startswith("Bad "):
-        return f"the field {words.removeprefix('Bad ').replace('-', ' ')} is not valid"
-    return f"it has {format_count(count, 'field')}, and 5, or 6 with seconds in front, are allowed"
+        return Sentence("the field {field} is not valid", field=words.removeprefix("Bad ").replace("-", " "))
+    return Sentence(
+        "it has {fields}, and 5, or 6 with seconds in front, are allowed", fields=format_count(count, "field")
+    )
 
 
 def _are_days(field: str) -> bool:
@@ -213,7 +228,12 @@ def _wide_step(text: str) -> str:
     for field, (name, count) in zip(fields, _FIELDS if len(fields) == 5 else (_SECOND, *_FIELDS), strict=True):
         for step in _STEP.findall(field):
             if int(step) > count:
-                return f"the step {step} of the field {name} is greater than {count}, the number of its values"
+                return Sentence(
+                    "the step {step} of the field {name} is greater than {count}, the number of its values",
+                    step=step,
+                    name=name,
+                    count=count,
+                )
     return ""
 
 

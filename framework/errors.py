@@ -87,11 +87,11 @@ from datetime import timedelta
 from typing import ClassVar, Literal, NamedTuple
 
 from framework.command_line import command
-from framework.text import format_bytes, format_count, format_duration
+from framework.text import Sentence, format_bytes, format_count, format_duration
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
-_START_REDIS = "Start the development store with `{}`, or set {} to a Redis that runs."
+_START_REDIS = Sentence("Start the development store with `{command}`, or set {address} to a Redis that runs.")
 
 
 class ConfigurationProblem(NamedTuple):
@@ -230,12 +230,17 @@ class ShardUnavailableError(PushError):
         self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
         self.is_full = False
         """Whether Redis has no memory left, and certainly nothing was written."""
-        state = "refuses the command" if refused else "is unavailable"
-        doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
+        state = Sentence("refuses the command") if refused else Sentence("is unavailable")
+        doubt = Sentence(" The command had been sent, so it may have been applied.") if maybe_written else ""
         # The variable is the address of the shard main only.
-        address = f"REDIS_URL or {source}" if shard == "main" else source
-        way_out = f"Cause: {advice}." if advice else _START_REDIS.format(command("store start"), address)
-        super().__init__(f"shard '{shard}' {state}: {reason}.{doubt} {way_out}")
+        address = Sentence("REDIS_URL or {source}", source=source) if shard == "main" else source
+        way_out = (
+            Sentence("Cause: {advice}.", advice=advice)
+            if advice
+            else Sentence(_START_REDIS, command=command("store start"), address=address)
+        )
+        texts = {"state": state, "reason": reason, "doubt": doubt, "way_out": way_out}
+        super().__init__(Sentence("shard '{shard}' {state}: {reason}.{doubt} {way_out}", shard=shard, **texts))
 
 
 class BulkPushError(PushError):
@@ -766,8 +771,12 @@ class TaskDatabaseError(TaskError, PushError):
     def __init__(self, database: str, cause: BaseException) -> None:
         self.database = database
         super().__init__(
-            f"the database of tasks ({database}) does not take events: {cause}. Check the setting tasks.url and the database; with "
-            "tasks.database_down: continue, jobs go on and their events are kept in Redis."
+            Sentence(
+                "the database of tasks ({database}) does not take events: {cause}. Check the setting tasks.url and the database; "
+                "with tasks.database_down: continue, jobs go on and their events are kept in Redis.",
+                database=database,
+                cause=cause,
+            )
         )
 
 

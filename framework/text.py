@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 from framework.known_secrets import known_secrets
 
@@ -10,6 +11,9 @@ _LONGEST_S = 1_000 * 366 * 86_400
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _MAX_DURATION_S = 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+LENGTHS = ("{d} d", "{d} d {h} h", "{h} h", "{h} h {min} min", "{min} min", "{min} min {s} s", "{s} s")
+"""The templates of lengths of time."""
+
 _PLURAL_VERBS = {
     "is": "are",
     "was": "were",
@@ -24,19 +28,51 @@ _PLURAL_VERBS = {
 }
 
 
+class Sentence(str):
+    """A text with its template and fields, which the dashboard says in other languages. As a string it is English.
+
+    A field that is a sentence itself is translated too. Operations on strings lose the template: join sentences with ``joined``.
+    """
+
+    __slots__ = ("fields", "template")
+    template: str
+    fields: Mapping[str, object]
+
+    def __new__(cls, template: str, /, **fields: object) -> Self:
+        return cls.spelt(template.format(**fields) if fields else template, template, fields)
+
+    @classmethod
+    def spelt(cls, text: str, template: str, fields: Mapping[str, object]) -> Self:
+        """Return a sentence whose English text is not that of the template, as in the plural."""
+        made = super().__new__(cls, text)
+        made.template, made.fields = template, fields
+        return made
+
+    def __str__(self) -> str:
+        # The text of an error, ``str(error)``, is the sentence that it was raised with.
+        return self
+
+
+def joined(parts: Iterable[str], separator: str = "; ") -> str:
+    """Return the texts as one sentence."""
+    fields = {f"part{number}": one for number, one in enumerate(parts)}
+    return Sentence(separator.join(f"{{{name}}}" for name in fields), **fields)
+
+
 def format_duration(seconds: float) -> str:
     """Return a length of time in its two greatest units: ``4 s``, ``12 min 5 s``, ``2 d 4 h``."""
     if seconds > _LONGEST_S:
-        return "thousands of years"
+        return Sentence("thousands of years")
     left = max(0, round(max(seconds, 0.0)))
-    parts: list[str] = []
+    parts: dict[str, int] = {}
     for unit, size in _UNITS:
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-        if len(parts) == 2:
+        if parts:
+            parts |= {unit: left // size} if left >= size else {}
             break
-    return " ".join(part for part in parts if part) or "0 s"
+        count, left = divmod(left, size)
+        if count or unit == "s":
+            parts[unit] = count
+    return Sentence(" ".join(f"{{{unit}}} {unit}" for unit in parts), **parts)
 
 
 def parse_duration(text: str) -> float:
@@ -64,11 +100,12 @@ def format_clock_time(epoch_s: float) -> str:
 
 def format_count(count: int, noun: str, verb: str = "") -> str:
     """Return a count with its noun, and with a verb: ``1 job is``, ``2,000 held jobs are``, ``3 batches``."""
-    number = f"{count:,}"
-    if count != 1:
-        noun = f"{noun}{'es' if noun.endswith(('s', 'ch', 'sh', 'x')) else 's'}"
-        verb = _PLURAL_VERBS.get(verb, verb)
-    return f"{number} {noun} {verb}".rstrip()
+    template = f"{{count:,}} {noun} {verb}".rstrip()
+    if count == 1:
+        return Sentence(template, count=count)
+    plural = f"{noun}{'es' if noun.endswith(('s', 'ch', 'sh', 'x')) else 's'}"
+    text = f"{count:,} {plural} {_PLURAL_VERBS.get(verb, verb)}".rstrip()
+    return Sentence.spelt(text, template, {"count": count})
 
 
 def with_article(noun: str) -> str:
@@ -87,7 +124,7 @@ def format_bytes(size: float) -> str:
 
 def format_times(count: int) -> str:
     """Return how many times something happened."""
-    return "once" if count == 1 else f"{count:,} times"
+    return Sentence("once") if count == 1 else Sentence("{count:,} times", count=count)
 
 
 def format_age(now: float, then: float | None) -> str:
@@ -209,14 +246,14 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | No
 def join_names(known: Iterable[str], max_names: int = 20) -> str:
     """Return the names in the given order: at most ``max_names``, then how many more there are."""
     names = list(known)
-    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
-    return ", ".join(names[:max_names]) + more
+    shown, more = ", ".join(names[:max_names]), len(names) - max_names
+    return Sentence("{names} and {more} more", names=shown, more=more) if more > 0 else shown
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a parenthesis to append to a message; "" when nothing is close, or ``word`` is known itself."""
     match = nearest(word, known)
-    return f" (did you mean {match!r}?)" if match not in (None, word) else ""
+    return Sentence(" (did you mean {name!r}?)", name=match) if match not in (None, word) else ""
 
 
 _BOUNDARY = re.compile(r"(?<=[A-Z])(?=[A-Z][a-z])|(?<=[a-z0-9])(?=[A-Z])")

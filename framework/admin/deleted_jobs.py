@@ -20,6 +20,7 @@ from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.store.script import UNDO_DELETE
+from framework.text import Sentence
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.job import clamp_time, decode, rewrite
@@ -35,10 +36,10 @@ UndoOutcome: TypeAlias = Literal["done", "gone", "no set", "signed", "unreadable
 """What became of one deleted job; ``gone``: another operator has brought it back, or it was trimmed."""
 
 REFUSALS: Mapping[UndoOutcome, str] = {
-    "no set": "the entry does not name the set that it comes from",
-    "signed": "its batch has counted it as removed, and its signature names the batch. Push it again",
-    "unreadable": "its payload cannot be read, and it names a batch that has counted it as removed",
-    "wrong type": "the key of its set is not a sorted set: remove it",
+    "no set": Sentence("the entry does not name the set that it comes from"),
+    "signed": Sentence("its batch has counted it as removed, and its signature names the batch. Push it again"),
+    "unreadable": Sentence("its payload cannot be read, and it names a batch that has counted it as removed"),
+    "wrong type": Sentence("the key of its set is not a sorted set: remove it"),
 }
 """Why a job stays deleted."""
 
@@ -76,7 +77,9 @@ class DeletedJob(JobRecord):
         except (RedisError, OSError) as error:
             raise unavailable_error(self.shard, self._home.endpoint, error) from error
         if outcome in REFUSALS:
-            raise JobRefusedError(f"the job {self.jid} stays deleted: {REFUSALS[outcome]}.")
+            raise JobRefusedError(
+                Sentence("the job {jid} stays deleted: {reason}.", jid=self.jid, reason=REFUSALS[outcome])
+            )
         return outcome == "done"
 
     aundo = async_twin(undo)

@@ -22,7 +22,7 @@ from framework.execute.admission import LOCAL_STAGES, REMOTE_STAGES
 from framework.execute.timeouts import timeout_of
 from framework.feature import all_features
 from framework.settings.model import CoreSettings
-from framework.text import format_count, format_duration, format_times
+from framework.text import Sentence, format_count, format_duration, format_times, joined
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.job import (
@@ -42,14 +42,15 @@ from framework.wire.sub_queues import NORMAL, level_of, parent_of
 _MAX_TEXT = 200
 _WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
 """The kinds of places whose jobs run by themselves."""
-_EARLY_END = "the process that fetches it, which ends it without running"
-_RUBY_EARLY_END = (
+_EARLY_END = Sentence("the process that fetches it, which ends it without running")
+_RUBY_EARLY_END = Sentence(
     "the process that runs it: an iterable job ends before its next item; any other runs, and may read `self.cancelled`"
 )
-_NO_ERROR = (
-    "no run of it has failed. An operator or a program (Sidekiq's Web, its API) killed it, or it was quarantined: "
-    "then its log line with job_status quarantined has the reason"
+_NO_ERROR = Sentence(
+    "no run of it has failed. An operator or a program (Sidekiq's Web, its API) killed it, or it was "
+    "quarantined: then its log line with job_status quarantined has the reason"
 )
+_UNRECORDED = Sentence("no error was recorded")
 _MAX_TIMES = 1_000_000
 # Three heartbeats of Sidekiq.
 _SIDEKIQ_SILENT_S = 30.0
@@ -180,27 +181,43 @@ class Explainer:
 
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         name, position = location.store.name, _ordinal(location)
+        result: tuple[str, list[Blocker]]
         match location.store.kind:
             case "scheduled":
                 unknown = [] if self._unknown_class(payload) else self._unknown_class_so_far(payload)
                 deferrals = [*self.deferrals(payload), *unknown]
-                result = f"schedule, {position}", [*deferrals, *self._until_due(location, payload)]
+                result = (
+                    Sentence("schedule, {position}", position=position),
+                    [*deferrals, *self._until_due(location, payload)],
+                )
             case "retry":
-                failed = [Blocker("failed", f"it failed: {_error_text(payload)}", "its next run")]
+                failed = [
+                    Blocker(
+                        "failed",
+                        Sentence("it failed: {error}", error=_error_text(payload)),
+                        Sentence("its next run"),
+                    )
+                ]
                 reasons = [reason for one in self._readers for reason in one.not_run(payload)] or failed
-                result = f"retry, {position}", [*reasons, *self._until_due(location, payload)]
+                result = (
+                    Sentence("retry, {position}", position=position),
+                    [*reasons, *self._until_due(location, payload)],
+                )
             case "queue":
-                result = f"queue {name}, {position}", self._in_queue(location, payload)
+                result = (
+                    Sentence("queue {name}, {position}", name=name, position=position),
+                    self._in_queue(location, payload),
+                )
             case "waiting" | "paused":
                 result = self._held(location, payload)
-            case "in flight" | "running" as kind:
+            case Sentence("in flight") | "running" as kind:
                 result = self._in_process(kind, name, payload)
             case "migrating":
-                result = f"queue {name}, set aside", [self._migrating(name)]
+                result = Sentence("queue {name}, set aside", name=name), [self._migrating(name)]
             case "dead":
-                result = f"dead set, {position}", [_dead_blocker(payload)]
+                result = Sentence("dead set, {position}", position=position), [_dead_blocker(payload)]
             case "interrupted":
-                result = f"interrupted set, {position}", [_interrupted_blocker(payload)]
+                result = Sentence("interrupted set, {position}", position=position), [_interrupted_blocker(payload)]
         return result
 
     def _in_queue(self, location: JobLocation, payload: Payload) -> list[Blocker]:
@@ -209,76 +226,131 @@ class Explainer:
         reasons = self._queue_blockers(queue)
         if not reasons and queue != name:
             level, before = level_of(name), format_count(location.position - 1, "job")
-            others = f"each other key of {queue} has its turn" if level == NORMAL else f"its priority is {level}"
+            others = (
+                Sentence("each other key of {queue} has its turn", queue=queue)
+                if level == NORMAL
+                else Sentence("its priority is {level}", level=level)
+            )
             reasons.append(
                 Blocker(
-                    "queue_position", f"{before} of its key before it, and {others}", "the fetch of the jobs before it"
+                    "queue_position",
+                    Sentence("{before} of its key before it, and {others}", before=before, others=others),
+                    Sentence("the fetch of the jobs before it"),
                 )
             )
         elif not reasons and location.position > 1:
-            ahead = f"{format_count(location.position - 1, 'job', 'is')} before it"
-            reasons.append(Blocker("queue_position", ahead, "the fetch of the jobs before it"))
+            ahead = Sentence("{jobs} before it", jobs=format_count(location.position - 1, "job", "is"))
+            reasons.append(Blocker("queue_position", ahead, Sentence("the fetch of the jobs before it")))
         reasons += self._admission_blockers(payload)
         if not reasons:
             reasons.append(
-                Blocker("next", "nothing blocks it: it is the next job of its queue", "the next free thread")
+                Blocker(
+                    "next",
+                    Sentence("nothing blocks it: it is the next job of its queue"),
+                    Sentence("the next free thread"),
+                )
             )
         return reasons
 
     def _in_process(self, kind: str, name: str, payload: Payload) -> tuple[str, list[Blocker]]:
         if kind == "running":
-            return f"runs in {name}, a process of Sidekiq", [self._in_sidekiq(name, payload)]
-        return f"in flight in {name}", [self._in_flight(name, payload)]
+            return Sentence("runs in {name}, a process of Sidekiq", name=name), [self._in_sidekiq(name, payload)]
+        return Sentence("in flight in {name}", name=name), [self._in_flight(name, payload)]
 
     def _in_flight(self, list_owner: str, payload: Payload) -> Blocker:
         owner = self._snapshot.owner(list_owner, str(payload.get("jid")))
         identity, _ = split_owner(list_owner)
         if owner.lease_s is None:
-            silent = "" if owner.silent_s is None else f", silent for {format_duration(owner.silent_s)}"
-            return Blocker(
-                "process_dead", f"the process {identity} is dead: its lease has expired{silent}", self._sweep_remedy()
+            silent = (
+                "" if owner.silent_s is None else Sentence(", silent for {time}", time=format_duration(owner.silent_s))
             )
-        lease = f"its lease expires in {format_duration(owner.lease_s)}"
-        if owner.silent_s is not None and owner.silent_s > self._timings.silent_after_s:
-            silent = f"the process {identity} sent no heartbeat for {format_duration(owner.silent_s)}: it is dead, frozen or cut off"
             return Blocker(
-                "process_silent", f"{silent}; {lease}", f"its next heartbeat; else {self._sweep_remedy()} after that"
+                "process_dead",
+                Sentence(
+                    "the process {identity} is dead: its lease has expired{silent}", identity=identity, silent=silent
+                ),
+                self._sweep_remedy(),
+            )
+        lease = Sentence("its lease expires in {time}", time=format_duration(owner.lease_s))
+        if owner.silent_s is not None and owner.silent_s > self._timings.silent_after_s:
+            silent = Sentence(
+                "the process {identity} sent no heartbeat for {time}: it is dead, frozen or cut off",
+                identity=identity,
+                time=format_duration(owner.silent_s),
+            )
+            return Blocker(
+                "process_silent",
+                Sentence("{silent}; {lease}", silent=silent, lease=lease),
+                Sentence("its next heartbeat; else {sweep_remedy} after that", sweep_remedy=self._sweep_remedy()),
             )
         if owner.running_since is not None:
             return Blocker(
                 "running",
-                f"it runs, since {format_duration(self._snapshot.now - owner.running_since)}; {lease}",
+                Sentence(
+                    "it runs, since {time}; {lease}",
+                    time=format_duration(self._snapshot.now - owner.running_since),
+                    lease=lease,
+                ),
                 self.end_of_run(payload),
             )
         period_s = self._timings.record_period_s
-        why = f"fetched, but not begun when its process last wrote its record (each {period_s:g} s); {lease}"
-        remedy = "a free thread of that process; or its stop, which puts the job back"
-        return Blocker("fetched", why, f"{remedy}; if it dies, a sweep after the lease has expired")
+        why = Sentence(
+            "fetched, but not begun when its process last wrote its record (each {period_s:g} s); {lease}",
+            period_s=period_s,
+            lease=lease,
+        )
+        remedy = Sentence("a free thread of that process; or its stop, which puts the job back")
+        return Blocker(
+            "fetched", why, Sentence("{remedy}; if it dies, a sweep after the lease has expired", remedy=remedy)
+        )
 
     def _in_sidekiq(self, identity: str, payload: Payload) -> Blocker:
         owner = self._snapshot.owner(identity, str(payload.get("jid")))
         if owner.silent_s is not None and owner.silent_s > _SIDEKIQ_SILENT_S:
-            why = f"the process {identity} sent no heartbeat for {format_duration(owner.silent_s)}: it is dead, frozen or cut off"
-            remedy = "its next heartbeat. If it is dead, the job is lost, unless it has Sidekiq Pro's super_fetch: push it again"
+            why = Sentence(
+                "the process {identity} sent no heartbeat for {time}: it is dead, frozen or cut off",
+                identity=identity,
+                time=format_duration(owner.silent_s),
+            )
+            remedy = Sentence(
+                "its next heartbeat. If it is dead, the job is lost, unless it has Sidekiq Pro's super_fetch: push it again"
+            )
             return Blocker("process_silent", why, remedy)
         began = owner.running_since
-        since = "" if began is None else f", since {format_duration(self._snapshot.now - began)}"
-        why = f"it runs in Ruby{since}, by the record of its process: no key has the job itself meanwhile"
-        return Blocker("running", why, "its end")
+        since = "" if began is None else Sentence(", since {time}", time=format_duration(self._snapshot.now - began))
+        why = Sentence(
+            "it runs in Ruby{since}, by the record of its process: no key has the job itself meanwhile", since=since
+        )
+        return Blocker("running", why, Sentence("its end"))
 
     def _migrating(self, queue: str) -> Blocker:
         owner = self._snapshot.owner(keys.migration_identity(queue), "")
-        why = f"{command('migrate-jobs')} or {command('jobs clear')} has set the queue {queue} aside, to move or drop its jobs"
+        why = Sentence(
+            "{command} or {other} has set the queue {queue} aside, to move or drop its jobs",
+            command=command("migrate-jobs"),
+            other=command("jobs clear"),
+            queue=queue,
+        )
         if owner.lease_s is None:
-            return Blocker("migration_dead", f"{why}, and is dead", self._sweep_remedy())
-        remedy = "the command, which moves or drops the job; if it dies, a sweep puts the job back after the lease has expired"
-        return Blocker("migrating", why, f"{remedy} ({format_duration(owner.lease_s)})")
+            return Blocker("migration_dead", Sentence("{why}, and is dead", why=why), self._sweep_remedy())
+        remedy = Sentence(
+            "the command, which moves or drops the job; if it dies, a sweep puts the job back after the lease has expired"
+        )
+        return Blocker(
+            "migrating", why, Sentence("{remedy} ({time})", remedy=remedy, time=format_duration(owner.lease_s))
+        )
 
     def _held(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         found = (one.held(location) for one in self._readers)
-        where, reasons = next(filter(None, found), HeldPosition(f"held as {location.store.name}", []))
+        where, reasons = next(
+            filter(None, found), HeldPosition(Sentence("held as {name}", name=location.store.name), [])
+        )
         queue = str(payload.get("queue", ""))
-        return f"{where}, {_ordinal(location)}", [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
+        return Sentence("{where}, {ordinal}", where=where, ordinal=_ordinal(location)), [
+            *reasons,
+            *self._queue_blockers(queue),
+            *self._unknown_class(payload),
+        ]
 
     def _early_end(self, location: JobLocation) -> list[Blocker]:
         """Return why the job at this place will not run, or is to end: it was cancelled, or its ``expires_in`` has passed."""
@@ -287,20 +359,27 @@ class Explainer:
             return []
         blockers: list[Blocker] = []
         since, what = self._snapshot.cancelled_since(str(payload.get("jid"))), "it"
-        sees = "the job itself, when it reads self.cancelled; the task of an async job is cancelled within five seconds"
+        sees = Sentence(
+            "the job itself, when it reads self.cancelled; the task of an async job is cancelled within five seconds"
+        )
         if since is None and (found := next(filter(None, (one.cancellation(payload) for one in self._readers)), None)):
-            since, what, sees = found.since, found.what, "the job itself, when it reads self.cancelled"
+            since, what, sees = found.since, found.what, Sentence("the job itself, when it reads self.cancelled")
         if kind == "running":
-            sees = "the job itself, if it includes Sidekiq::IterableJob or reads `cancelled?`; any other job of Ruby runs to its end"
+            sees = Sentence(
+                "the job itself, if it includes Sidekiq::IterableJob or reads `cancelled?`; any other job of Ruby runs to "
+                "its end"
+            )
         if since is not None:
-            why = f"{what} was cancelled {format_duration(max(0.0, now - since))} ago"
+            why = Sentence("{what} was cancelled {time} ago", what=what, time=format_duration(max(0.0, now - since)))
             blockers.append(Blocker("cancelled", why, _EARLY_END if kind in _WAITING else sees))
         elif (marked := self._snapshot.marked_by_ruby_since(str(payload.get("jid")))) is not None:
-            why = f"Sidekiq's cancel! has marked it {format_duration(max(0.0, now - marked))} ago"
+            why = Sentence("Sidekiq's cancel! has marked it {time} ago", time=format_duration(max(0.0, now - marked)))
             blockers.append(Blocker("cancelled_by_ruby", why, _RUBY_EARLY_END))
         expiry = expiry_of(payload, location.score if kind == "scheduled" else None)
         if kind in _WAITING and expiry is not None and expiry <= now:
-            why = f"it expired {format_duration(now - expiry)} ago: it was to begin earlier (expires_in)"
+            why = Sentence(
+                "it expired {time} ago: it was to begin earlier (expires_in)", time=format_duration(now - expiry)
+            )
             blockers.append(Blocker("expired", why, _EARLY_END))
         return blockers
 
@@ -308,9 +387,9 @@ class Explainer:
         """Return what ends a running job. Without its class only a timeout in the payload is known."""
         declaration = self._classes.declaration(payload)
         timeout_s = timeout_of(declaration, payload)
-        bound = "" if timeout_s is None else f", or its timeout of {format_duration(timeout_s)}"
+        bound = "" if timeout_s is None else Sentence(", or its timeout of {time}", time=format_duration(timeout_s))
         places = () if declaration is None else (one.place_of_run(declaration) for one in self._readers)
-        return "; ".join([f"its end{bound}", *filter(None, places)])
+        return joined([Sentence("its end{bound}", bound=bound), *filter(None, places)])
 
     def deferrals(self, payload: Payload) -> list[Blocker]:
         """Return why a job of the schedule set was put there by a process."""
@@ -318,23 +397,37 @@ class Explainer:
         if not payload.get(DEFERRED):
             return delays
         times = format_times(deferrals_of(payload))
-        remedy = f"its due time; earlier: {remedy_command('jobs', 'deferred', 'run-now', str(payload.get('class')))}"
+        remedy = Sentence(
+            "its due time; earlier: {command}",
+            command=remedy_command("jobs", "deferred", "run-now", str(payload.get("class"))),
+        )
         own = next(filter(None, (one.deferral(payload, times, remedy) for one in self._readers)), None)
         if own is not None:
             return [own]
         declaration = self._classes.declaration(payload)
         cause = next(filter(None, (one.cause_of_deferral(payload, declaration) for one in self._readers)), "")
-        why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
+        why = Sentence(
+            "deferred {times}, the last time by {reason}{cause}",
+            times=times,
+            reason=payload.get(DEFERRED_BY),
+            cause=(Sentence(": {cause}", cause=cause) if cause else ""),
+        )
         return [*delays, Blocker("deferred", why, remedy)]
 
     def _until_due(self, location: JobLocation, payload: Payload) -> list[Blocker]:
         facts, due = self._snapshot, location.score or 0.0
         queue = str(payload.get("queue", ""))
         if due > facts.now:
-            reasons = [Blocker("not_due", f"it is due in {format_duration(due - facts.now)}", "its time")]
+            reasons = [
+                Blocker(
+                    "not_due",
+                    Sentence("it is due in {time}", time=format_duration(due - facts.now)),
+                    Sentence("its time"),
+                )
+            ]
         else:
-            overdue = f"it has been due for {format_duration(facts.now - due)}"
-            reasons = [Blocker("overdue", overdue, "a poller of any process, within seconds")]
+            overdue = Sentence("it has been due for {time}", time=format_duration(facts.now - due))
+            reasons = [Blocker("overdue", overdue, Sentence("a poller of any process, within seconds"))]
         return [*reasons, *self._queue_blockers(queue), *self._admission_blockers(payload)]
 
     def _queue_blockers(self, name: str) -> list[Blocker]:
@@ -345,27 +438,59 @@ class Explainer:
         reasons: list[Blocker] = []
         if not facts.processes:
             reasons.append(
-                Blocker("no_process", f"no process of {facts.shard} is running", f"one that serves it: {start}")
+                Blocker(
+                    "no_process",
+                    Sentence("no process of {shard} is running", shard=facts.shard),
+                    Sentence("one that serves it: {start}", start=start),
+                )
             )
         elif not serving:
             quiet = sum(seen.quiet for seen in facts.processes)
             note = (
-                f" (quiet, and fetching no more: {quiet} of {format_count(len(facts.processes), 'process')})"
+                Sentence(
+                    " (quiet, and fetching no more: {quiet} of {processes})",
+                    quiet=quiet,
+                    processes=format_count(len(facts.processes), "process"),
+                )
                 if quiet
                 else ""
             )
-            why = f"no running process of {facts.shard} serves the queue {name}{note}"
-            reasons.append(Blocker("queue_unserved", why, f"one that does: {start}"))
+            why = Sentence(
+                "no running process of {shard} serves the queue {name}{note}", shard=facts.shard, name=name, note=note
+            )
+            reasons.append(Blocker("queue_unserved", why, Sentence("one that does: {start}", start=start)))
         if name in facts.paused_queues:
             remedy = remedy_command("jobs", "unpause-queue", name)
             pause = facts.queue_pauses.get(name)
-            by = "" if pause is None else f" by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
-            reasons.append(Blocker("queue_paused", f"the queue {name} is paused{by} (Sidekiq's set `paused`)", remedy))
+            by = (
+                ""
+                if pause is None
+                else Sentence(
+                    " by {by}{reason}",
+                    by=pause.by,
+                    reason=(Sentence(": {reason}", reason=pause.reason) if pause.reason else ""),
+                )
+            )
+            reasons.append(
+                Blocker(
+                    "queue_paused",
+                    Sentence("the queue {name} is paused{by} (Sidekiq's set `paused`)", name=name, by=by),
+                    remedy,
+                )
+            )
         if serving and all(seen.busy >= seen.slots for seen in serving):
             threads = sum(seen.slots for seen in serving)
-            busy = f"{format_count(threads, 'thread')} in {format_count(len(serving), 'process')}"
+            busy = Sentence(
+                "{threads} in {processes}",
+                threads=format_count(threads, "thread"),
+                processes=format_count(len(serving), "process"),
+            )
             reasons.append(
-                Blocker("busy", f"each thread that serves {name} is busy: {busy}", "the first job that ends")
+                Blocker(
+                    "busy",
+                    Sentence("each thread that serves {name} is busy: {busy}", name=name, busy=busy),
+                    Sentence("the first job that ends"),
+                )
             )
         return reasons
 
@@ -385,11 +510,14 @@ class Explainer:
         """Return the blockers of a job if no class has its name any more; also for a held job after its release."""
         name, classes = str(payload.get("class", "")), self._classes
         if name in classes.retired:
-            why = f"its class {name} is retired: {classes.retired[name]}"
-            return [Blocker("retired", why, "the process that fetches it drops and counts it")]
+            why = Sentence("its class {name} is retired: {reason}", name=name, reason=classes.retired[name])
+            return [Blocker("retired", why, Sentence("the process that fetches it drops and counts it"))]
         if classes.declarations is not None and name not in classes.declarations:
-            why = f"no worker here is called {name}: a process without the class defers it, and its retries stay untouched"
-            reason = Blocker("unknown_class", why, "a release with the class, or an alias of its new name")
+            why = Sentence(
+                "no worker here is called {name}: a process without the class defers it, and its retries stay untouched",
+                name=name,
+            )
+            reason = Blocker("unknown_class", why, Sentence("a release with the class, or an alias of its new name"))
             return self._unknown_class_so_far(payload) or [reason]
         return []
 
@@ -401,18 +529,33 @@ class Explainer:
         name, since = payload.get("class"), timestamp(payload.get(UNKNOWN_SINCE))
         if since is None:
             times = format_times(count)
-            why = f"{name} belongs to another application (foreign_classes): processes of this one have put it back {times}"
-            return [Blocker("foreign_class", why, "a process of that application")]
+            why = Sentence(
+                "{name} belongs to another application (foreign_classes): processes of this one have put it back {times}",
+                name=name,
+                times=times,
+            )
+            return [Blocker("foreign_class", why, Sentence("a process of that application"))]
         for_s = format_duration(max(0.0, self._snapshot.now - since))
-        why = f"processes without its class deferred it {format_times(count)} in {for_s}: {_error_text(payload)}"
-        remedy = "a process that has the class; after unknown_class_max_wait it goes to the interrupted set"
+        why = Sentence(
+            "processes without its class deferred it {times} in {for_s}: {error}",
+            times=format_times(count),
+            for_s=for_s,
+            error=_error_text(payload),
+        )
+        remedy = Sentence("a process that has the class; after unknown_class_max_wait it goes to the interrupted set")
         return [Blocker("unknown_class", why, remedy)]
 
     def _sweep_remedy(self) -> str:
         if self._snapshot.processes:
             within_s = self._timings.longest_sweep_period_s
-            return f"the sweep of any process of {self._snapshot.shard}, within {within_s:g} s, reclaims it"
-        return f"the next process of {self._snapshot.shard} that starts reclaims it; none is running"
+            return Sentence(
+                "the sweep of any process of {shard}, within {within_s:g} s, reclaims it",
+                shard=self._snapshot.shard,
+                within_s=within_s,
+            )
+        return Sentence(
+            "the next process of {shard} that starts reclaims it; none is running", shard=self._snapshot.shard
+        )
 
     def _held_resources(self, store: JobStore, payload: Payload) -> list[str]:
         """Return what features hold for the job, such as a lock and slots: what a process takes last comes first."""
@@ -423,7 +566,7 @@ class Explainer:
 def _since(location: JobLocation, payload: Payload) -> float | None:
     """Return since when the job has been at its place, ``None`` if that was not recorded."""
     match location.store.kind:
-        case "queue" | "migrating" | "in flight" | "running":
+        case "queue" | "migrating" | Sentence("in flight") | "running":
             return timestamp(payload.get("enqueued_at"))
         case "scheduled":
             return timestamp(payload.get("created_at"))
@@ -437,30 +580,38 @@ def _dead_blocker(payload: Payload) -> Blocker:
     retry = remedy_command("jobs", "retry", str(payload.get("jid")))
     return Blocker(
         "dead",
-        f"it is dead: {_error_text(payload, absent=_NO_ERROR)}",
-        f"an operator, while the dead set has it: {retry}",
+        Sentence("it is dead: {error}", error=_error_text(payload, absent=_NO_ERROR)),
+        Sentence("an operator, while the dead set has it: {retry}", retry=retry),
     )
 
 
 def _interrupted_blocker(payload: Payload) -> Blocker:
     requeue = remedy_command("jobs", "requeue", str(payload.get("jid")))
     if UNKNOWN_SINCE in payload:
-        why = f"it waited too long for a process that has its class: {_error_text(payload)}"
-        return Blocker("unknown_class", why, f"an operator: deploy the class, then {requeue}")
+        why = Sentence("it waited too long for a process that has its class: {error}", error=_error_text(payload))
+        return Blocker("unknown_class", why, Sentence("an operator: deploy the class, then {requeue}", requeue=requeue))
     if count_of(payload, DEATH_COUNT) > count_of(payload, INTERRUPTED_COUNT):
-        why = "too many processes died while it ran: it is suspected of killing them"
+        why = Sentence("too many processes died while it ran: it is suspected of killing them")
     else:
-        why = "it was still running too often when its process had to stop: it takes longer than the deadline -t"
-    return Blocker("interrupted", why, f"an operator: find the cause, then {requeue}")
+        why = Sentence(
+            "it was still running too often when its process had to stop: it takes longer than the deadline -t"
+        )
+    return Blocker("interrupted", why, Sentence("an operator: find the cause, then {requeue}", requeue=requeue))
 
 
 def _ordinal(location: JobLocation) -> str:
-    return f"{'next' if location.position == 1 else f'number {location.position:,}'} of {location.total:,}"
+    return Sentence(
+        "{position} of {total:,}",
+        position=(
+            Sentence("next") if location.position == 1 else Sentence("number {position:,}", position=location.position)
+        ),
+        total=location.total,
+    )
 
 
-def _error_text(payload: Payload, *, absent: str = "no error was recorded") -> str:
+def _error_text(payload: Payload, *, absent: str = _UNRECORDED) -> str:
     if not payload:
-        return "its payload is malformed"
+        return Sentence("its payload is malformed")
     name, message = payload.get("error_class"), payload.get("error_message")
-    text = f"{name}: {message}" if message else str(name or absent)
+    text = f"{name}: {message}" if message else (str(name) if name else absent)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

@@ -16,7 +16,7 @@ from framework.admin.statistics import IN_FLIGHT, QUEUE_PREFIX, OnProgress, jobs
 from framework.command_line import remedy_command
 from framework.process.record import ProcessInfo
 from framework.store.hashes import read_hashes
-from framework.text import decode_escaped, format_duration
+from framework.text import Sentence, decode_escaped, format_duration
 from framework.types import Payload, Priority
 from framework.wire import keys
 from framework.wire.job import timestamp
@@ -184,7 +184,7 @@ def _total(rows: Sequence[RunCounts]) -> RunCounts:
 
 def _error_of(payload: Payload) -> str:
     error = payload.get("error_class")
-    return error if isinstance(error, str) and error else "no recorded error"
+    return error if isinstance(error, str) and error else Sentence("no recorded error")
 
 
 def _read_minutes(
@@ -213,11 +213,19 @@ class _FailedJobs(NamedTuple):
 
 _FAILED_JOBS = {
     keys.RETRY: _FailedJobs(
-        "failed", "its failed jobs that wait for their next run", "their times; at once:", ("requeue", "--in", "retry")
+        "failed",
+        Sentence("its failed jobs that wait for their next run"),
+        Sentence("their times; at once:"),
+        ("requeue", "--in", "retry"),
     ),
-    keys.DEAD: _FailedJobs("dead", "its dead jobs", "an operator: find the cause, then", ("retry",)),
+    keys.DEAD: _FailedJobs(
+        "dead", Sentence("its dead jobs"), Sentence("an operator: find the cause, then"), ("retry",)
+    ),
     keys.INTERRUPTED: _FailedJobs(
-        "interrupted", "its jobs that were interrupted too often", "an operator: find the cause, then", ("requeue",)
+        "interrupted",
+        Sentence("its jobs that were interrupted too often"),
+        Sentence("an operator: find the cause, then"),
+        ("requeue",),
     ),
 }
 
@@ -336,12 +344,21 @@ class ClassExplainer:
 def _failures(worker: str, backlog: Backlog, runs: RunCounts) -> Iterator[Blocker]:
     if runs.failed and runs.failed * 2 >= runs.processed:
         window = format_duration(runs.minutes * _MINUTE_S)
-        why = f"{runs.failed:,} of the {runs.processed:,} runs in {window} failed"
+        why = Sentence(
+            "{failed:,} of the {processed:,} runs in {window} failed",
+            failed=runs.failed,
+            processed=runs.processed,
+            window=window,
+        )
         shown = remedy_command("jobs", "list", "retry", "--class", worker)
-        yield Blocker("failing", why, f"a release without the error; {shown} shows the messages")
+        yield Blocker("failing", why, Sentence("a release without the error; {shown} shows the messages", shown=shown))
     for place, one in _FAILED_JOBS.items():
         if count := backlog.places[place]:
             errors = backlog.errors[place].most_common(_MOST_ERRORS)
             most = ", ".join(f"{error} {number:,}" for error, number in errors)
             remedy = remedy_command("jobs", *one.words, "--class", worker)
-            yield Blocker(one.code, f"{one.text}: {count:,} ({most})", f"{one.released_by} {remedy}")
+            yield Blocker(
+                one.code,
+                Sentence("{text}: {count:,} ({most})", text=one.text, count=count, most=most),
+                Sentence("{released_by} {remedy}", released_by=one.released_by, remedy=remedy),
+            )

@@ -25,7 +25,7 @@ from framework.errors import UnknownNameError
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
-from framework.text import did_you_mean
+from framework.text import Sentence, did_you_mean
 from framework.typeguards import is_text, short_repr
 from framework.wire import keys
 
@@ -299,7 +299,8 @@ aqueues = async_twin(queues)
 
 def unknown_queue_message(name: str, known: set[str]) -> str:
     """Return the message for a queue that no shard knows, with the nearest name."""
-    return f"no queue is named {name!r}{did_you_mean(name, sorted(known))}: no job, pause or process has it"
+    hint = did_you_mean(name, sorted(known))
+    return Sentence("no queue is named {name!r}{hint}: no job, pause or process has it", name=name, hint=hint)
 
 
 def _on_all(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:

@@ -27,7 +27,7 @@ from framework.fetch.held_blocks import packed_held
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
-from framework.text import decode_escaped, did_you_mean, parse_duration
+from framework.text import Sentence, decode_escaped, did_you_mean, parse_duration
 from framework.wire.job import clamp_time
 
 JobStatus: TypeAlias = str
@@ -112,7 +112,14 @@ def parse_query(text: str) -> JobQuery:
             case "status":
                 if value not in STATUSES:
                     hint = did_you_mean(value, STATUSES)
-                    raise ValueError(f"{value!r} is no status{hint}: there are {', '.join(STATUSES)}")
+                    raise ValueError(
+                        Sentence(
+                            "{value!r} is no status{hint}: there are {names}",
+                            value=value,
+                            hint=hint,
+                            names=", ".join(STATUSES),
+                        )
+                    )
                 kinds = frozenset(STATUSES[value])
             case "jid" | "class" | "queue" | "error" | "tag" | "arg":
                 parts[key] = (*parts.get(key, ()), value)

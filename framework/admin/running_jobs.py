@@ -30,6 +30,7 @@ from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.script import write_when_full
 from framework.telemetry.stacks import StackCall
+from framework.text import Sentence
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.json import loads_object
@@ -186,9 +187,12 @@ def give_orders(
 def silent_message(identity: str) -> str:
     """Return the message about a process that does not answer."""
     host, pid, *_ = [*identity.rsplit(":", 2), "", ""]
-    return (
-        f"{identity} does not answer: it is a process of Sidekiq, it is stopped, or a function in C keeps its interpreter. On "
-        f"{host}: py-spy dump --pid {pid}"
+    return Sentence(
+        "{identity} does not answer: it is a process of Sidekiq, it is stopped, or a function in C keeps its interpreter. On "
+        "{host}: py-spy dump --pid {pid}",
+        identity=identity,
+        host=host,
+        pid=pid,
     )
 
 

@@ -42,6 +42,7 @@ from framework.pages.caller import Caller
 from framework.pages.job_column import JobColumn
 from framework.pages.page import Action, Page
 from framework.pages.view import ShardReads, View
+from framework.text import Sentence
 
 MAX_STREAMS = 500
 """The open streams of a process. A page without one asks again every few seconds."""
@@ -142,9 +143,14 @@ class DashboardSite:
         wanted = request.query_params.get("shard")
         visible = {name: shards[name] for name in shards if may(caller, page.role, name)}
         if not visible:
-            raise HTTPException(403, f"The page {page.title} needs the role {page.role} on a shard.")
+            raise HTTPException(
+                403,
+                Sentence(
+                    "The page {title} needs the role {role} on a shard.", title=Sentence(page.title), role=page.role
+                ),
+            )
         if wanted and wanted not in visible:
-            raise HTTPException(404, "There is no such shard, or you may not see it.")
+            raise HTTPException(404, Sentence("There is no such shard, or you may not see it."))
         return View(
             caller,
             await asyncio.to_thread(read_installation),
@@ -275,10 +281,10 @@ class _ServedPage:
         view = await self._site.view(request, self._page)
         # a2wsgi's mark of a WSGI server, where each open stream would take a thread.
         if "wsgi_environ" in request.scope:
-            raise HTTPException(501, "This server keeps no streams: ask for the page from time to time.")
+            raise HTTPException(501, Sentence("This server keeps no streams: ask for the page from time to time."))
         ending = self._site.open_stream()
         if ending is None:
-            raise HTTPException(429, "Too many open streams: ask for the page from time to time.")
+            raise HTTPException(429, Sentence("Too many open streams: ask for the page from time to time."))
         headers = {"X-Accel-Buffering": "no"}
         return StreamingResponse(self._changes(request, view, ending), media_type="text/event-stream", headers=headers)
 
@@ -307,7 +313,10 @@ class _ServedPage:
         check_change(request, form)
         action = self._action((form.get("action") or [""])[0])
         if not may_anywhere(view, action):
-            raise HTTPException(403, f"The action {action.label} needs the role {action.role}.")
+            raise HTTPException(
+                403,
+                Sentence("The action {label} needs the role {role}.", label=Sentence(action.label), role=action.role),
+            )
         values: dict[str, Any] = {"page": self._page, "action": action, "form": form, "view": view}
         try:
             view.within_s = _ACTION_WITHIN_S
@@ -327,7 +336,7 @@ class _ServedPage:
     def _action(self, name: str) -> Action:
         found = next((one for one in self._page.actions if one.name == name), None)
         if found is None:
-            raise HTTPException(400, "The form names no action of this page: nothing was changed.")
+            raise HTTPException(400, Sentence("The form names no action of this page: nothing was changed."))
         return found
 
 
@@ -348,10 +357,10 @@ async def before(ending: asyncio.Event, step: "asyncio.Future[Any]") -> bool:
 async def _form(request: Request) -> Mapping[str, Sequence[str]]:
     """Return the fields of a form. Only the plain encoding is read."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
-        raise HTTPException(415, "Send the form as application/x-www-form-urlencoded.")
+        raise HTTPException(415, Sentence("Send the form as application/x-www-form-urlencoded."))
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > _MOST_BYTES:
-            raise HTTPException(413, "The form is too long: select fewer jobs, or all that match.")
+            raise HTTPException(413, Sentence("The form is too long: select fewer jobs, or all that match."))
     return parse_qs(body.decode(errors="replace"), keep_blank_values=True)

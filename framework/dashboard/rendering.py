@@ -15,13 +15,10 @@ from starlette.requests import Request
 
 from framework.dashboard.texts import catalogue, chosen_language, language_names
 from framework.pages.page import Page
-from framework.text import format_bytes, format_duration
+from framework.text import Sentence, format_bytes, format_duration
 from framework.version import VERSION
 
 _FOLDER = Path(__file__).parent / "templates"
-
-UNIT_TEXTS = ("d", "h", "min", "s", "ms")
-"""The units in lengths of time, which a catalogue translates."""
 
 TIME_TEXTS = ("in {time}", "{time} ago")
 """The texts of the age of a time."""
@@ -58,6 +55,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.do"],
+            finalize=_said,
         )
         # A list has hundreds of rows: a filter takes a fifth of the time of a macro.
         filters: dict[str, Callable[..., str]] = {
@@ -66,7 +64,7 @@ class Renderer:
             "meter": _meter,
             "share": _share,
             "spark": _spark,
-            "duration": _duration,
+            "duration": format_duration,
             "span": _span,
             "bytes": format_bytes,
             "count": _count,
@@ -86,6 +84,7 @@ class Renderer:
         texts = catalogue(language_of(request))
         shared: dict[str, Any] = {
             "_": texts.text,
+            "said": texts.said,
             "language": texts.language,
             "layout": "part.html" if is_part(request) else "base.html",
             "link": self._linker(request),
@@ -172,25 +171,17 @@ def _count(number: int) -> str:
     return f"{number:,}"
 
 
-@pass_context
-def _duration(context: Context, seconds: float) -> str:
-    return _with_units(context, format_duration(seconds))
-
-
-@pass_context
-def _span(context: Context, seconds: float) -> str:
+def _span(seconds: float) -> str:
     """Return a length of time; below ten seconds with the digits that matter: ``84 ms``, ``1.2 s``."""
     if seconds < 1:
-        return _with_units(context, f"{max(seconds, 0.0) * 1000:.0f} ms")
-    return _with_units(context, f"{seconds:.1f} s" if seconds < 10 else format_duration(seconds))
+        return Sentence("{ms:.0f} ms", ms=max(seconds, 0.0) * 1000)
+    return Sentence("{s:.1f} s", s=seconds) if seconds < 10 else format_duration(seconds)
 
 
-def _with_units(context: Context, text: str) -> str:
-    """Return the text with its units in the language of the viewer."""
-    if context["language"] == "en":
-        return text
-    translate = context["_"]
-    return " ".join(translate(word) if word in UNIT_TEXTS else word for word in text.split(" "))
+@pass_context
+def _said(context: Context, value: object) -> object:
+    """Return what a template shows: each sentence is translated here, wherever it comes from."""
+    return context["said"](value) if type(value) is Sentence else value
 
 
 @pass_context
@@ -199,7 +190,7 @@ def _time(context: Context, at: float | None, now: float) -> str:
     if at is None:
         return "–"
     text = TIME_TEXTS[0] if at > now else TIME_TEXTS[1]
-    age = context["_"](text, time=_with_units(context, format_duration(abs(now - at))))
+    age = context["_"](text, time=format_duration(abs(now - at)))
     return _TIME % (_iso(at), age)
 
 

@@ -13,14 +13,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from framework.dashboard.texts import LANGUAGE_COOKIE, language_names
 from framework.pages.caller import Caller
+from framework.text import Sentence
 
 Authorize: TypeAlias = Callable[[Request], Caller | Awaitable[Caller | None] | None]
 """Returns the caller of a request, or ``None`` to refuse it. May be ``async def``."""
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src "
+        "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -110,7 +111,8 @@ async def caller_of(request: Request, authorize: Authorize | None) -> Caller:
     caller = await found if inspect.isawaitable(found) else found
     if caller is None:
         raise HTTPException(
-            403, "You may not see this dashboard. framework.dashboard.app(authorize=...) decides about callers."
+            403,
+            Sentence("You may not see this dashboard. framework.dashboard.app(authorize=...) decides about callers."),
         )
     return caller
 
@@ -137,10 +139,12 @@ def check_change(request: Request, form: Mapping[str, Sequence[str]]) -> None:
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in (None, "same-origin"):
-        raise HTTPException(403, "This change comes from a page of another site: nothing was changed.")
+        raise HTTPException(403, Sentence("This change comes from a page of another site: nothing was changed."))
     if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        raise HTTPException(403, "This change comes from a page of another origin: nothing was changed.")
+        raise HTTPException(403, Sentence("This change comes from a page of another origin: nothing was changed."))
     expected = request.cookies.get(cookie_name(request), "")
     given = (form.get(TOKEN_FIELD) or [""])[0]
     if len(expected) < _TOKEN_BYTES or not hmac.compare_digest(expected.encode(), given.encode()):
-        raise HTTPException(403, "The token of this form has expired: nothing was changed. Load the page again.")
+        raise HTTPException(
+            403, Sentence("The token of this form has expired: nothing was changed. Load the page again.")
+        )

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
+from framework.text import Sentence
 
 EXPENSIVE_A_MINUTE = 60
 """The expensive reads that a caller may begin in a minute."""
@@ -85,8 +86,10 @@ class SharedReads:
         if len(begun) >= EXPENSIVE_A_MINUTE:
             wait_s = int(begun[0] + 60.0 - now) + 1
             headers = {"Retry-After": str(wait_s)}
-            detail = (
-                f"This search is expensive, and you have asked for {len(begun)} in a minute: ask again in {wait_s} s."
+            detail = Sentence(
+                "This search is expensive, and you have asked for {number} in a minute: ask again in {wait_s} s.",
+                number=len(begun),
+                wait_s=wait_s,
             )
             raise HTTPException(429, detail, headers)
         while len(self._expensive) > self._MOST:

@@ -1,9 +1,11 @@
-"""The texts of the dashboard in the language of the viewer. The English text is its own key; a catalogue has the others."""
+"""The texts of the dashboard in the language of the viewer. The English text or template is the key of its translation."""
 
 import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from framework.text import Sentence
 
 LANGUAGE_COOKIE = "aw_language"
 """The cookie with the language that a viewer has chosen; the script of the pages sets it."""
@@ -19,10 +21,14 @@ class Catalogue:
         self.texts = texts
         """The text of each English text."""
 
-    def text(self, english: str, **values: object) -> str:
+    def text(self, english: str, /, **values: object) -> str:
         """Return the text in this language, in English without a translation; ``{name}`` stands for a value."""
         found = self.texts.get(english, english)
-        return found.format(**values) if values else found
+        return found.format(**{name: self.said(one) for name, one in values.items()}) if values else found
+
+    def said(self, value: object) -> object:
+        """Return a sentence in this language, its fields too; another value as it is: text of users is not translated."""
+        return self.text(value.template, **value.fields) if self.texts and isinstance(value, Sentence) else value
 
 
 @cache

@@ -7,6 +7,7 @@ from framework.admin.diagnosis.facts import DiagnosisScope, ShardEvidence
 from framework.admin.explain_reader import Blocker
 from framework.pages.view import View
 from framework.shard.shard import Shard
+from framework.text import Sentence, joined
 
 
 def assumed_text(view: View, shard: Shard, worker: str, assumed: Mapping[str, Mapping[str, Any]]) -> str:
@@ -18,9 +19,11 @@ def assumed_text(view: View, shard: Shard, worker: str, assumed: Mapping[str, Ma
     queue = evidence.queue_of(worker)
     now, then = _told(evidence.blockers(worker, queue, {})), _told(evidence.blockers(worker, queue, assumed))
     if now == then:
-        return f"{worker} on {shard.name}: before and after: {now}"
-    return f"{worker} on {shard.name}: now: {now}; then: {then}"
+        return Sentence("{worker} on {shard}: before and after: {now}", worker=worker, shard=shard.name, now=now)
+    return Sentence(
+        "{worker} on {shard}: now: {now}; then: {then}", worker=worker, shard=shard.name, now=now, then=then
+    )
 
 
 def _told(blockers: Sequence[Blocker]) -> str:
-    return "; ".join(one.why for one in blockers) or "nothing blocks its jobs"
+    return joined(one.why for one in blockers) if blockers else Sentence("nothing blocks its jobs")

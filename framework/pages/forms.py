@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from framework.text import did_you_mean
+from framework.text import Sentence, did_you_mean
 from framework.typeguards import short_repr
 
 Form: TypeAlias = Mapping[str, Sequence[str]]
@@ -48,9 +48,9 @@ def line(form: Form, name: str) -> str:
     """
     text = word(form, name)
     if text and not text.isprintable():
-        raise ValueError(f"{name} must be one line of text.")
+        raise ValueError(Sentence("{name} must be one line of text.", name=name))
     if len(text) > _MOST_TEXT:
-        raise ValueError(f"{name} is longer than {_MOST_TEXT} characters.")
+        raise ValueError(Sentence("{name} is longer than {most} characters.", name=name, most=_MOST_TEXT))
     return text
 
 
@@ -62,7 +62,7 @@ def reason_of(form: Form) -> str:
     """
     text = line(form, "reason")
     if not text:
-        raise ValueError("Give the reason in one line, for the next operator.")
+        raise ValueError(Sentence("Give the reason in one line, for the next operator."))
     return text
 
 
@@ -78,7 +78,15 @@ def number_of(form: Form, name: str, least: int, most: int) -> int:
     except ValueError:
         number = least - 1
     if not least <= number <= most:
-        raise ValueError(f"{name} must be a number from {least} to {most:,}, not {short_repr(text)}.")
+        raise ValueError(
+            Sentence(
+                "{name} must be a number from {least} to {most:,}, not {given}.",
+                name=name,
+                least=least,
+                most=most,
+                given=short_repr(text),
+            )
+        )
     return number
 
 
@@ -96,6 +104,12 @@ def choice_of(form: Form, name: str, allowed: Sequence[str]) -> str:
     text = word(form, name)
     if text not in allowed:
         raise ValueError(
-            f"{name} must be one of {', '.join(allowed)}, not {short_repr(text)}{did_you_mean(text, allowed)}."
+            Sentence(
+                "{name} must be one of {names}, not {given}{hint}.",
+                name=name,
+                names=", ".join(allowed),
+                given=short_repr(text),
+                hint=did_you_mean(text, allowed),
+            )
         )
     return text

@@ -11,7 +11,7 @@ from framework.pages.page import Action, Preview
 from framework.pages.table import Rows
 from framework.pages.view import View
 from framework.shard.shard import Shard
-from framework.text import format_count
+from framework.text import Sentence, format_count, joined
 
 T = TypeVar("T")
 
@@ -72,11 +72,11 @@ class ShardAction(Action, Generic[T]):
 
     def question(self, form: Form, count: int) -> str:  # noqa: ARG002 - for subclasses
         """Return what is asked."""
-        return f"{self.label}: {format_count(count, self.noun)}?"
+        return Sentence("{label}: {things}?", label=Sentence(self.label), things=format_count(count, self.noun))
 
     def shown(self, at: FormAt, one: T) -> str:
         """Return one line about a thing as it is now, and as it would be. It may read the shard."""
-        return f"{self.name_of(one)} on {at.shard.name}"
+        return Sentence("{name} on {shard}", name=self.name_of(one), shard=at.shard.name)
 
     @abstractmethod
     def effect(self, form: Form) -> str:
@@ -93,7 +93,7 @@ class ShardAction(Action, Generic[T]):
 
     def done(self, count: int) -> str:
         """Return what was done."""
-        return f"{self.label}: {format_count(count, self.noun)} changed"
+        return Sentence("{label}: {things} changed", label=Sentence(self.label), things=format_count(count, self.noun))
 
     async def preview(self, view: View, form: Form) -> Preview:
         """Return the things with what holds of them now."""
@@ -124,10 +124,16 @@ class ShardAction(Action, Generic[T]):
         outcomes = (await view.each(act, [name for name, things in found.items() if things])).values()
         parts = [self.done(sum(one.changes for one in outcomes))]
         if gone := sum(one.gone for one in outcomes):
-            parts.append(f"{gone:,} had gone before, or are others by now")
+            parts.append(Sentence("{gone:,} had gone before, or are others by now", gone=gone))
         if refused := [reason for one in outcomes for reason in one.refused]:
-            parts.append(f"{len(refused):,} cannot be changed: {' '.join(refused[:_SHOWN_REASONS])}")
-        return "; ".join(parts)
+            parts.append(
+                Sentence(
+                    "{number:,} cannot be changed: {reasons}",
+                    number=len(refused),
+                    reasons=joined(refused[:_SHOWN_REASONS], " "),
+                )
+            )
+        return joined(parts)
 
     def _change_each(self, at: FormAt, things: Sequence[T]) -> _Outcome:
         changes, gone, refused = 0, 0, list[str]()
@@ -159,7 +165,7 @@ class RowAction(ShardAction[T]):
         """Return the chosen rows."""
         wanted, is_all = set(form.get("row", ())), bool(word(form, "all"))
         if not wanted and not is_all:
-            raise ValueError(f"No {self.noun} is selected: select some, or choose all.")
+            raise ValueError(Sentence("No {noun} is selected: select some, or choose all.", noun=Sentence(self.noun)))
 
         def read(shard: str) -> list[T]:
             return [
@@ -191,8 +197,8 @@ class ClassAction(ShardAction[str]):
 
     def question(self, form: Form, count: int) -> str:  # noqa: ARG002 - for subclasses
         """Return what is asked."""
-        return f"{self.label}, on {format_count(count, 'shard')}?"
+        return Sentence("{label}, on {shards}?", label=Sentence(self.label), shards=format_count(count, "shard"))
 
     def done(self, count: int) -> str:
         """Return what was done."""
-        return f"{self.label}: done on {format_count(count, 'shard')}"
+        return Sentence("{label}: done on {shards}", label=Sentence(self.label), shards=format_count(count, "shard"))

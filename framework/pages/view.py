@@ -19,6 +19,7 @@ from framework.pages.job_column import JobColumn, shown_value
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.telemetry.context import CORRELATION_ID
+from framework.text import Sentence
 from framework.wire.job import version_of
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class ShardReads:
             async with asyncio.timeout(within_s):
                 found = await threads.run(lambda: step(shard.name))
         except TimeoutError:
-            reason = f"no answer within {within_s:g} s"
+            reason = Sentence("no answer within {within_s:g} s", within_s=within_s)
             if within_s <= ANSWER_WITHIN_S:
                 self._away[shard.name] = time.monotonic(), reason
             raise ShardUnavailableError(shard.name, reason) from None
@@ -118,7 +119,7 @@ class View:
         found = await self.each(step)
         one = next((each for each in found.values() if each is not None), None)
         if one is None and not self.unanswered:
-            raise UnknownNameError(f"no shard has {what}: it was deleted, or has expired")
+            raise UnknownNameError(Sentence("no shard has {what}: it was deleted, or has expired", what=what))
         return one
 
     async def _read(self, name: str, step: Callable[[str], T]) -> tuple[T, ...]:
@@ -142,7 +143,7 @@ class View:
         """
         text = self.query.get("page", "1")
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 6):
-            raise ValueError("page must be the number of a page, from 1 on")
+            raise ValueError(Sentence("page must be the number of a page, from 1 on"))
         pages = max(1, -(-len(rows) // most))
         page = min(max(1, int(text)), pages)
         return rows[(page - 1) * most : page * most], {"page": page, "pages": pages}

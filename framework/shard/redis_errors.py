@@ -11,31 +11,40 @@ from framework.errors import ShardUnavailableError
 from framework.store.cluster_slot import SlotMovedError
 from framework.store.connect import Endpoint, UnsupportedServerError, cluster_advice, tls_advice
 from framework.store.sentinels import SentinelSettingsError
+from framework.text import Sentence
 
 _ADVICE: Mapping[str, str] = {
-    "OOM": "it is full; let workers empty its queues, or raise its maxmemory",
-    "READONLY": "it is a replica; point the shard at its master, or name its Sentinels, in {source}",
-    "LOADING": "it is reading its data after a start; push again in a moment",
-    "MASTERDOWN": "it is a replica without its master; point the shard at a master in {source}",
-    "MISCONF": "it cannot save to its disk; look at its log, and make space on the disk or correct its rights",
-    "NOREPLICAS": "too few of its replicas are connected; start them, or lower its setting min-replicas-to-write",
-    "NOAUTH": "it requires credentials; give the shard a username and password in {source}",
-    "WRONGPASS": "it does not accept the shard's username and password in {source}",
-    "NOPERM": "its ACL refuses the command; `application-worker acl ROLE` prints the rights (ROLE: producer, worker, ...)",
+    "OOM": Sentence("it is full; let workers empty its queues, or raise its maxmemory"),
+    "READONLY": Sentence("it is a replica; point the shard at its master, or name its Sentinels, in {source}"),
+    "LOADING": Sentence("it is reading its data after a start; push again in a moment"),
+    "MASTERDOWN": Sentence("it is a replica without its master; point the shard at a master in {source}"),
+    "MISCONF": Sentence(
+        "it cannot save to its disk; look at its log, and make space on the disk or correct its rights"
+    ),
+    "NOREPLICAS": Sentence(
+        "too few of its replicas are connected; start them, or lower its setting min-replicas-to-write"
+    ),
+    "NOAUTH": Sentence("it requires credentials; give the shard a username and password in {source}"),
+    "WRONGPASS": Sentence("it does not accept the shard's username and password in {source}"),
+    "NOPERM": Sentence(
+        "its ACL refuses the command; `application-worker acl ROLE` prints the rights (ROLE: producer, worker, ...)"
+    ),
     "WRONGTYPE": (
-        "the key of the queue is not a list, the key `queues` is not a set, or `schedule` is not a sorted set; check the keys with "
-        "TYPE, then delete the wrong one"
+        Sentence(
+            "the key of the queue is not a list, the key `queues` is not a set, or `schedule` is not a sorted set; check "
+            "the keys with TYPE, then delete the wrong one"
+        )
     ),
 }
 
-_NO_MASTER_ADVICE = (
-    "no sentinel named a running master; check that the sentinels and the master run and are reachable (the addresses of the "
-    "sentinels are in {source}, or in the environment)"
+_NO_MASTER_ADVICE = Sentence(
+    "no sentinel named a running master; check that the sentinels and the master run and are reachable (the "
+    "addresses of the sentinels are in {source}, or in the environment)"
 )
 
-_REFUSAL_ADVICE = (
-    "it runs, but a command or script on it failed. Look for keys that another program wrote, with TYPE; if there are none, report "
-    "this text as a defect"
+_REFUSAL_ADVICE = Sentence(
+    "it runs, but a command or script on it failed. Look for keys that another program wrote, with TYPE; if "
+    "there are none, report this text as a defect"
 )
 """Of a reply without a known code, such as the error of a script: the server needs no start."""
 
@@ -53,22 +62,22 @@ def error_code(error: RedisError) -> str:
 def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | None:
     """Return the remedy, or ``None`` for a server that does not answer; ``source`` is the file to change."""
     if isinstance(error, SentinelSettingsError):
-        return f"{error.setting} is in {source}, or in the environment"
+        return Sentence("{setting} is in {source}, or in the environment", setting=error.setting, source=source)
     if isinstance(error, MasterNotFoundError):
         tls_remedy = tls_advice(error)
         return (
-            f"of a sentinel: {tls_remedy} (sentinel_tls is for the sentinels alone)"
+            Sentence("of a sentinel: {advice} (sentinel_tls is for the sentinels alone)", advice=tls_remedy)
             if tls_remedy
-            else _NO_MASTER_ADVICE.format(source=source)
+            else Sentence(_NO_MASTER_ADVICE, source=source)
         )
     if isinstance(error, UnsupportedServerError):
-        return f"its address is in {source}, or in the environment"
+        return Sentence("its address is in {source}, or in the environment", source=source)
     if isinstance(error, NoPermissionError):
         return _ADVICE["NOPERM"]
     code = error_code(error)
     known = _ADVICE.get(code)
     if known:
-        return known.format(source=source)
+        return Sentence(known, source=source)
     return cluster_advice(error, code) or tls_advice(error) or (_REFUSAL_ADVICE if is_refusal(error) else None)
 
 
@@ -115,5 +124,7 @@ def unavailable_error(
 ) -> ShardUnavailableError:
     """Return the error for a shard that does not answer, or refuses; ``state`` says what has been done nevertheless."""
     advice = advice_for(error, endpoint.source) if isinstance(error, RedisError) else None
-    reason = f"{endpoint.shown}: {str(error).rstrip('.')}{state and f'; {state}'}"
+    reason = Sentence(
+        "{shown}: {error}{state}", shown=endpoint.shown, error=str(error).rstrip("."), state=state and f"; {state}"
+    )
     return ShardUnavailableError(shard, reason, refused=is_refusal(error), advice=advice, source=endpoint.source)

@@ -20,6 +20,7 @@ from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.shard.shards import ANSWER_WITHIN_S, answering
 from framework.supervised_threads import SupervisedThread
+from framework.text import Sentence
 
 _READ_WITHIN_S = 10.0
 """The longest time for one shard: a slow one is read in some seconds."""
@@ -102,7 +103,13 @@ class _Reading:
         if self._error is not None:
             _note_away(found, self._shard, self._error, self._facts.installation)
         elif not ended:
-            found.notes.append(f"{self._shard.name} is so slow that not all of it was read in {_READ_WITHIN_S:g} s")
+            found.notes.append(
+                Sentence(
+                    "{shard} is so slow that not all of it was read in {limit_s:g} s",
+                    shard=self._shard.name,
+                    limit_s=_READ_WITHIN_S,
+                )
+            )
 
     def _run(self) -> None:
         try:
@@ -119,13 +126,24 @@ class _Reading:
             self._causes += _asked_for(kind(self._facts).causes(), self._facts)
         # A missing right, or a key of another type.
         except ResponseError as error:
-            self._notes.append(f"{self._shard.name}: {kind.__name__} could not look at everything: {error}")
+            self._notes.append(
+                Sentence(
+                    "{shard}: {reader} could not look at everything: {error}",
+                    shard=self._shard.name,
+                    reader=kind.__name__,
+                    error=error,
+                )
+            )
         except (RedisError, OSError) as error:
             self._error = unavailable_error(self._shard.name, self._shard.endpoint, error)
             return False
         # At 3 a.m. the other causes count: what other programs wrote into a key must not hide them.
         except Exception as error:  # noqa: BLE001
-            self._notes.append(f"{self._shard.name}: {kind.__name__} failed: {error!r}")
+            self._notes.append(
+                Sentence(
+                    "{shard}: {reader} failed: {error!r}", shard=self._shard.name, reader=kind.__name__, error=error
+                )
+            )
         return True
 
 

@@ -31,7 +31,7 @@ from framework.shard.shard import Shard
 from framework.store.cluster_slot import cluster_slot
 from framework.store.connect import Endpoint
 from framework.store.script import is_wrong_type
-from framework.text import decode_escaped, format_clock_time, format_count, format_duration
+from framework.text import Sentence, decode_escaped, format_clock_time, format_count, format_duration, joined
 from framework.types import Payload, Urgency
 from framework.wire import keys
 from framework.wire.blocks import expand
@@ -113,7 +113,11 @@ class JobSample(NamedTuple):
     @property
     def note(self) -> str:
         """What to say behind a figure that is extrapolated; empty if all jobs were read."""
-        return "" if len(self.jobs) >= self.size else f" (from {len(self.jobs):,} of {self.size:,} jobs)"
+        return (
+            ""
+            if len(self.jobs) >= self.size
+            else Sentence(" (from {number:,} of {size:,} jobs)", number=len(self.jobs), size=self.size)
+        )
 
     @property
     def mean_bytes(self) -> float:
@@ -435,13 +439,13 @@ class ShardEvidence(ShardSnapshot):
     def drained(self, jobs: int, slots: int, mean_s: float | None, arriving: float = 0.0) -> str:
         """Return the time until ``jobs`` have run in ``slots``, as a text; ``arriving`` jobs a second come meanwhile."""
         if not slots:
-            return "they wait until a process serves them"
+            return Sentence("they wait until a process serves them")
         if mean_s is None:
-            return f"as fast as {format_count(slots, 'slot')} run them"
+            return Sentence("as fast as {slots} run them", slots=format_count(slots, "slot"))
         rate = slots / max(mean_s, 0.001) - arriving
         if rate <= 0:
-            return "but more jobs arrive than end"
-        return f"drained in about {format_duration(max(1.0, jobs / rate))}"
+            return Sentence("but more jobs arrive than end")
+        return Sentence("drained in about {time}", time=format_duration(max(1.0, jobs / rate)))
 
     def effect(self, cls: str, jobs: int, assumed: Mapping[str, Mapping[str, Any]], limit: int | None = None) -> str:
         """Return what happens to the waiting jobs of a class under an assumption, and what blocks them then.
@@ -453,10 +457,17 @@ class ShardEvidence(ShardSnapshot):
         slots = sum(one.slots for one in self.serving(queue))
         if limit is not None and limit > 0:
             slots = min(slots, limit)
-        text = f"{format_count(jobs, 'job')} of {cls} resume, {self.drained(jobs, slots, self.history(cls).mean_s)}"
+        text = Sentence(
+            "{jobs} of {cls} resume, {drained}",
+            jobs=format_count(jobs, "job"),
+            cls=cls,
+            drained=self.drained(jobs, slots, self.history(cls).mean_s),
+        )
         left = self.blockers(cls, queue, assumed)
         # What is found on Redis for a limit that is raised now are the jobs that wait at it.
-        return f"{text}; then {'; '.join(one.why for one in left)}" if left else text
+        return (
+            Sentence("{text}; then {blockers}", text=text, blockers=joined(one.why for one in left)) if left else text
+        )
 
     def blockers(self, cls: str, queue: str, assumed: Mapping[str, Mapping[str, Any]]) -> list[Blocker]:
         """Return what blocks the jobs of a class under an assumption."""
@@ -476,12 +487,16 @@ class ShardEvidence(ShardSnapshot):
 
     def ago(self, at: float) -> str:
         """Return a time of the shard's clock with its age."""
-        return f"{format_clock_time(at)}, {format_duration(max(0.0, self.now - at))} ago"
+        return Sentence(
+            "{at}, {time} ago",
+            at=format_clock_time(at),
+            time=format_duration(max(0.0, self.now - at)),
+        )
 
 
 def format_seconds(seconds: float) -> str:
     """Return the duration of a run, which may be short."""
-    return format_duration(seconds) if seconds >= 10 else f"{seconds:.2g} s"
+    return format_duration(seconds) if seconds >= 10 else Sentence("{seconds:.2g} s", seconds=seconds)
 
 
 def redis_cli(endpoint: Endpoint) -> str:
@@ -512,7 +527,7 @@ def failed_at(job: SampledJob) -> float | None:
 def error_of(job: SampledJob) -> str:
     """Return the class of the error of a failed job."""
     error = job.payload.get("error_class")
-    return error if isinstance(error, str) and error else "no recorded error"
+    return error if isinstance(error, str) and error else Sentence("no recorded error")
 
 
 def caller_of(jobs: Sequence[SampledJob]) -> str:
@@ -521,7 +536,7 @@ def caller_of(jobs: Sequence[SampledJob]) -> str:
     if not found:
         return ""
     name, count = found.most_common(1)[0]
-    return f"{count * 100 // len(jobs)} % of them pushed by {name}"
+    return Sentence("{count} % of them pushed by {name}", count=count * 100 // len(jobs), name=name)
 
 
 def _queues_of(info: Any) -> frozenset[str]:

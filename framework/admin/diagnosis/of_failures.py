@@ -9,7 +9,7 @@ from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import SampledJob, caller_of, error_of, failed_at, format_seconds
 from framework.command_line import remedy_command
 from framework.errors import ArgumentsError, ArgumentsMismatchError
-from framework.text import format_count, format_duration, format_times, join_names
+from framework.text import Sentence, format_count, format_duration, format_times, join_names, joined
 from framework.wire import keys
 from framework.wire.job import (
     DEATH_COUNT,
@@ -96,33 +96,56 @@ class FailureReader(CauseReader):
         error, count = errors.most_common(1)[0]
         newest = max((job for job in now if error_of(job) == error), key=lambda job: failed_at(job) or 0.0)
         since = self._failing_since(cls, [job for job in jobs if error_of(job) == error])
-        evidence = [
-            f"{recent.failed:,} of the {recent.processed:,} runs in {format_duration(recent.minutes * _MINUTE_S)} failed"
+        evidence: list[str] = [
+            Sentence(
+                "{failed:,} of the {processed:,} runs in {time} failed",
+                failed=recent.failed,
+                processed=recent.processed,
+                time=format_duration(recent.minutes * _MINUTE_S),
+            )
             if recent.processed
-            else f"{len(now):,} jobs of it failed in {format_duration(_NOW_S)}",
-            f"{count * 100 // len(now)} % with {error}: {_message(newest)}",
+            else Sentence("{number:,} jobs of it failed in {time}", number=len(now), time=format_duration(_NOW_S)),
+            Sentence(
+                "{count} % with {error}: {message}",
+                count=count * 100 // len(now),
+                error=error,
+                message=_message(newest),
+            ),
         ]
         if since is not None:
-            evidence.append(f"since {facts.ago(since)}{self._deployed(since)}")
+            evidence.append(Sentence("since {since}{deployed}", since=facts.ago(since), deployed=self._deployed(since)))
         left = facts.retries.about(sum(job.cls == cls for job in facts.retries.jobs))
         waiting = sum(queue.size * queue.classes[cls] // max(1, queue.classes.total()) for queue in facts.queues)
         wrong = error in _ARGUMENTS
         if wrong and (caller := caller_of(now)):
             evidence.append(caller)
-        evidence.append(f"{left:,} jobs of it wait for another try{facts.retries.note}, {waiting:,} in queues")
+        evidence.append(
+            Sentence(
+                "{left:,} jobs of it wait for another try{note}, {waiting:,} in queues",
+                left=left,
+                note=facts.retries.note,
+                waiting=waiting,
+            )
+        )
         remedy, effect = self._hold(
             cls,
             f"fails with {error.rpartition('.')[2]}",
-            f"{format_count(waiting + left, 'job', 'is')} held instead of using up tries, "
-            "until a release without the error; `jobs resume` then runs them in their order",
+            Sentence(
+                "{jobs} held instead of using up tries, until a release without the error; `jobs resume` then runs them in "
+                "their order",
+                jobs=format_count(waiting + left, "job", "is"),
+            ),
         )
         return Cause(
             code="arguments" if wrong else "failing",
             shard=facts.shard,
             cause=(
-                f"a producer pushes {cls} with arguments that perform does not take: their releases do not fit"
+                Sentence(
+                    "a producer pushes {cls} with arguments that perform does not take: their releases do not fit",
+                    cls=cls,
+                )
                 if wrong
-                else f"jobs of {cls} fail with {error}"
+                else Sentence("jobs of {cls} fail with {error}", cls=cls, error=error)
             ),
             evidence=evidence,
             remedy=remedy,
@@ -138,9 +161,9 @@ class FailureReader(CauseReader):
         """Return the command that holds the jobs of a class, and its effect; or what holds them already."""
         for one in self.facts.blockers(cls, self.facts.queue_of(cls), {}):
             if one.code in _HOLDING:
-                return remedy_command(
-                    "jobs", "explain", cls, loads_classes=True
-                ), f"{one.why}: shows how its jobs continue"
+                return remedy_command("jobs", "explain", cls, loads_classes=True), Sentence(
+                    "{why}: shows how its jobs continue", why=one.why
+                )
         return remedy_command("jobs", "pause", cls, "--reason", reason, "--for", "1h", loads_classes=True), effect
 
     def _failing_since(self, cls: str, jobs: Sequence[SampledJob]) -> float | None:
@@ -165,7 +188,11 @@ class FailureReader(CauseReader):
             for one in self.facts.running_processes
             if one.started_at is not None and 0 <= since - one.started_at <= _DEPLOYED_S
         ]
-        return f"; shortly before, {join_names(new, max_names=_MOST_NAMES)} started (a deploy?)" if new else ""
+        return (
+            Sentence("; shortly before, {names} started (a deploy?)", names=join_names(new, max_names=_MOST_NAMES))
+            if new
+            else ""
+        )
 
     # --- unknown classes
 
@@ -196,31 +223,54 @@ class FailureReader(CauseReader):
         ran = bool(facts.history(cls).recent.processed or facts.history(cls).base.processed)
         is_newer = newest > 0 and (ran or (declaration is not None and declaration.version < newest))
         running = [one.identity for one in facts.serving(queue)]
-        evidence = [
+        evidence: list[str] = [
             (
-                f"{format_count(about, 'job', 'is')} deferred{facts.scheduled.note}, {format_times(tries)} at most, "
-                f"since {facts.ago(since)}"
+                Sentence(
+                    "{jobs} deferred{note}, {times} at most, since {since}",
+                    jobs=format_count(about, "job", "is"),
+                    note=facts.scheduled.note,
+                    times=format_times(tries),
+                    since=facts.ago(since),
+                )
             ),
-            f"pushed with version {newest}; processes of {queue}: {join_names(running, max_names=_MOST_NAMES) or 'none'}",
+            Sentence(
+                "pushed with version {newest}; processes of {queue}: {names}",
+                newest=newest,
+                queue=queue,
+                names=join_names(running, max_names=_MOST_NAMES) or Sentence("none"),
+            ),
         ]
         if caller := caller_of(jobs):
             evidence.append(caller)
         if declaration is not None and declaration.version >= newest:
             remedy = facts.worker_for(queue)
-            effect = f"a process of this release knows {cls} in version {declaration.version}: its {about:,} jobs run within a minute"
+            effect = Sentence(
+                "a process of this release knows {cls} in version {version}: its {about:,} jobs run within a minute",
+                cls=cls,
+                version=declaration.version,
+                about=about,
+            )
         else:
             remedy = remedy_command("jobs", "kill", "--in", "scheduled", "--class", cls)
-            effect = (
-                f"its {about:,} jobs go to the dead set, and `jobs retry --class` brings them back after its deploy; "
-                "without it they wait, and are given up after a day"
+            effect = Sentence(
+                "its {about:,} jobs go to the dead set, and `jobs retry --class` brings them back after its deploy; without "
+                "it they wait, and are given up after a day",
+                about=about,
             )
         return Cause(
             code="newer_version" if is_newer else "unknown_class",
             shard=facts.shard,
             cause=(
-                f"the running processes have an older version of {cls} than its producers: a deploy is not complete"
+                Sentence(
+                    "the running processes have an older version of {cls} than its producers: a deploy is not complete",
+                    cls=cls,
+                )
                 if is_newer
-                else f"no running process of the queue {queue} knows the class {cls}: it is not deployed there, or was renamed"
+                else Sentence(
+                    "no running process of the queue {queue} knows the class {cls}: it is not deployed there, or was renamed",
+                    queue=queue,
+                    cls=cls,
+                )
             ),
             evidence=evidence,
             remedy=remedy,
@@ -252,18 +302,30 @@ class FailureReader(CauseReader):
             remedy, effect = self._hold(
                 cls,
                 "kills its processes",
-                f"{format_count(waiting + len(again), 'waiting job', 'is')} held, so no "
-                f"further process dies; `jobs show {named[0]}` has the arguments",
+                Sentence(
+                    "{jobs} held, so no further process dies; `jobs show {jid}` has the arguments",
+                    jobs=format_count(waiting + len(again), "waiting job", "is"),
+                    jid=named[0],
+                ),
             )
             yield Cause(
                 code="poison",
                 shard=facts.shard,
-                cause=f"jobs of {cls} kill their processes",
+                cause=Sentence("jobs of {cls} kill their processes", cls=cls),
                 evidence=[
-                    f"{format_count(deaths, 'process death')} by {format_count(len(named), 'job')}: {shown}",
+                    Sentence(
+                        "{deaths} by {jobs}: {shown}",
+                        deaths=format_count(deaths, "process death"),
+                        jobs=format_count(len(named), "job"),
+                        shown=shown,
+                    ),
                     (
-                        f"{len(ours):,} quarantined (interrupted set){'' if last is None else f', last at {facts.ago(last)}'}; "
-                        f"{len(again):,} will be tried again"
+                        Sentence(
+                            "{number:,} quarantined (interrupted set){since}; {again:,} will be tried again",
+                            number=len(ours),
+                            since=("" if last is None else Sentence(", last at {since}", since=facts.ago(last))),
+                            again=len(again),
+                        )
                     ),
                 ],
                 remedy=remedy,
@@ -286,17 +348,25 @@ class FailureReader(CauseReader):
         if not jobs:
             return
         classes = Counter(job.cls for job in jobs)
-        shown = ", ".join(f"{count:,} of {name}" for name, count in classes.most_common(_MOST_NAMES))
+        shown = joined(
+            (
+                Sentence("{count:,} of {name}", count=count, name=name)
+                for name, count in classes.most_common(_MOST_NAMES)
+            ),
+            ", ",
+        )
         yield Cause(
             code="process_died",
             shard=facts.shard,
-            cause="a process died while it ran jobs, which run again: it was killed, or crashed",
+            cause=Sentence("a process died while it ran jobs, which run again: it was killed, or crashed"),
             evidence=[
-                f"{format_count(len(jobs), 'job')} of dead processes: {shown}",
-                "none of them has met two deaths",
+                Sentence("{jobs} of dead processes: {shown}", jobs=format_count(len(jobs), "job"), shown=shown),
+                Sentence("none of them has met two deaths"),
             ],
             remedy="journalctl --dmesg --since -1h --grep 'out of memory|killed process'",
-            effect="shows on its host whether the kernel killed it; else the log of its supervisor has the status (child.died)",
+            effect=Sentence(
+                "shows on its host whether the kernel killed it; else the log of its supervisor has the status (child.died)"
+            ),
             certainty=6.0,
             jobs=len(jobs),
             classes=frozenset(classes),
@@ -317,22 +387,42 @@ class FailureReader(CauseReader):
         last = max((at for job in sample.jobs if (at := failed_at(job)) is not None), default=None)
         about, queue = sample.about(count), facts.queue_of(cls)
         drained = facts.drained(about, sum(one.slots for one in facts.serving(queue)), facts.history(cls).mean_s)
-        evidence = [f"{sample.size:,} jobs wait for another try, about {soon:,} of them within the hour"]
+        evidence: list[str] = [
+            Sentence(
+                "{size:,} jobs wait for another try, about {soon:,} of them within the hour",
+                size=sample.size,
+                soon=soon,
+            )
+        ]
         evidence += [
-            f"about {sample.about(number):,} of {name} with {text}"
+            Sentence("about {about:,} of {name} with {text}", about=sample.about(number), name=name, text=text)
             for (name, text), number in reasons.most_common(_MOST_NAMES)
         ]
         if first is not None and last is not None:
-            evidence.append(f"the first failed at {facts.ago(first)}, the last at {facts.ago(last)}{sample.note}")
+            evidence.append(
+                Sentence(
+                    "the first failed at {since}, the last at {last}{note}",
+                    since=facts.ago(first),
+                    last=facts.ago(last),
+                    note=sample.note,
+                )
+            )
         yield Cause(
             code="deep_retry_set",
             shard=facts.shard,
-            cause=f"the retry set is deep: most of it are jobs of {cls} that failed with {error}",
+            cause=Sentence(
+                "the retry set is deep: most of it are jobs of {cls} that failed with {error}", cls=cls, error=error
+            ),
             evidence=evidence,
             remedy=remedy_command(
                 "jobs", "requeue", "--in", "retry", "--class", cls, "--error", error.rpartition(".")[2]
             ),
-            effect=f"about {about:,} jobs go to {queue or 'their queue'} now, {drained}; do it when the error is gone",
+            effect=Sentence(
+                "about {about:,} jobs go to {queue} now, {drained}; do it when the error is gone",
+                about=about,
+                queue=queue or Sentence("their queue"),
+                drained=drained,
+            ),
             certainty=4.0,
             jobs=sample.size,
             classes=frozenset({cls}),
@@ -355,13 +445,23 @@ class FailureReader(CauseReader):
             yield Cause(
                 code="scheduler_stalled",
                 shard=facts.shard,
-                cause=f"due jobs stay in the set {name}: no process moves them to their queues",
+                cause=Sentence("due jobs stay in the set {name}: no process moves them to their queues", name=name),
                 evidence=[
-                    (f"about {late:,} jobs are due{sample.note}, the first since {facts.ago(due)} ({first.cls})"),
-                    f"{format_count(len(running), 'process', 'runs')} on this shard",
+                    (
+                        Sentence(
+                            "about {late:,} jobs are due{note}, the first since {since} ({cls})",
+                            late=late,
+                            note=sample.note,
+                            since=facts.ago(due),
+                            cls=first.cls,
+                        )
+                    ),
+                    Sentence("{processes} on this shard", processes=format_count(len(running), "process", "runs")),
                 ],
                 remedy=facts.worker_for(parent_of(str(first.payload.get("queue")))),
-                effect=f"a process moves about {late:,} jobs to their queues within seconds of its start",
+                effect=Sentence(
+                    "a process moves about {late:,} jobs to their queues within seconds of its start", late=late
+                ),
                 certainty=6.0,
                 jobs=late,
             )
@@ -377,13 +477,21 @@ class FailureReader(CauseReader):
         yield Cause(
             code="malformed",
             shard=facts.shard,
-            cause="a program writes payloads that are no jobs",
+            cause=Sentence("a program writes payloads that are no jobs"),
             evidence=[
-                f"{format_count(len(found), 'payload')} in the dead set within the hour, the last since {facts.ago(found[0].score)}",
-                f"from the queues {join_names(queues, max_names=_MOST_NAMES)}; {_message(found[0])}",
+                Sentence(
+                    "{payloads} in the dead set within the hour, the last since {since}",
+                    payloads=format_count(len(found), "payload"),
+                    since=facts.ago(found[0].score),
+                ),
+                Sentence(
+                    "from the queues {names}; {message}",
+                    names=join_names(queues, max_names=_MOST_NAMES),
+                    message=_message(found[0]),
+                ),
             ],
             remedy=remedy_command("jobs", "list", "dead", "--class", MALFORMED),
-            effect="shows what was written; it stays there, byte for byte, until the program is found",
+            effect=Sentence("shows what was written; it stays there, byte for byte, until the program is found"),
             certainty=6.0,
             jobs=len(found),
             queues=frozenset(queues),
@@ -403,17 +511,26 @@ class FailureReader(CauseReader):
             yield Cause(
                 code="cut_off",
                 shard=facts.shard,
-                cause=f"jobs of {cls} run longer than the time that a process has to stop",
+                cause=Sentence("jobs of {cls} run longer than the time that a process has to stop", cls=cls),
                 evidence=[
-                    f"{format_count(count, 'job')} of it interrupted by stops; {gone:,} in the interrupted set within the hour",
-                    f"a run takes {format_seconds(facts.history(cls).mean_s or 0.0)} in the mean of the hour",
+                    Sentence(
+                        "{jobs} of it interrupted by stops; {gone:,} in the interrupted set within the hour",
+                        jobs=format_count(count, "job"),
+                        gone=gone,
+                    ),
+                    Sentence(
+                        "a run takes {time} in the mean of the hour",
+                        time=format_seconds(facts.history(cls).mean_s or 0.0),
+                    ),
                 ],
                 remedy=remedy_command("jobs", "requeue", "--class", cls)
                 if gone
                 else facts.worker_for(facts.queue_of(cls)),
                 effect=(
-                    f"{format_count(gone, 'job', 'runs')} once more from the beginning; give processes a longer `--timeout`, or make "
-                    "the job iterable"
+                    Sentence(
+                        "{jobs} once more from the beginning; give processes a longer `--timeout`, or make the job iterable",
+                        jobs=format_count(gone, "job", "runs"),
+                    )
                 ),
                 certainty=6.0,
                 jobs=count,
@@ -433,12 +550,17 @@ class FailureReader(CauseReader):
             yield Cause(
                 code="deferred",
                 shard=facts.shard,
-                cause=f"jobs of {cls} are deferred by {by}",
+                cause=Sentence("jobs of {cls} are deferred by {by}", cls=cls, by=by),
                 evidence=[
-                    f"{format_count(about, 'job', 'is')} deferred{sample.note}, the next one is due in {format_duration(next_s)}",
+                    Sentence(
+                        "{jobs} deferred{note}, the next one is due in {time}",
+                        jobs=format_count(about, "job", "is"),
+                        note=sample.note,
+                        time=format_duration(next_s),
+                    ),
                 ],
                 remedy=remedy_command("jobs", "explain", str(jobs[0].payload.get("jid"))),
-                effect="explains one of them: what defers it, and what lets it run",
+                effect=Sentence("explains one of them: what defers it, and what lets it run"),
                 certainty=4.0,
                 jobs=about,
                 classes=frozenset({cls}),

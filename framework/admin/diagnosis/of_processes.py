@@ -8,7 +8,7 @@ from typing import ClassVar
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import LateProcess, QueueFacts, SampledJob
 from framework.command_line import remedy_command
-from framework.text import format_count, format_duration, join_names
+from framework.text import Sentence, format_count, format_duration, join_names
 from framework.wire.job import INTERRUPTED_COUNT, count_of
 
 _MOST_NAMES = 3
@@ -69,24 +69,47 @@ class ProcessReader(CauseReader):
     def _silent(self, one: LateProcess) -> Cause:
         facts = self.facts
         lease = (
-            "its lease has expired" if one.lease_s is None else f"its lease expires in {format_duration(one.lease_s)}"
+            Sentence("its lease has expired")
+            if one.lease_s is None
+            else Sentence("its lease expires in {time}", time=format_duration(one.lease_s))
         )
         waiting = [queue for queue in facts.queues if queue.name in one.queues]
         queue = max(one.queues, key=lambda name: sum(q.size for q in waiting if q.name == name), default="default")
         host, _, rest = one.identity.partition(":")
-        soon = "now" if one.lease_s is None else f"in about {format_duration(one.lease_s + 6.0)}"
-        back = f"its {format_count(one.in_flight, 'job')} in flight are recovered {soon}, and " if one.in_flight else ""
+        soon = "now" if one.lease_s is None else Sentence("in about {time}", time=format_duration(one.lease_s + 6.0))
+        back = (
+            Sentence(
+                "its {jobs} in flight are recovered {soon}, and ", jobs=format_count(one.in_flight, "job"), soon=soon
+            )
+            if one.in_flight
+            else ""
+        )
         return Cause(
             code="process_silent",
             shard=facts.shard,
-            cause=f"the process {one.identity} sends no heartbeat: it is dead, frozen, or cut off from Redis by the network",
+            cause=Sentence(
+                "the process {identity} sends no heartbeat: it is dead, frozen, or cut off from Redis by the network",
+                identity=one.identity,
+            ),
             evidence=[
-                f"last heartbeat at {facts.ago(one.beat)} (one each 3 s); {lease}",
-                f"{format_count(one.in_flight, 'job')} in flight; on the host {host} it is the process {rest.partition(':')[0]}",
-                *(f"queue {q.name}: {format_count(q.size, 'job', 'waits')}" for q in waiting[:_MOST_NAMES]),
+                Sentence("last heartbeat at {since} (one each 3 s); {lease}", since=facts.ago(one.beat), lease=lease),
+                Sentence(
+                    "{jobs} in flight; on the host {host} it is the process {process}",
+                    jobs=format_count(one.in_flight, "job"),
+                    host=host,
+                    process=rest.partition(":")[0],
+                ),
+                *(
+                    Sentence("queue {queue}: {jobs}", queue=q.name, jobs=format_count(q.size, "job", "waits"))
+                    for q in waiting[:_MOST_NAMES]
+                ),
             ],
             remedy=facts.worker_for(queue),
-            effect=f"{back}a new process runs the jobs of {queue}; a frozen one goes on by itself later",
+            effect=Sentence(
+                "{back}a new process runs the jobs of {queue}; a frozen one goes on by itself later",
+                back=back,
+                queue=queue,
+            ),
             certainty=14.0,
             jobs=one.in_flight + sum(q.size for q in waiting),
             queues=one.queues,
@@ -98,26 +121,41 @@ class ProcessReader(CauseReader):
         facts = self.facts
         quiet = [one.identity for one in facts.running_processes if queue.name in one.queues and one.is_quiet]
         others = [one for one in facts.running_processes if queue.name not in one.queues]
-        evidence = [
-            f"{format_count(queue.size, 'job', 'waits')}, the next one for {format_duration(queue.waits_s)}",
-            f"classes: {join_names([name for name, _ in queue.classes.most_common(_MOST_NAMES)])}",
+        evidence: list[str] = [
+            Sentence(
+                "{jobs}, the next one for {time}",
+                jobs=format_count(queue.size, "job", "waits"),
+                time=format_duration(queue.waits_s),
+            ),
+            Sentence(
+                "classes: {names}", names=join_names([name for name, _ in queue.classes.most_common(_MOST_NAMES)])
+            ),
         ]
         if quiet:
-            evidence.append(f"quiet, so without a fetch: {join_names(quiet, max_names=_MOST_NAMES)}")
+            evidence.append(
+                Sentence("quiet, so without a fetch: {names}", names=join_names(quiet, max_names=_MOST_NAMES))
+            )
         evidence.append(
-            f"{format_count(len(others), 'running process', 'serves')} other queues of this shard"
+            Sentence(
+                "{processes} other queues of this shard",
+                processes=format_count(len(others), "running process", "serves"),
+            )
             if others
-            else "no process runs on this shard"
+            else Sentence("no process runs on this shard")
         )
         known = [one for name in queue.classes if (one := facts.installation.declaration(name)) is not None]
         mean = next((facts.history(name).mean_s for name, _ in queue.classes.most_common(1)), None)
         return Cause(
             code="unserved",
             shard=facts.shard,
-            cause=f"no running process serves the queue {queue.name}",
+            cause=Sentence("no running process serves the queue {queue}", queue=queue.name),
             evidence=evidence,
             remedy=facts.worker_for(queue.name, modules=None if known else ()),
-            effect=f"{format_count(queue.size, 'job', 'runs')}, {facts.drained(queue.size, 10, mean)}",
+            effect=Sentence(
+                "{jobs}, {drained}",
+                jobs=format_count(queue.size, "job", "runs"),
+                drained=facts.drained(queue.size, 10, mean),
+            ),
             certainty=12.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),
@@ -138,26 +176,31 @@ class ProcessReader(CauseReader):
         agree = sum(one.clock_s is not None and abs(one.clock_s) < _SKEW_S for one in self.facts.running_processes)
         server = len(wrong) > 1 and not agree
         named = [
-            f"{identity}: {_offset(skew)}" for identity, skew in sorted(wrong.items(), key=lambda one: -abs(one[1]))
+            Sentence("{identity}: {offset}", identity=identity, offset=_offset(skew))
+            for identity, skew in sorted(wrong.items(), key=lambda one: -abs(one[1]))
         ]
         yield Cause(
             code="clock_skew",
             shard=self.facts.shard,
             cause=(
-                "the clock of Redis's host is wrong: every process differs from it"
+                Sentence("the clock of Redis's host is wrong: every process differs from it")
                 if server
-                else f"the clock of {join_names(hosts, max_names=_MOST_NAMES)} is wrong"
+                else Sentence("the clock of {names} is wrong", names=join_names(hosts, max_names=_MOST_NAMES))
             ),
             evidence=[
                 *named[:_MOST_NAMES],
-                f"{format_count(agree, 'process', 'agrees')} with Redis",
+                Sentence("{processes} with Redis", processes=format_count(agree, "process", "agrees")),
             ],
             remedy="timedatectl set-ntp true"
             if server
             else shlex.join(["ssh", "--", hosts[0], "timedatectl", "set-ntp", "true"]),
             effect=(
-                f"delays and the times in payloads are right again; until then jobs of perform_at come {format_duration(abs(most))} "
-                f"{'too early' if most > 0 else 'too late'}, and queue times are wrong by as much"
+                Sentence(
+                    "delays and the times in payloads are right again; until then jobs of perform_at come {time} {direction}, and "
+                    "queue times are wrong by as much",
+                    time=format_duration(abs(most)),
+                    direction=(Sentence("too early") if most > 0 else Sentence("too late")),
+                )
             ),
             certainty=9.0,
             jobs=len(wrong),
@@ -177,16 +220,26 @@ class ProcessReader(CauseReader):
         yield Cause(
             code="data_lost",
             shard=facts.shard,
-            cause="Redis has lost data: it was flushed, or came back without its data or with older ones",
+            cause=Sentence("Redis has lost data: it was flushed, or came back without its data or with older ones"),
             evidence=[
-                f"noticed at {facts.ago(last)} by {names}: its registration was gone or older",
+                Sentence(
+                    "noticed at {since} by {names}: its registration was gone or older",
+                    since=facts.ago(last),
+                    names=names,
+                ),
                 (
-                    f"Redis runs for {format_duration(float(info.get('uptime_in_seconds', 0)))}, role {info.get('role', 'unknown')}, "
-                    f"append-only file {'on' if info.get('aof_enabled') else 'off'}"
+                    Sentence(
+                        "Redis runs for {time}, role {role}, append-only file {state}",
+                        time=format_duration(float(info.get("uptime_in_seconds", 0))),
+                        role=info.get("role", "unknown"),
+                        state=(Sentence("on") if info.get("aof_enabled") else Sentence("off")),
+                    )
                 ),
             ],
             remedy=remedy_command("ledger", "diff"),
-            effect="lists the recorded jobs that are lost; push them again, after a look at why Redis lost them",
+            effect=Sentence(
+                "lists the recorded jobs that are lost; push them again, after a look at why Redis lost them"
+            ),
             certainty=25.0,
         )
 
@@ -197,23 +250,38 @@ class ProcessReader(CauseReader):
             return
         runs = [run for run in self.facts.runs_now if run.process == largest.identity]
         others = statistics.median(one.rss_kb for one in self.facts.running_processes)
-        shown = f"{largest.rss_kb / 1_000:,.0f} MB, the middle process of the shard {others / 1_000:,.0f} MB"
-        evidence = [f"{largest.identity}: {shown}"]
+        shown = Sentence(
+            "{used:,.0f} MB, the middle process of the shard {others:,.0f} MB",
+            used=largest.rss_kb / 1000,
+            others=others / 1000,
+        )
+        evidence: list[str] = [Sentence("{identity}: {shown}", identity=largest.identity, shown=shown)]
         if runs:
             classes = sorted({run.cls for run in runs})
-            cause = f"jobs of {join_names(classes, max_names=_MOST_NAMES)} run in the process with the most memory"
-            evidence += (f"{run.cls} {run.jid} runs for {format_duration(run.ran_s)}" for run in runs[:_MOST_NAMES])
+            cause = Sentence(
+                "jobs of {names} run in the process with the most memory",
+                names=join_names(classes, max_names=_MOST_NAMES),
+            )
+            evidence += (
+                Sentence("{cls} {jid} runs for {time}", cls=run.cls, jid=run.jid, time=format_duration(run.ran_s))
+                for run in runs[:_MOST_NAMES]
+            )
         # A cluster replaces a large process, which puts its jobs back.
         elif back := self._interrupted():
             classes = sorted({job.cls for job in back})
-            cause = (
-                f"jobs of {join_names(classes, max_names=_MOST_NAMES)} were interrupted when their process was replaced"
+            cause = Sentence(
+                "jobs of {names} were interrupted when their process was replaced",
+                names=join_names(classes, max_names=_MOST_NAMES),
             )
-            evidence += (f"{job.cls} {job.payload.get('jid')} was interrupted by a stop" for job in back[:_MOST_NAMES])
+            evidence += (
+                Sentence("{cls} {jid} was interrupted by a stop", cls=job.cls, jid=job.payload.get("jid"))
+                for job in back[:_MOST_NAMES]
+            )
         else:
             classes = []
-            cause = (
-                f"no job runs now in the process with the most memory, {largest.identity}: earlier ones have left it"
+            cause = Sentence(
+                "no job runs now in the process with the most memory, {identity}: earlier ones have left it",
+                identity=largest.identity,
             )
         limit = ("jobs", "limits", "set", *classes[:1], "1", "--reason", "takes much memory", "--for", "1h")
         yield Cause(
@@ -222,7 +290,9 @@ class ProcessReader(CauseReader):
             cause=cause,
             evidence=evidence,
             remedy=remedy_command(*limit, loads_classes=True) if classes else remedy_command("jobs", "processes"),
-            effect=f"one job of {classes[0]} runs at a time" if classes else "shows the memory of each process",
+            effect=Sentence("one job of {classes} runs at a time", classes=classes[0])
+            if classes
+            else Sentence("shows the memory of each process"),
             certainty=4.0,
             jobs=len(runs),
             classes=frozenset(classes),
@@ -234,4 +304,8 @@ class ProcessReader(CauseReader):
 
 
 def _offset(skew_s: float) -> str:
-    return f"{format_duration(abs(skew_s))} {'ahead of' if skew_s > 0 else 'behind'} Redis"
+    return Sentence(
+        "{time} {direction} Redis",
+        time=format_duration(abs(skew_s)),
+        direction=(Sentence("ahead of") if skew_s > 0 else Sentence("behind")),
+    )

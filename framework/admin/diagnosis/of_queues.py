@@ -9,7 +9,7 @@ from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import QueueFacts, caller_of, enqueued_at, format_seconds
 from framework.command_line import remedy_command
 from framework.execute.job_log import TARGETS
-from framework.text import format_count, format_duration, join_names
+from framework.text import Sentence, format_count, format_duration, join_names
 
 _BUSY = 0.8
 """From this share of busy slots on, the slots are what the jobs wait for."""
@@ -72,18 +72,34 @@ class QueueReader(CauseReader):
         facts = self.facts
         record = facts.queue_pauses.get(queue.name)
         since = (
-            ["no operator of this framework paused it: Sidekiq's Web or API did, or its record is gone"]
+            [Sentence("no operator of this framework paused it: Sidekiq's Web or API did, or its record is gone")]
             if record is None
-            else [f"paused by {record.by} at {facts.ago(record.at)}{f': {record.reason}' if record.reason else ''}"]
+            else [
+                Sentence(
+                    "paused by {by} at {since}{reason}",
+                    by=record.by,
+                    since=facts.ago(record.at),
+                    reason=(Sentence(": {reason}", reason=record.reason) if record.reason else ""),
+                )
+            ]
         )
         mean = _mean(facts.history(name).mean_s for name, _ in queue.classes.most_common(2))
         return Cause(
             code="queue_paused",
             shard=facts.shard,
-            cause=f"the queue {queue.name} is paused",
-            evidence=[*since, f"{queue.size:,} jobs wait, the next one for {format_duration(queue.waits_s)}"],
+            cause=Sentence("the queue {queue} is paused", queue=queue.name),
+            evidence=[
+                *since,
+                Sentence(
+                    "{size:,} jobs wait, the next one for {time}", size=queue.size, time=format_duration(queue.waits_s)
+                ),
+            ],
             remedy=remedy_command("jobs", "unpause-queue", queue.name),
-            effect=f"{format_count(queue.size, 'job', 'runs')}, {facts.drained(queue.size, queue.slots, mean)}",
+            effect=Sentence(
+                "{jobs}, {drained}",
+                jobs=format_count(queue.size, "job", "runs"),
+                drained=facts.drained(queue.size, queue.slots, mean),
+            ),
             certainty=10.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),
@@ -142,9 +158,9 @@ class QueueReader(CauseReader):
         classes = queue.classes
         others = round(queue.size * (1 - classes[cls] / max(1, classes.total())))
         usual = (
-            "what is usual is not known"
+            Sentence("what is usual is not known")
             if slow.usual_s is None
-            else f"usually {format_seconds(slow.usual_s)} (mean of an hour)"
+            else Sentence("usually {time} (mean of an hour)", time=format_seconds(slow.usual_s))
         )
         if others:
             limit = max(1, slow.slots // 4)
@@ -153,24 +169,39 @@ class QueueReader(CauseReader):
                 *("jobs", "limits", "set", cls, str(limit), "--reason", "its runs are slow", "--for", "1h"),
                 loads_classes=True,
             )
-            effect = (
-                f"{slow.slots - limit} of {queue.slots} slots are free for the other {others:,} waiting jobs, "
-                f"{facts.drained(others, queue.slots - limit, mean)}; jobs of {cls} wait at the limit"
+            effect = Sentence(
+                "{slots} of {all} slots are free for the other {others:,} waiting jobs, {drained}; jobs of {cls} wait at "
+                "the limit",
+                slots=slow.slots - limit,
+                all=queue.slots,
+                others=others,
+                drained=facts.drained(others, queue.slots - limit, mean),
+                cls=cls,
             )
         else:
             extra = self._slots_wanted(queue.size, slow.mean_s, queue.slots, 0.0)
             remedy = facts.worker_for(queue.name, extra)
-            effect = f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, slow.mean_s)}"
+            effect = Sentence(
+                "{extra} more slots: {drained}",
+                extra=extra,
+                drained=facts.drained(queue.size, queue.slots + extra, slow.mean_s),
+            )
         longest = max((run for run in facts.runs_now if run.cls == cls), key=lambda run: run.ran_s)
         return Cause(
             code="slow_class",
             shard=facts.shard,
-            cause=f"{cls} is slow, and has most of the slots of the queue {queue.name}",
+            cause=Sentence("{cls} is slow, and has most of the slots of the queue {queue}", cls=cls, queue=queue.name),
             evidence=[
-                f"a run takes about {format_seconds(slow.mean_s)} now; {usual}",
+                Sentence("a run takes about {time} now; {usual}", time=format_seconds(slow.mean_s), usual=usual),
                 (
-                    f"it has {slow.slots} of {queue.slots} slots; {longest.jid} runs since "
-                    f"{format_duration(longest.ran_s)} in {longest.process}"
+                    Sentence(
+                        "it has {slots} of {all} slots; {jid} runs since {time} in {process}",
+                        slots=slow.slots,
+                        all=queue.slots,
+                        jid=longest.jid,
+                        time=format_duration(longest.ran_s),
+                        process=longest.process,
+                    )
                 ),
                 self._waits(queue),
             ],
@@ -213,28 +244,36 @@ class QueueReader(CauseReader):
         share = sum(one.cls == cls for one in queue.newest.jobs) / len(queue.newest.jobs)
         flooding = [one for one in queue.newest.jobs if one.cls == cls]
         usual = (
-            f"usually {history.base_per_s * 60:,.1f} a minute (mean of an hour)"
+            Sentence("usually {base_per_s:,.1f} a minute (mean of an hour)", base_per_s=history.base_per_s * 60)
             if history.base.processed
-            else "no run of it ended in the hour before"
+            else Sentence("no run of it ended in the hour before")
         )
         times = [at for one in (*queue.oldest.jobs, *flooding) if (at := enqueued_at(one)) is not None]
-        span = format_duration(max(1.0, max(times) - min(times))) if times else "an unknown time"
-        since = f", from {facts.ago(min(times))} on" if times else ""
+        span = format_duration(max(1.0, max(times) - min(times))) if times else Sentence("an unknown time")
+        since = Sentence(", from {since} on", since=facts.ago(min(times))) if times else ""
         extra = self._slots_wanted(queue.size, history.mean_s, queue.slots, 0.0)
         caller = caller_of(flooding)
         return Cause(
             code="flood",
             shard=facts.shard,
-            cause=f"a flood of {cls}: far more jobs than usual came to the queue {queue.name}",
+            cause=Sentence(
+                "a flood of {cls}: far more jobs than usual came to the queue {queue}", cls=cls, queue=queue.name
+            ),
             evidence=[
-                f"those that wait came within {span}{since}; {usual}",
-                f"{self._waits(queue)}; about {share:.0%} of them are of {cls}",
+                Sentence("those that wait came within {span}{since}; {usual}", span=span, since=since, usual=usual),
+                Sentence(
+                    "{waits}; about {share:.0%} of them are of {cls}", waits=self._waits(queue), share=share, cls=cls
+                ),
                 *([caller] if caller else []),
             ],
             remedy=facts.worker_for(queue.name, extra),
             effect=(
-                f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, history.mean_s)}, instead of "
-                f"{facts.drained(queue.size, queue.slots, history.mean_s).removeprefix('drained ')}"
+                Sentence(
+                    "{extra} more slots: {drained}, instead of {otherwise}",
+                    extra=extra,
+                    drained=facts.drained(queue.size, queue.slots + extra, history.mean_s),
+                    otherwise=facts.drained(queue.size, queue.slots, history.mean_s),
+                )
             ),
             certainty=5.0 if slow is not None else 7.0,
             jobs=queue.size,
@@ -260,18 +299,29 @@ class QueueReader(CauseReader):
         return Cause(
             code="few_slots",
             shard=facts.shard,
-            cause=f"the processes of the queue {queue.name} have too few slots for what comes",
+            cause=Sentence("the processes of the queue {queue} have too few slots for what comes", queue=queue.name),
             evidence=[
                 self._waits(queue),
                 (
-                    f"{queue.busy} of {queue.slots} slots are busy in {format_count(len(queue.serving), 'process')}; about "
-                    f"{arriving * 60:,.0f} jobs a minute come, {ending:,.0f} end"
+                    Sentence(
+                        "{busy} of {slots} slots are busy in {processes}; about {arriving:,.0f} jobs a minute come, "
+                        "{ending:,.0f} end",
+                        busy=queue.busy,
+                        slots=queue.slots,
+                        processes=format_count(len(queue.serving), "process"),
+                        arriving=arriving * 60,
+                        ending=ending,
+                    )
                 ),
-                *([f"running jobs by class: {shown}"] if shown else []),
-                *([f"they serve {join_names(others, max_names=3)} too"] if others else []),
+                *([Sentence("running jobs by class: {shown}", shown=shown)] if shown else []),
+                *([Sentence("they serve {names} too", names=join_names(others, max_names=3))] if others else []),
             ],
             remedy=facts.worker_for(queue.name, extra),
-            effect=f"{extra} more slots: {facts.drained(queue.size, queue.slots + extra, mean, arriving)}",
+            effect=Sentence(
+                "{extra} more slots: {drained}",
+                extra=extra,
+                drained=facts.drained(queue.size, queue.slots + extra, mean, arriving),
+            ),
             certainty=4.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),
@@ -284,13 +334,22 @@ class QueueReader(CauseReader):
         return Cause(
             code="not_fetching",
             shard=facts.shard,
-            cause=f"processes of the queue {queue.name} have free slots, but do not fetch its jobs",
+            cause=Sentence(
+                "processes of the queue {queue} have free slots, but do not fetch its jobs", queue=queue.name
+            ),
             evidence=[
                 self._waits(queue),
-                f"{queue.busy} of {queue.slots} slots are busy in {join_names(named, max_names=3)}",
+                Sentence(
+                    "{busy} of {slots} slots are busy in {names}",
+                    busy=queue.busy,
+                    slots=queue.slots,
+                    names=join_names(named, max_names=3),
+                ),
             ],
             remedy=remedy_command("jobs", "stack", named[0]),
-            effect="shows the stacks of the process, and so what it waits for; `jobs stop` lets its supervisor replace it",
+            effect=Sentence(
+                "shows the stacks of the process, and so what it waits for; `jobs stop` lets its supervisor replace it"
+            ),
             certainty=4.0,
             jobs=queue.size,
             classes=frozenset(queue.classes),
@@ -298,7 +357,12 @@ class QueueReader(CauseReader):
         )
 
     def _waits(self, queue: QueueFacts) -> str:
-        return f"{format_count(queue.size, 'job', 'waits')} in {queue.name}, the next one for {format_duration(queue.waits_s)}"
+        return Sentence(
+            "{jobs} in {queue}, the next one for {time}",
+            jobs=format_count(queue.size, "job", "waits"),
+            queue=queue.name,
+            time=format_duration(queue.waits_s),
+        )
 
     def _slots_wanted(self, jobs: int, mean_s: float | None, slots: int, arriving: float) -> int:
         """Return how many more slots run the jobs in five minutes."""

@@ -10,14 +10,14 @@ from typing import Any, ClassVar, NamedTuple, cast
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
-from framework.admin.diagnosis.facts import redis_cli
+from framework.admin.diagnosis.facts import JobSample, redis_cli
 from framework.command_line import command, remedy_command
 from framework.errors import ShardUnavailableError
 from framework.shard.redis_errors import error_code
 from framework.shard.shard import Shard
 from framework.store.connect import certificate_end
 from framework.store.rights import ROLES
-from framework.text import decode_escaped, format_bytes, format_count, format_duration
+from framework.text import Sentence, decode_escaped, format_bytes, format_count, format_duration
 from framework.wire.json import stored_count
 
 ROLE = "diagnose"
@@ -78,9 +78,9 @@ class ServerReader(CauseReader):
             times = sum(one.times for one in found)
             logged_in = all(one.reason != "auth" for one in found)
             text = (
-                f"Redis refuses commands of the user {user}: its rights do not suffice"
+                Sentence("Redis refuses commands of the user {user}: its rights do not suffice", user=user)
                 if logged_in
-                else f"Redis refuses the password of the user {user}"
+                else Sentence("Redis refuses the password of the user {user}", user=user)
             )
             yield Cause(
                 code="rights",
@@ -88,13 +88,21 @@ class ServerReader(CauseReader):
                 cause=text,
                 evidence=[
                     (
-                        f"refused {times:,} times, last {format_duration(min(one.age_s for one in found))} ago (ACL LOG): "
-                        f"{', '.join(commands[:_MOST_NAMES])}"
+                        Sentence(
+                            "refused {times:,} times, last {time} ago (ACL LOG): {names}",
+                            times=times,
+                            time=format_duration(min(one.age_s for one in found)),
+                            names=", ".join(commands[:_MOST_NAMES]),
+                        )
                     ),
-                    *(f"by the connection {one.client}" for one in found[:1] if one.client),
+                    *(Sentence("by the connection {client}", client=one.client) for one in found[:1] if one.client),
                 ],
                 remedy=remedy_command("acl", wanted, "--user", user),
-                effect=f"prints the command that gives {user} the rights of the role {wanted}; its processes go on within 2 s",
+                effect=Sentence(
+                    "prints the command that gives {user} the rights of the role {wanted}; its processes go on within 2 s",
+                    user=user,
+                    wanted=wanted,
+                ),
                 certainty=40.0,
                 jobs=sum(one.size for one in self.facts.queue_states),
                 hides=_SERVER | {"unserved", "process_silent"},
@@ -125,24 +133,36 @@ class ServerReader(CauseReader):
             yield Cause(
                 code="evicts",
                 shard=self.facts.shard,
-                cause=f"Redis {'evicts' if evicted else 'may evict'} keys, and with them jobs and leases",
+                cause=Sentence(
+                    "Redis {evicted} keys, and with them jobs and leases",
+                    evicted=(Sentence("evicts") if evicted else Sentence("may evict")),
+                ),
                 evidence=[
-                    f"maxmemory-policy {policy}, {evicted:,} keys evicted since its start",
+                    Sentence(
+                        "maxmemory-policy {policy}, {evicted:,} keys evicted since its start",
+                        policy=policy,
+                        evicted=evicted,
+                    ),
                 ],
                 remedy=f"{self.facts.redis_cli} CONFIG SET maxmemory-policy noeviction",
-                effect="no key is evicted any more; a full Redis refuses pushes instead",
+                effect=Sentence("no key is evicted any more; a full Redis refuses pushes instead"),
                 certainty=30.0,
             )
         if info and not _number(info, "aof_enabled") and self.facts.scope.alert == "UnsafeRedisConfig":
             yield Cause(
                 code="not_persistent",
                 shard=self.facts.shard,
-                cause="Redis writes no append-only file: after a restart the last jobs are lost",
+                cause=Sentence("Redis writes no append-only file: after a restart the last jobs are lost"),
                 evidence=[
-                    f"aof_enabled 0, {_number(info, 'rdb_changes_since_last_save'):,} changes since the last snapshot"
+                    Sentence(
+                        "aof_enabled 0, {number:,} changes since the last snapshot",
+                        number=_number(info, "rdb_changes_since_last_save"),
+                    )
                 ],
                 remedy=f"{self.facts.redis_cli} CONFIG SET appendonly yes",
-                effect="Redis writes its data to the file from now on; a restart then loses a second of changes at most",
+                effect=Sentence(
+                    "Redis writes its data to the file from now on; a restart then loses a second of changes at most"
+                ),
                 certainty=5.0,
             )
         if (
@@ -152,40 +172,64 @@ class ServerReader(CauseReader):
             yield Cause(
                 code="not_saved",
                 shard=self.facts.shard,
-                cause="Redis cannot save its data to its disk",
+                cause=Sentence("Redis cannot save its data to its disk"),
                 evidence=[
                     (
-                        f"rdb_last_bgsave_status {info.get('rdb_last_bgsave_status')}, aof_last_write_status "
-                        f"{info.get('aof_last_write_status')}"
+                        Sentence(
+                            "rdb_last_bgsave_status {rdb}, aof_last_write_status {aof}",
+                            rdb=info.get("rdb_last_bgsave_status"),
+                            aof=info.get("aof_last_write_status"),
+                        )
                     )
                 ],
                 remedy=f"{self.facts.redis_cli} INFO persistence",
-                effect="shows the last save; make space on the disk, and Redis saves again by itself",
+                effect=Sentence("shows the last save; make space on the disk, and Redis saves again by itself"),
                 certainty=30.0,
             )
 
     def _full(self, used: int, most: int, policy: str, share: float) -> Cause:
-        evidence = [
-            f"{format_bytes(used)} of maxmemory {format_bytes(most)} used ({share:.0%}), maxmemory-policy {policy}"
+        evidence: list[str] = [
+            Sentence(
+                "{size} of maxmemory {most} used ({share:.0%}), maxmemory-policy {policy}",
+                size=format_bytes(used),
+                most=format_bytes(most),
+                share=share,
+                policy=policy,
+            )
         ]
         places = self._places()
         evidence += [
-            f"{place}: {jobs:,} jobs, about {format_bytes(size)}" for place, jobs, size in places[:_MOST_NAMES] if jobs
+            Sentence("{place}: {jobs:,} jobs, about {size}", place=place, jobs=jobs, size=format_bytes(size))
+            for place, jobs, size in places[:_MOST_NAMES]
+            if jobs
         ]
         wanted = round(max(used, most) * 1.5)
-        text = "Redis has no memory left" if share >= _FULL else f"Redis has used {share:.0%} of its memory"
+        text = (
+            Sentence("Redis has no memory left")
+            if share >= _FULL
+            else Sentence("Redis has used {share:.0%} of its memory", share=share)
+        )
         largest, jobs, size = places[0]
         if largest == "dead" and size > used * 0.3:
             cls = self.facts.dead.jobs[0].cls
             remedy = remedy_command("jobs", "delete", "--in", "dead", "--class", cls)
-            effect = f"of the dead set's {format_count(jobs, 'job')} those of {cls} go, up to {format_bytes(size)}"
+            effect = Sentence(
+                "of the dead set's {jobs} those of {cls} go, up to {size}",
+                jobs=format_count(jobs, "job"),
+                cls=cls,
+                size=format_bytes(size),
+            )
         else:
             remedy = f"{self.facts.redis_cli} CONFIG SET maxmemory {wanted}"
-            effect = f"Redis accepts pushes again at once; its host needs {format_bytes(wanted - most)} more"
+            effect = Sentence(
+                "Redis accepts pushes again at once; its host needs {size} more", size=format_bytes(wanted - most)
+            )
         return Cause(
             code="memory_full",
             shard=self.facts.shard,
-            cause=f"{text}: it refuses pushes" if policy == "noeviction" and share >= _FULL else text,
+            cause=Sentence("{text}: it refuses pushes", text=text)
+            if policy == "noeviction" and share >= _FULL
+            else text,
             evidence=evidence,
             remedy=remedy,
             effect=effect,
@@ -197,7 +241,9 @@ class ServerReader(CauseReader):
     def _places(self) -> list[tuple[str, int, float]]:
         """Return the places of jobs with their number and about their bytes, the largest first."""
         facts = self.facts
-        samples = [(f"queue {one.name}", one.oldest) for one in facts.queues]
+        samples: list[tuple[str, JobSample]] = [
+            (Sentence("queue {name}", name=one.name), one.oldest) for one in facts.queues
+        ]
         samples += [("dead", facts.dead), ("retry", facts.retries), ("schedule", facts.scheduled)]
         found = [(name, sample.size, sample.size * sample.mean_bytes) for name, sample in samples]
         return sorted(found, key=lambda one: -one[2])
@@ -213,10 +259,16 @@ class ServerReader(CauseReader):
         yield Cause(
             code="certificate_ends",
             shard=self.facts.shard,
-            cause=f"the certificate of Redis ends in {format_duration(max(0.0, ends - self.facts.now))}",
-            evidence=[f"valid until {valid}, as {self.facts.place.endpoint.shown} shows it"],
+            cause=Sentence(
+                "the certificate of Redis ends in {time}", time=format_duration(max(0.0, ends - self.facts.now))
+            ),
+            evidence=[
+                Sentence("valid until {valid}, as {shown} shows it", valid=valid, shown=self.facts.place.endpoint.shown)
+            ],
             remedy=f"{self.facts.redis_cli} CONFIG GET tls-cert-file",
-            effect="names the file: renew it, and let Redis read it again (CONFIG SET tls-cert-file); no connection ends",
+            effect=Sentence(
+                "names the file: renew it, and let Redis read it again (CONFIG SET tls-cert-file); no connection ends"
+            ),
             certainty=5.0,
         )
 
@@ -228,10 +280,16 @@ class ServerReader(CauseReader):
         theirs_s = statistics.median(reported) if reported else 0.0
         if own_s < _SLOW_S and (theirs_s < _SLOW_S or own_s < _SLOW_S / 10):
             return
-        evidence = [f"a round trip of the smallest command takes {own_s * 1_000:,.0f} ms from here"]
+        evidence: list[str] = [
+            Sentence("a round trip of the smallest command takes {own_s:,.0f} ms from here", own_s=own_s * 1000)
+        ]
         if reported:
             evidence.append(
-                f"{theirs_s * 1_000:,.0f} ms for the middle one of {format_count(len(reported), 'process')}, by their records"
+                Sentence(
+                    "{theirs_s:,.0f} ms for the middle one of {processes}, by their records",
+                    theirs_s=theirs_s * 1000,
+                    processes=format_count(len(reported), "process"),
+                )
             )
         slowest = self._slowest_command()
         if slowest:
@@ -239,10 +297,12 @@ class ServerReader(CauseReader):
         yield Cause(
             code="slow_shard",
             shard=self.facts.shard,
-            cause="Redis answers slowly: a slow command or its host holds it up, or the network does",
+            cause=Sentence("Redis answers slowly: a slow command or its host holds it up, or the network does"),
             evidence=evidence,
             remedy=f"{self.facts.redis_cli} SLOWLOG GET 10",
-            effect="shows the commands that hold it up, with their clients; without them all jobs go on at full speed",
+            effect=Sentence(
+                "shows the commands that hold it up, with their clients; without them all jobs go on at full speed"
+            ),
             certainty=25.0,
             jobs=sum(one.size for one in self.facts.queue_states),
             hides=_SERVER,
@@ -260,7 +320,13 @@ class ServerReader(CauseReader):
                     found.append((float(figures.get("usec_per_call", 0)), name.removeprefix(_CALLS)))
         micros, slowest = max(found, default=(0.0, ""))
         return (
-            f"its slowest command is {slowest.upper()}, with up to {micros / 1_000:,.0f} ms (INFO)" if slowest else ""
+            Sentence(
+                "its slowest command is {command}, with up to {micros:,.0f} ms (INFO)",
+                command=slowest.upper(),
+                micros=micros / 1000,
+            )
+            if slowest
+            else ""
         )
 
 
@@ -272,27 +338,34 @@ def cause_away(shard: Shard, error: ShardUnavailableError, *, embedded: bool) ->
         return Cause(
             code="rights",
             shard=shard.name,
-            cause=f"Redis refuses the user {user} of this command",
+            cause=Sentence("Redis refuses the user {user} of this command", user=user),
             evidence=[error.reason],
             remedy=remedy_command("acl", "read-only", "--user", user),
-            effect=f"prints the command that gives {user} the rights of the role read-only; nothing else is known of this shard",
+            effect=Sentence(
+                "prints the command that gives {user} the rights of the role read-only; nothing else is known of this shard",
+                user=user,
+            ),
             certainty=100.0,
         )
     code = error_code(reason) if isinstance(reason, RedisError) else ""
     states = {
-        "LOADING": "reads its data after a start",
-        "MASTERDOWN": "is a replica without its master",
-        "READONLY": "is a replica",
+        "LOADING": Sentence("reads its data after a start"),
+        "MASTERDOWN": Sentence("is a replica without its master"),
+        "READONLY": Sentence("is a replica"),
     }
     return Cause(
         code="shard_away",
         shard=shard.name,
-        cause=f"the shard {shard.name} {states.get(code, 'does not answer')}",
+        cause=Sentence(
+            "the shard {shard} {state}", shard=shard.name, state=states.get(code, Sentence("does not answer"))
+        ),
         evidence=[error.reason],
         remedy=command("store start") if embedded else f"{redis_cli(shard.endpoint)} PING",
         effect=(
-            "its processes go on by themselves within 2 s of its first answer; until then pushes raise ShardUnavailableError, or "
-            "are kept (setting reliable_push), and its jobs wait"
+            Sentence(
+                "its processes go on by themselves within 2 s of its first answer; until then pushes raise "
+                "ShardUnavailableError, or are kept (setting reliable_push), and its jobs wait"
+            )
         ),
         certainty=100.0,
     )

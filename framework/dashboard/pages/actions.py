@@ -19,7 +19,7 @@ from framework.pages.forms import Form, word
 from framework.pages.page import Action, Preview
 from framework.pages.shard_action import SAMPLE
 from framework.pages.view import View
-from framework.text import format_count
+from framework.text import Sentence, format_count, joined
 from framework.wire.resources import IDEMPOTENCY_KEY
 
 _TIME_LIMIT_S = 20.0
@@ -37,7 +37,10 @@ class QueueAction(Action):
         name, (known, others) = view.parameters["queue"], await self._shards(view, form)
         found = await view.each(lambda shard: Queue(name, shard).size, known)
         jobs = sum(found.values())
-        sample = [f"{name} on {shard}: {format_count(size, 'job')}" for shard, size in found.items()]
+        sample = [
+            Sentence("{name} on {shard}: {jobs}", name=name, shard=shard, jobs=format_count(size, "job"))
+            for shard, size in found.items()
+        ]
         return Preview(self.question(name), len(found), [*sample, *others], self.effect(jobs))
 
     async def apply(self, view: View, form: Form) -> str:
@@ -45,12 +48,11 @@ class QueueAction(Action):
         name, (known, others) = view.parameters["queue"], await self._shards(view, form)
         reason = word(form, "reason")
         found = await view.each(lambda shard: self.act(Queue(name, shard), reason), known)
-        done = [f"{shard}: {text}" for shard, text in found.items()]
-        return "; ".join([*done, *others]) or "no shard has answered"
+        return joined([*_of_shards(found), *others]) or Sentence("no shard has answered")
 
     def question(self, name: str) -> str:
         """Return what is asked."""
-        return f"{self.label} {name}?"
+        return Sentence("{label} {name}?", label=Sentence(self.label), name=name)
 
     def effect(self, jobs: int) -> str:
         """Return what follows for its jobs."""
@@ -71,7 +73,7 @@ class QueueAction(Action):
         found = await view.each(lambda shard: is_known(view.shards[shard], name), allowed)
         if found and not any(found.values()) and not view.unanswered:
             raise UnknownNameError(unknown_queue_message(name, set()))
-        others = [f"{shard} does not know the queue" for shard, known in found.items() if not known]
+        others = [Sentence("{shard} does not know the queue", shard=shard) for shard, known in found.items() if not known]
         return [shard for shard, known in found.items() if known], others
 
 
@@ -83,12 +85,15 @@ class PauseQueue(QueueAction):
 
     def effect(self, jobs: int) -> str:
         """Return what follows for its jobs."""
-        return f"No process fetches from it until it is resumed. {format_count(jobs, 'job')} and all later ones wait; pushes go on."
+        return Sentence(
+            "No process fetches from it until it is resumed. {jobs} and all later ones wait; pushes go on.",
+            jobs=format_count(jobs, "job"),
+        )
 
     def act(self, queue: Queue, reason: str) -> str:
         """Act on the queue of one shard, and return what was done."""
         queue.pause(reason=reason)
-        return f"{queue.name} is paused"
+        return Sentence("{queue} is paused", queue=queue.name)
 
 
 class UnpauseQueue(QueueAction):
@@ -99,12 +104,12 @@ class UnpauseQueue(QueueAction):
 
     def effect(self, jobs: int) -> str:
         """Return what follows for its jobs."""
-        return f"Processes that serve it fetch {format_count(jobs, 'job')} from now on."
+        return Sentence("Processes that serve it fetch {jobs} from now on.", jobs=format_count(jobs, "job"))
 
     def act(self, queue: Queue, reason: str) -> str:
         """Act on the queue of one shard, and return what was done."""
         queue.unpause(reason)
-        return f"{queue.name} is no longer paused"
+        return Sentence("{queue} is no longer paused", queue=queue.name)
 
 
 class ClearQueue(QueueAction):
@@ -117,33 +122,42 @@ class ClearQueue(QueueAction):
 
     def question(self, name: str) -> str:
         """Return what is asked."""
-        return f"Drop all jobs that are in {name} now?"
+        return Sentence("Drop all jobs that are in {name} now?", name=name)
 
     def effect(self, jobs: int) -> str:
         """Return what follows for its jobs."""
-        return f"{format_count(jobs, 'job')} never run. Their locks and slots become free. This cannot be undone."
+        return Sentence(
+            "{jobs} never run. Their locks and slots become free. This cannot be undone.",
+            jobs=format_count(jobs, "job"),
+        )
 
     def act(self, queue: Queue, reason: str) -> str:  # noqa: ARG002 - the log has no reason for it
         """Act on the queue of one shard, and return what was done."""
-        return f"{format_count(queue.clear(), 'job')} dropped from {queue.name}"
+        return Sentence("{jobs} dropped from {queue}", jobs=format_count(queue.clear(), "job"), queue=queue.name)
 
 
 _EFFECTS: Mapping[EntryAction, str] = {
-    "retry": "They go to their queues now, and run once a process fetches them. Limits and pauses hold as always.",
-    "enqueue_now": "They go to their queues before they are due. Limits and pauses hold as always.",
-    "requeue": "They go to their queues for one more run.",
-    "kill": "They go to the dead set, and run no more unless they are retried there. No death handler is called.",
-    "delete": "They never run, and their locks become free. For 24 hours they can be brought back on the page Deleted.",
+    "retry": Sentence(
+        "They go to their queues now, and run once a process fetches them. Limits and pauses hold as always."
+    ),
+    "enqueue_now": Sentence("They go to their queues before they are due. Limits and pauses hold as always."),
+    "requeue": Sentence("They go to their queues for one more run."),
+    "kill": Sentence(
+        "They go to the dead set, and run no more unless they are retried there. No death handler is called."
+    ),
+    "delete": Sentence(
+        "They never run, and their locks become free. For 24 hours they can be brought back on the page Deleted."
+    ),
 }
 
 _TO_QUEUES: Collection[EntryAction] = ("retry", "enqueue_now", "requeue")
 
 _PAST: Mapping[EntryAction, str] = {
-    "retry": "moved to their queues",
-    "enqueue_now": "moved to their queues",
-    "requeue": "moved to their queues",
-    "kill": "moved to the dead set",
-    "delete": "deleted",
+    "retry": Sentence("moved to their queues"),
+    "enqueue_now": Sentence("moved to their queues"),
+    "requeue": Sentence("moved to their queues"),
+    "kill": Sentence("moved to the dead set"),
+    "delete": Sentence("deleted"),
 }
 
 
@@ -163,15 +177,17 @@ class SetAction(Action):
         if word(form, "all"):
             found = await view.each(lambda shard: self._count(self._matching(view, shard, form)))
             count, entries = sum(one[0] for one in found.values()), [job for one in found.values() for job in one[1]]
-            which = "all jobs that match" if _filters(form) else "all jobs of the set"
+            which = Sentence("all jobs that match") if _filters(form) else Sentence("all jobs of the set")
         else:
             entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
-            count, which = len(entries), "the selected jobs"
-        question = f"{self.label}: {which}, {format_count(count, 'job')}?"
+            count, which = len(entries), Sentence("the selected jobs")
+        question = Sentence(
+            "{label}: {which}, {jobs}?", label=Sentence(self.label), which=which, jobs=format_count(count, "job")
+        )
         for one in entries:
             touched.add(one)
         limits = await _limits_met(view, entries) if self._verb in _TO_QUEUES else ""
-        effect = " ".join(filter(None, (_EFFECTS[self._verb], touched.text(count), limits)))
+        effect = joined(filter(None, (_EFFECTS[self._verb], touched.text(count), limits)), " ")
         return Preview(question, count, list(map(_shown, entries[:SAMPLE])), effect)
 
     async def apply(self, view: View, form: Form) -> str:
@@ -181,11 +197,11 @@ class SetAction(Action):
             acted = await view.each(lambda shard: [self._act(one) for one in entries if one.shard == shard])
             done = sum(sum(one) for one in acted.values())
             gone = len(entries) - done
-            return f"{format_count(done, 'job')} {_PAST[self._verb]}" + (f"; {gone:,} had gone before" if gone else "")
+            texts = [Sentence("{jobs} {done}", jobs=format_count(done, "job"), done=_PAST[self._verb])]
+            return joined([*texts, Sentence("{gone:,} had gone before", gone=gone)] if gone else texts)
         results = await view.each(lambda shard: self._act_on_all(self._matching(view, shard, form)))
-        return (
-            "; ".join(f"{shard}: {_told(one, self._verb)}" for shard, one in results.items()) or "no shard has answered"
-        )
+        texts = _of_shards({shard: _told(one, self._verb) for shard, one in results.items()})
+        return joined(texts) or Sentence("no shard has answered")
 
     async def _selected(self, view: View, form: Form) -> dict[str, list[JobEntry]]:
         """Return the selected jobs that the caller may act on. The set of a shard is scanned once for all of them."""
@@ -194,7 +210,7 @@ class SetAction(Action):
             shard, _, jid = one.partition(" ")
             wanted.setdefault(shard, set()).add(jid)
         if not wanted:
-            raise ValueError("No job is selected: select some, or choose all that match.")
+            raise ValueError(Sentence("No job is selected: select some, or choose all that match."))
 
         def find(shard: str) -> list[JobEntry]:
             found = MatchingJobs(self._kind, shard, JobFilter(jids=frozenset(wanted[shard])))
@@ -212,7 +228,7 @@ class SetAction(Action):
         cls = filters.get("class")
         if not view.may(self.role, shard, cls):
             if cls is None:
-                raise ValueError("You may act on the jobs of some classes only: choose a class first.")
+                raise ValueError(Sentence("You may act on the jobs of some classes only: choose a class first."))
             return None
         return JobSet(self._kind, shard).where(
             cls=cls, queue=filters.get("queue"), error=filters.get("error"), tag=filters.get("tag")
@@ -262,9 +278,14 @@ class ProcessAction(Action):
     async def preview(self, view: View, form: Form) -> Preview:
         """Return the processes that are chosen."""
         found = await self._chosen(view, form)
-        names = [f"{one.identity} on {one.shard}" for one in found]
+        names = [Sentence("{identity} on {shard}", identity=one.identity, shard=one.shard) for one in found]
         return Preview(
-            f"{self.label}: {format_count(len(found), 'process')}?", len(found), names[:SAMPLE], self._effect
+            Sentence(
+                "{label}: {processes}?", label=Sentence(self.label), processes=format_count(len(found), "process")
+            ),
+            len(found),
+            names[:SAMPLE],
+            self._effect,
         )
 
     async def apply(self, view: View, form: Form) -> str:
@@ -278,12 +299,14 @@ class ProcessAction(Action):
             return len(mine)
 
         done = await view.each(ask)
-        return f"{format_count(sum(done.values()), 'process')} asked; each reads it within ten seconds"
+        return Sentence(
+            "{processes} asked; each reads it within ten seconds", processes=format_count(sum(done.values()), "process")
+        )
 
     async def _chosen(self, view: View, form: Form) -> list[WorkerProcess]:
         wanted = set(form.get("process", ()))
         if not wanted:
-            raise ValueError("No process is selected.")
+            raise ValueError(Sentence("No process is selected."))
         found = await view.each(admin.processes)
         listed = [one for processes in found.values() for one in processes]
         return [one for one in listed if f"{one.shard} {one.identity}" in wanted and view.may(self.role, one.shard)]
@@ -312,13 +335,21 @@ class _Touched:
     def text(self, count: int) -> str:
         """Return one sentence about ``count`` jobs, of which these were looked at; empty if they touch nothing."""
         parts = [
-            f"{self._jobs[noun]:,} belong to {format_count(len(found), noun)}" for noun, found in self._groups.items()
+            Sentence("{jobs:,} belong to {groups}", jobs=self._jobs[noun], groups=format_count(len(found), noun))
+            for noun, found in self._groups.items()
         ]
-        parts += [f"{self._locks:,} may hold locks"] if self._locks else []
+        parts += [Sentence("{locks:,} may hold locks", locks=self._locks)] if self._locks else []
         if not parts:
             return ""
-        which = "Of them" if self._seen >= count else f"Of the first {self._seen:,} of them"
-        return f"{which}, of {format_count(len(self._classes), 'class')}: {', '.join(parts)}."
+        which = (
+            Sentence("Of them") if self._seen >= count else Sentence("Of the first {seen:,} of them", seen=self._seen)
+        )
+        return Sentence(
+            "{which}, of {classes}: {parts}.",
+            which=which,
+            classes=format_count(len(self._classes), "class"),
+            parts=joined(parts, ", "),
+        )
 
 
 async def _limits_met(view: View, jobs: Sequence[JobEntry]) -> str:
@@ -331,13 +362,21 @@ async def _limits_met(view: View, jobs: Sequence[JobEntry]) -> str:
         explainer = Explainer(ShardSnapshot(view.shards[shard].client, shard), view.installation.classes)
         limits = {name: explainer.limit_of(name) for name, _ in classes[shard].most_common(_LIMITS_NAMED)}
         return [
-            f"{format_count(classes[shard][name], 'job')} of {name} on {shard} ({one.usage} slots taken)"
+            Sentence(
+                "{jobs} of {name} on {shard} ({usage} slots taken)",
+                jobs=format_count(classes[shard][name], "job"),
+                name=name,
+                shard=shard,
+                usage=one.usage,
+            )
             for name, one in limits.items()
             if one.limit
         ]
 
     found = [text for texts in (await view.each(read, classes)).values() for text in texts]
-    return f"Jobs of a class with a limit wait until a slot is free: {', '.join(found)}." if found else ""
+    if not found:
+        return ""
+    return Sentence("Jobs of a class with a limit wait until a slot is free: {limits}.", limits=joined(found, ", "))
 
 
 def _filters(form: Form) -> dict[str, str]:
@@ -345,11 +384,21 @@ def _filters(form: Form) -> dict[str, str]:
 
 
 def _shown(job: JobEntry) -> str:
-    return f"{job.display_class or 'malformed'} {job.jid} on {job.shard}"
+    return Sentence(
+        "{worker} {jid} on {shard}", worker=job.display_class or Sentence("malformed"), jid=job.jid, shard=job.shard
+    )
 
 
 def _told(result: BulkResult, verb: EntryAction) -> str:
-    parts = [f"{format_count(result.done, 'job')} {_PAST[verb]}"]
-    parts += [f"{count:,} stay as they were ({reason})" for reason, count in result.refused.items()]
-    parts += [] if result.completed else ["the time has ended before the last job: do it again"]
-    return ", ".join(parts)
+    parts = [Sentence("{jobs} {done}", jobs=format_count(result.done, "job"), done=_PAST[verb])]
+    parts += [
+        Sentence("{count:,} stay as they were ({reason})", count=count, reason=reason)
+        for reason, count in result.refused.items()
+    ]
+    parts += [] if result.completed else [Sentence("the time has ended before the last job: do it again")]
+    return joined(parts, ", ")
+
+
+def _of_shards(done: Mapping[str, str]) -> list[str]:
+    """Return what was done on each shard."""
+    return [Sentence("{shard}: {done}", shard=shard, done=one) for shard, one in done.items()]

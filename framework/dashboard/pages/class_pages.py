@@ -10,7 +10,7 @@ from framework.errors import UnknownNameError
 from framework.feature import all_features
 from framework.pages.page import Action, Page
 from framework.pages.view import Facts, View
-from framework.text import did_you_mean
+from framework.text import Sentence, did_you_mean
 
 
 class ClassesPage(Page):
@@ -60,7 +60,9 @@ class ClassPage(Page):
         declaration = view.installation.declaration(name) if _sees(view, name) else None
         if declaration is None and not runs and not view.unanswered:
             known = [one for one in view.installation.classes.declarations or {} if _sees(view, one)]
-            raise UnknownNameError(f"no class is named {name!r}{did_you_mean(name, known)}")
+            raise UnknownNameError(
+                Sentence("no class is named {name!r}{hint}", name=name, hint=did_you_mean(name, known))
+            )
         return {
             **_class_facts(view, name, list(runs.values())),
             "shards": [{"shard": shard, **_run_facts([counts])} for shard, counts in runs.items()],

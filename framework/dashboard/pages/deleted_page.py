@@ -11,7 +11,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_count
+from framework.text import Sentence, format_count
 
 _MOST = 500
 _DIGITS = 16
@@ -56,13 +56,19 @@ class UndoDelete(RowAction[DeletedJob]):
 
     def shown(self, at: FormAt, one: DeletedJob) -> str:
         """Return the job and where it goes."""
-        return f"{one.display_class or 'malformed'} {one.jid} on {at.shard.name}: back to {one.place}"
+        return Sentence(
+            "{worker} {jid} on {shard}: back to {place}",
+            worker=one.display_class or Sentence("malformed"),
+            jid=one.jid,
+            shard=at.shard.name,
+            place=one.place,
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return (
-            "They go back to the sets that they come from; those that are due by now run at once. Their locks were freed, and their "
-            "batches have counted them as removed: they come back without these."
+        return Sentence(
+            "They go back to the sets that they come from; those that are due by now run at once. Their locks were "
+            "freed, and their batches have counted them as removed: they come back without these."
         )
 
     def change(self, at: FormAt, one: DeletedJob) -> int:  # noqa: ARG002 - of ShardAction
@@ -71,7 +77,7 @@ class UndoDelete(RowAction[DeletedJob]):
 
     def done(self, count: int) -> str:
         """Return how many are back."""
-        return f"{format_count(count, 'job', 'is')} back"
+        return Sentence("{jobs} back", jobs=format_count(count, "job", "is"))
 
 
 class DeletedPage(TablePage[DeletedJob]):

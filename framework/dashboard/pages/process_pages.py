@@ -15,7 +15,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Rows
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_count, format_duration
+from framework.text import Sentence, format_count, format_duration
 
 _SHOWN = 100
 _SHOWN_PROCESSES = 50
@@ -66,9 +66,9 @@ class ProcessesPage(Page):
 
 
 _FATES: Mapping[StopFate, str] = {
-    "cancel": "Each ends as cancelled, also if its process dies meanwhile, and does not run again.",
-    "requeue": "Each goes back to its queue, and runs again.",
-    "kill": "Each moves to the dead set, and runs no more unless it is retried there.",
+    "cancel": Sentence("Each ends as cancelled, also if its process dies meanwhile, and does not run again."),
+    "requeue": Sentence("Each goes back to its queue, and runs again."),
+    "kill": Sentence("Each moves to the dead set, and runs no more unless it is retried there."),
 }
 
 
@@ -108,7 +108,12 @@ class StopRuns(RowAction[RunningJob]):
         """Return the chosen runs. Raises ValueError for too many."""
         found = await super().targets(view, form)
         if sum(map(len, found.values())) > _MOST_STOPS:
-            raise ValueError(f"Each run is stopped on its own: choose {_MOST_STOPS} at most, or quiet their processes.")
+            raise ValueError(
+                Sentence(
+                    "Each run is stopped on its own: choose {most} at most, or quiet their processes.",
+                    most=_MOST_STOPS,
+                )
+            )
         return found
 
     def details(self, form: Form) -> Mapping[str, object]:
@@ -117,15 +122,27 @@ class StopRuns(RowAction[RunningJob]):
 
     def shown(self, at: FormAt, one: RunningJob) -> str:
         """Return where it runs, and for how long."""
-        age = f", for {format_duration(max(0.0, at.view.now - one.since))}" if one.since is not None else ""
-        return f"{one.worker} {one.jid} on {at.shard.name} in {one.process}{age}"
+        age = (
+            Sentence(", for {time}", time=format_duration(max(0.0, at.view.now - one.since)))
+            if one.since is not None
+            else ""
+        )
+        return Sentence(
+            "{worker} {jid} on {shard} in {process}{age}",
+            worker=one.worker,
+            jid=one.jid,
+            shard=at.shard.name,
+            process=one.process,
+            age=age,
+        )
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
-        return (
-            f"{_FATES[_fate_of(form)]} An async job is cancelled, the process of an isolated job is killed, and an iterating "
-            "job stops at its next item. A thread gets an error if its class has a timeout; else it runs on until it looks at "
-            "self.cancelled."
+        return Sentence(
+            "{fate} An async job is cancelled, the process of an isolated job is killed, and an iterating job stops at "
+            "its next item. A thread gets an error if its class has a timeout; else it runs on until it looks at "
+            "self.cancelled.",
+            fate=_FATES[_fate_of(form)],
         )
 
     def change(self, at: FormAt, one: RunningJob) -> int:
@@ -136,7 +153,7 @@ class StopRuns(RowAction[RunningJob]):
 
     def done(self, count: int) -> str:
         """Return what was done."""
-        return f"{format_count(count, 'run')} stopped or asked to end"
+        return Sentence("{runs} stopped or asked to end", runs=format_count(count, "run"))
 
 
 def _fate_of(form: Form) -> StopFate:

@@ -11,6 +11,7 @@ from framework.errors import UnknownNameError
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
+from framework.text import Sentence
 from framework.wire import keys
 
 _SHOWN_JOBS = 50
@@ -35,7 +36,7 @@ class QueuesPage(Page):
         """
         wanted, order = view.query.get("name", "").strip(), view.query.get("sort", "size")
         if order not in _ORDERS:
-            raise ValueError(f"sort must be one of {', '.join(_ORDERS)}")
+            raise ValueError(Sentence("sort must be one of {names}", names=", ".join(_ORDERS)))
         found = await view.each(lambda shard: _read_queues(view.shards[shard], wanted.lower()))
         states = [one for queues, _ in found.values() for one in queues]
         states.sort(key=lambda one: (one.name, one.shard))

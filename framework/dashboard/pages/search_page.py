@@ -9,6 +9,7 @@ from framework import admin
 from framework.admin.job_search import FoundJob, JobQuery, ShardSearch, parse_query, search_shard
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
+from framework.text import Sentence
 
 _MOST_NAMES = 50
 _MOST_JOBS = 100
@@ -96,7 +97,7 @@ def _resume_of(view: View) -> dict[str, tuple[str, int]]:
         points = cast("dict[str, Any]", json.loads(text))
         return {str(shard): (str(key), int(position)) for shard, (key, position) in points.items()}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError("from is not the point at which a search has stopped: search again") from None
+        raise ValueError(Sentence("from is not the point at which a search has stopped: search again")) from None
 
 
 def _facts(view: View, one: FoundJob) -> Facts:

@@ -13,7 +13,7 @@ from framework.pages.view import Facts, View
 from framework.shard.memory_report import budget_of
 from framework.shard.redis_errors import unavailable_error
 from framework.store.embedded import EmbeddedServer, development_stores
-from framework.text import format_count
+from framework.text import Sentence, format_count, joined
 
 
 class StartStore(Action):
@@ -27,14 +27,22 @@ class StartStore(Action):
         """Return the stores that do not run."""
         stores = self._chosen(view, form)
         shown = [
-            f"{name}: {'runs already' if store.running else 'does not run'}, its data is in {store.data_dir}"
+            Sentence(
+                "{name}: {running}, its data is in {data_dir}",
+                name=name,
+                running=(Sentence("runs already") if store.running else Sentence("does not run")),
+                data_dir=store.data_dir,
+            )
             for name, store in stores.items()
         ]
         return Preview(
-            f"Start {format_count(len(stores), 'store')}?",
+            Sentence("Start {stores}?", stores=format_count(len(stores), "store")),
             len(stores),
             shown,
-            "Each starts on this host with the data of its folder. Processes go on by themselves within 2 s of its first answer.",
+            Sentence(
+                "Each starts on this host with the data of its folder. Processes go on by themselves within 2 s of its first "
+                "answer."
+            ),
         )
 
     async def apply(self, view: View, form: Form) -> str:
@@ -42,17 +50,20 @@ class StartStore(Action):
         check_writable(f"{self.label}()")
         stores = self._chosen(view, form)
         await asyncio.to_thread(_start, view, stores)
-        return "; ".join(f"{name} runs" for name in stores)
+        return joined(Sentence("{name} runs", name=name) for name in stores)
 
     def _chosen(self, view: View, form: Form) -> dict[str, EmbeddedServer]:
         wanted = [name for name in form.get("row", ()) if name in view.shards and view.may(self.role, name)]
         if not wanted:
-            raise ValueError("No shard is selected: select some.")
+            raise ValueError(Sentence("No shard is selected: select some."))
         stores = development_stores(view.installation.settings)
         others = [f"{name} ({view.shards[name].endpoint.shown})" for name in wanted if name not in stores]
         if others:
             raise ValueError(
-                f"The Redis of {', '.join(others)} is no development store of this host: start it where it runs."
+                Sentence(
+                    "The Redis of {names} is no development store of this host: start it where it runs.",
+                    names=", ".join(others),
+                )
             )
         return {name: stores[name] for name in wanted}
 

@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.command_line import remedy_command
 from framework.shard.memory_report import NEAR, MemoryPart, MemoryReport, budget_of, read_report
-from framework.text import format_bytes, format_count, join_names
+from framework.text import Sentence, format_bytes, format_count, join_names
 from framework.wire import keys
 
 _ALMOST_FULL = 0.85
@@ -36,17 +36,36 @@ class BudgetCauses(CauseReader):
         held = sorted(report.held) if report else []
         parts = [one for one in report.parts if one.cls][:_MOST_PARTS] if report else []
         setting = f"shards.{self.facts.shard}.memory_budget"
-        evidence = [
-            f"{format_bytes(used)} of the budget of {format_bytes(budget)} are used ({used / budget:.0%}; {setting})",
-            *(f"{one.cls} in {one.place}: {one.jobs:,} jobs, about {format_bytes(one.bytes)}" for one in parts),
+        evidence: list[str] = [
+            Sentence(
+                "{size} of the budget of {budget} are used ({share:.0%}; {setting})",
+                size=format_bytes(used),
+                budget=format_bytes(budget),
+                share=used / budget,
+                setting=setting,
+            ),
+            *(
+                Sentence(
+                    "{cls} in {place}: {jobs:,} jobs, about {size}",
+                    cls=one.cls,
+                    place=one.place,
+                    jobs=one.jobs,
+                    size=format_bytes(one.bytes),
+                )
+                for one in parts
+            ),
         ]
-        state = "is full" if used >= budget else "is almost full"
+        state = Sentence("is full") if used >= budget else Sentence("is almost full")
         remedy, effect = self._remedy(parts)
         return Cause(
             code="memory_budget",
             shard=self.facts.shard,
-            cause=f"the memory budget of the shard {state}"
-            + (f": pushes of {join_names(held, max_names=_MOST_PARTS)} are held back" if held else ""),
+            cause=Sentence("the memory budget of the shard {state}", state=state)
+            + (
+                Sentence(": pushes of {names} are held back", names=join_names(held, max_names=_MOST_PARTS))
+                if held
+                else ""
+            ),
             evidence=evidence,
             remedy=remedy,
             effect=effect,
@@ -60,11 +79,15 @@ class BudgetCauses(CauseReader):
         if largest is None or largest.place not in _SETS:
             return (
                 remedy_command("jobs", "memory", "--shard", self.facts.shard),
-                "shows what fills it: run more processes, drop jobs that are not needed, or raise the budget",
+                Sentence("shows what fills it: run more processes, drop jobs that are not needed, or raise the budget"),
             )
         return (
             remedy_command("jobs", "delete", "--in", largest.place, "--class", largest.cls),
-            f"{format_count(largest.jobs, 'job')} are deleted, about {format_bytes(largest.bytes)}",
+            Sentence(
+                "{jobs} are deleted, about {size}",
+                jobs=format_count(largest.jobs, "job"),
+                size=format_bytes(largest.bytes),
+            ),
         )
 
     def _report(self) -> MemoryReport | None:

@@ -9,7 +9,7 @@ from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.declare import registry
 from framework.features.backlog.attributes import MaxWaiting
 from framework.shard.memory_report import read_report
-from framework.text import format_bytes, format_count
+from framework.text import Sentence, format_bytes, format_count
 from framework.wire import keys
 
 
@@ -23,11 +23,18 @@ class BacklogReader(ExplainReader):
         held = self._is_held(worker)
         lines: list[tuple[str, str]] = []
         if jobs or most is not None:
-            allowed = "" if most is None else f" of {_described(most)}"
-            text = f"{format_count(jobs, 'job')}{allowed} accepted and not ended ({format_bytes(size)})"
+            allowed = "" if most is None else Sentence(" of {described}", described=_described(most))
+            text = Sentence(
+                "{jobs}{allowed} accepted and not ended ({size})",
+                jobs=format_count(jobs, "job"),
+                allowed=allowed,
+                size=format_bytes(size),
+            )
             lines.append(("backlog", text))
         if held:
-            text = "its pushes are held back: it has more than a fair share of the memory, which is above the budget"
+            text = Sentence(
+                "its pushes are held back: it has more than a fair share of the memory, which is above the budget"
+            )
             lines.append(("backlog", text))
         return ShownFacts(lines, {"accepted_jobs": jobs, "accepted_bytes": size, "held_back": held})
 
@@ -52,4 +59,4 @@ def read_accepted(client: "redis.Redis", worker: str) -> tuple[int, int]:
 def _described(most: MaxWaiting) -> str:
     jobs = None if most.jobs is None else f"{most.jobs:,}"
     size = None if most.bytes is None else format_bytes(most.bytes)
-    return " and ".join(filter(None, (jobs, size)))
+    return Sentence("{jobs} and {size}", jobs=jobs, size=size) if jobs and size else jobs or size or ""

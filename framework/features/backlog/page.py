@@ -16,7 +16,7 @@ from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.memory_report import OTHER, MemoryPart
 from framework.shard.shard import Shard
-from framework.text import format_bytes, format_count
+from framework.text import Sentence, format_bytes, format_count
 
 _TIME_LIMIT_S = 20.0
 _SETS: Mapping[str, JobSetKind] = {kind: kind for kind in get_args(JobSetKind)}
@@ -58,15 +58,20 @@ class PurgeJobs(RowAction[MemoryPart]):
     def shown(self, at: FormAt, one: MemoryPart) -> str:
         """Return how much it is."""
         _set_of(one)
-        return (
-            f"{self.name_of(one)} on {at.shard.name}: about {format_count(one.jobs, 'job')}, {format_bytes(one.bytes)}"
+        return Sentence(
+            "{part} on {shard}: about {jobs}, {size}",
+            part=self.name_of(one),
+            shard=at.shard.name,
+            jobs=format_count(one.jobs, "job"),
+            size=format_bytes(one.bytes),
         )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return (
-            "They never run, and their locks become free. They cannot be brought back: copies would take the memory. An action takes "
-            f"{_TIME_LIMIT_S:g} s at most on each shard: repeat it if jobs are left."
+        return Sentence(
+            "They never run, and their locks become free. They cannot be brought back: copies would take the memory. An "
+            "action takes {limit_s:g} s at most on each shard: repeat it if jobs are left.",
+            limit_s=_TIME_LIMIT_S,
         )
 
     def change(self, at: FormAt, one: MemoryPart) -> int:
@@ -80,7 +85,7 @@ class PurgeJobs(RowAction[MemoryPart]):
 
     def done(self, count: int) -> str:
         """Return how many."""
-        return f"{format_count(count, 'job')} deleted"
+        return Sentence("{jobs} deleted", jobs=format_count(count, "job"))
 
 
 class MemoryPage(TablePage[MemoryPart]):
@@ -125,7 +130,11 @@ def _set_of(one: MemoryPart) -> JobSetKind:
     found = _SETS.get(one.place) if one.cls else None
     if found is None:
         raise ValueError(
-            f"{one.cls or 'what is'} in {one.place!r} cannot be deleted here: jobs of queues are dropped by a flag on the page of "
-            "their class, or on the page of their queue."
+            Sentence(
+                "{cls} in {place!r} cannot be deleted here: jobs of queues are dropped by a flag on the page of their class, "
+                "or on the page of their queue.",
+                cls=one.cls or Sentence("what is"),
+                place=one.place,
+            )
         )
     return found

@@ -14,6 +14,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
+from framework.text import Sentence
 
 _MOST = 200
 
@@ -63,14 +64,21 @@ class CancelBatch(RowAction[BatchStatus]):
 
     def shown(self, at: FormAt, one: BatchStatus) -> str:
         """Return what of it is pending."""
-        nested = f", {one.children:,} nested batches" if one.children else ""
-        return f"{one.bid} on {at.shard.name}: {one.pending:,} of {one.total:,} jobs pending{nested}"
+        nested = Sentence(", {children:,} nested batches", children=one.children) if one.children else ""
+        return Sentence(
+            "{bid} on {shard}: {pending:,} of {total:,} jobs pending{nested}",
+            bid=one.bid,
+            shard=at.shard.name,
+            pending=one.pending,
+            total=one.total,
+            nested=nested,
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return (
-            "Jobs that wait do not start any more, and running ones are asked to end, within five seconds. The events complete and "
-            "finished happen once all have ended. This cannot be undone."
+        return Sentence(
+            "Jobs that wait do not start any more, and running ones are asked to end, within five seconds. The events "
+            "complete and finished happen once all have ended. This cannot be undone."
         )
 
     def change(self, at: FormAt, one: BatchStatus) -> int:
@@ -90,7 +98,7 @@ class DeleteBatch(RowAction[BatchStatus]):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "Their jobs still run, and no callback of them is enqueued any more. This cannot be undone."
+        return Sentence("Their jobs still run, and no callback of them is enqueued any more. This cannot be undone.")
 
     def change(self, at: FormAt, one: BatchStatus) -> int:
         """Delete its state."""
@@ -143,7 +151,7 @@ class BatchPage(Page):
             UnknownNameError: no shard has it, and all answer.
         """
         bid = view.parameters["batch"]
-        one = await view.find(lambda shard: read_tree(view.shards[shard], bid), f"the batch {bid}")
+        one = await view.find(lambda shard: read_tree(view.shards[shard], bid), Sentence("the batch {bid}", bid=bid))
         if one is None:
             return {"batch": bid, "tree": None}
         return {"batch": bid, **_tree_facts(one)}

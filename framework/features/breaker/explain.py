@@ -8,7 +8,7 @@ from framework.admin.explain_reader import Blocker, ExplainReader
 from framework.command_line import command
 from framework.execute.admission import AdmissionStage
 from framework.features.breaker.store import BreakerState, read_breaker, read_breakers
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
 
 class BreakerReader(ExplainReader):
@@ -23,11 +23,17 @@ class BreakerReader(ExplainReader):
             return []
         due_s = max(0.0, (one.probes_at or 0.0) - self.snapshot.now)
         ends = (
-            f"job {one.probe} runs as the probe"
+            Sentence("job {probe} runs as the probe", probe=one.probe)
             if one.state == "probing"
-            else f"a probe runs in {format_duration(due_s)}"
+            else Sentence("a probe runs in {time}", time=format_duration(due_s))
         )
-        return [Blocker("breaker", _sentence(one), f"{command(f'breakers close {worker}')}; {ends}")]
+        return [
+            Blocker(
+                "breaker",
+                _sentence(one),
+                Sentence("{command}; {ends}", command=command(f"breakers close {worker}"), ends=ends),
+            )
+        ]
 
 
 def notices(client: "redis.Redis") -> Iterator[str]:
@@ -38,4 +44,6 @@ def notices(client: "redis.Redis") -> Iterator[str]:
 
 
 def _sentence(one: BreakerState) -> str:
-    return f"the breaker of {one.worker} is {one.state}: {one.reason}"
+    return Sentence(
+        "the breaker of {worker} is {state}: {reason}", worker=one.worker, state=one.state, reason=one.reason
+    )

@@ -10,7 +10,7 @@ from framework.pages.shard_action import ClassAction, FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
 
 class BreakerRows(Rows[BreakerState]):
@@ -59,11 +59,20 @@ class CloseBreaker(RowAction[BreakerState]):
 
     def shown(self, at: FormAt, one: BreakerState) -> str:
         """Return the state now."""
-        return f"{one.worker} on {at.shard.name}: {one.state}{f', {one.reason}' if one.reason else ''}"
+        return Sentence(
+            "{worker} on {shard}: {state}{reason}",
+            worker=one.worker,
+            shard=at.shard.name,
+            state=one.state,
+            reason=(Sentence(", {reason}", reason=one.reason) if one.reason else ""),
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "Held jobs return to their queues within seconds, and the counts begin again. With the same cause it opens again."
+        return Sentence(
+            "Held jobs return to their queues within seconds, and the counts begin again. With the same cause it opens "
+            "again."
+        )
 
     def change(self, at: FormAt, one: BreakerState) -> int:
         """Close it if it is open."""
@@ -88,12 +97,17 @@ class OpenBreaker(ClassAction):
     def shown(self, at: FormAt, one: str) -> str:
         """Return the state now."""
         self._check(at, one)
-        return f"{one} on {at.shard.name}: {read_breaker(at.shard.client, one).state}"
+        return Sentence(
+            "{one} on {shard}: {state}", one=one, shard=at.shard.name, state=read_breaker(at.shard.client, one).state
+        )
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
         after = format_duration(lasts_s_of(form))
-        return f"Its jobs are held. In {after} one of them runs as a probe; if it succeeds, the breaker closes."
+        return Sentence(
+            "Its jobs are held. In {after} one of them runs as a probe; if it succeeds, the breaker closes.",
+            after=after,
+        )
 
     def change(self, at: FormAt, one: str) -> int:
         """Open it."""
@@ -106,7 +120,9 @@ class OpenBreaker(ClassAction):
     def _check(at: FormAt, one: str) -> None:
         declaration = at.view.installation.declaration(one)
         if declaration is not None and declaration.facts["break_after"] is None:
-            raise ValueError(f"{one} declares no break_after, so it has no breaker. Pause the class instead.")
+            raise ValueError(
+                Sentence("{one} declares no break_after, so it has no breaker. Pause the class instead.", one=one)
+            )
 
 
 class BreakersPage(TablePage[BreakerState]):

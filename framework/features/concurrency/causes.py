@@ -12,7 +12,7 @@ from framework.command_line import remedy_command
 from framework.features.concurrency.figures import UNRENEWED_S
 from framework.features.concurrency.limit_state import LimitState, SlotHolder, read_limit_states, read_slot_holders
 from framework.features.concurrency.limits import QUEUE_PREFIX
-from framework.text import format_count, format_duration, join_names
+from framework.text import Sentence, format_count, format_duration, join_names
 from framework.wire import keys
 
 _DRAINED_WITHIN_S = 300.0
@@ -42,12 +42,20 @@ class LimitCauses(CauseReader):
             )
             waits_s = self.facts.now - one.since
             if limit.limit is not None and limit.limit < 0:
-                yield self._of(one, limit, "limit_paused", f"the limit {one.name} is {limit.limit}: no job of it runs")
+                yield self._of(
+                    one,
+                    limit,
+                    "limit_paused",
+                    Sentence("the limit {name} is {limit}: no job of it runs", name=one.name, limit=limit.limit),
+                )
             elif limit.is_full and (leaked := self._leaked(one.name)):
                 yield self._slots_leaked(one, limit, leaked)
             elif limit.is_full and (asked or self._is_late(one, limit, waits_s)):
                 yield self._of(
-                    one, limit, "limit_reached", f"the limit {one.name} is too low for its jobs ({limit.usage})"
+                    one,
+                    limit,
+                    "limit_reached",
+                    Sentence("the limit {name} is too low for its jobs ({usage})", name=one.name, usage=limit.usage),
                 )
             elif not limit.is_full and waits_s > _STUCK_S and not self.facts.running_processes:
                 yield self._free(one, limit)
@@ -74,13 +82,26 @@ class LimitCauses(CauseReader):
         return Cause(
             code="slots_leaked",
             shard=self.facts.shard,
-            cause=f"{format_count(len(leaked), 'slot')} of the limit {held.name} ({limit.usage}) belong to processes that are gone",
+            cause=Sentence(
+                "{slots} of the limit {held} ({usage}) belong to processes that are gone",
+                slots=format_count(len(leaked), "slot"),
+                held=held.name,
+                usage=limit.usage,
+            ),
             evidence=[
-                f"without a lease: {join_names(sorted({one.identity for one in leaked}), max_names=_MOST_HOLDERS)}",
-                f"{held.jobs:,} jobs are held, the oldest since {self.facts.ago(held.since)}",
+                Sentence(
+                    "without a lease: {names}",
+                    names=join_names(sorted({one.identity for one in leaked}), max_names=_MOST_HOLDERS),
+                ),
+                Sentence(
+                    "{jobs:,} jobs are held, the oldest since {since}", jobs=held.jobs, since=self.facts.ago(held.since)
+                ),
             ],
             remedy=remedy_command("jobs", "limits", "sweep", held.name, loads_classes=True),
-            effect=f"frees the slots that have expired, the last one in {format_duration(last_s)}; running processes do the same",
+            effect=Sentence(
+                "frees the slots that have expired, the last one in {time}; running processes do the same",
+                time=format_duration(last_s),
+            ),
             certainty=10.0,
             jobs=held.jobs,
             classes=frozenset({held.name}),
@@ -95,13 +116,25 @@ class LimitCauses(CauseReader):
         mean = None if of_queue else facts.history(base).mean_s
         wanted = self._wanted(held.jobs, limit, mean, slots)
         holders = read_slot_holders(facts.client, base, facts.now)[:_MOST_HOLDERS]
-        evidence = [
-            f"{format_count(held.jobs, 'job', 'is')} held, the oldest since {facts.ago(held.since)}",
-            f"{limit.usage} slots of the limit, {self._origin(limit)}; {busy} of {slots} slots of the processes are busy",
+        evidence: list[str] = [
+            Sentence(
+                "{jobs} held, the oldest since {since}",
+                jobs=format_count(held.jobs, "job", "is"),
+                since=facts.ago(held.since),
+            ),
+            Sentence(
+                "{usage} slots of the limit, {origin}; {busy} of {slots} slots of the processes are busy",
+                usage=limit.usage,
+                origin=self._origin(limit),
+                busy=busy,
+                slots=slots,
+            ),
         ]
-        takes = "" if mean is None else f"; a run takes {format_seconds(mean)}"
+        takes = "" if mean is None else Sentence("; a run takes {time}", time=format_seconds(mean))
         if holders:
-            evidence.append(f"its slots have {join_names([one.jid for one in holders])}{takes}")
+            evidence.append(
+                Sentence("its slots have {names}{takes}", names=join_names([one.jid for one in holders]), takes=takes)
+            )
         is_override = limit.source == "operators" and (
             limit.application is None or _is_more(limit.application, limit.limit)
         )
@@ -111,8 +144,13 @@ class LimitCauses(CauseReader):
         else:
             words = ("jobs", "limits", "set", base, str(wanted), "--reason", "jobs wait", "--for", "1h")
             remedy = remedy_command(*words, loads_classes=True)
+        effect: str
         if of_queue:
-            effect = f"{format_count(held.jobs, 'job')} resume, {facts.drained(held.jobs, min(slots, wanted or slots), mean)}"
+            effect = Sentence(
+                "{jobs} resume, {drained}",
+                jobs=format_count(held.jobs, "job"),
+                drained=facts.drained(held.jobs, min(slots, wanted or slots), mean),
+            )
         else:
             effect = facts.effect(base, held.jobs, {"concurrency": {base: wanted}}, wanted)
         return Cause(
@@ -121,7 +159,7 @@ class LimitCauses(CauseReader):
             cause=text,
             evidence=evidence,
             remedy=remedy,
-            effect=f"limit {wanted or 'none'}: {effect}",
+            effect=Sentence("limit {wanted}: {effect}", wanted=wanted or Sentence("none"), effect=effect),
             certainty=9.0 if busy < slots or code == "limit_paused" else 5.0,
             jobs=held.jobs,
             classes=frozenset() if of_queue else frozenset({base}),
@@ -133,10 +171,21 @@ class LimitCauses(CauseReader):
         return Cause(
             code="limit_free",
             shard=facts.shard,
-            cause=f"the limit {held.name} has free slots ({limit.usage}), but no process runs that releases its jobs",
-            evidence=[f"{held.jobs:,} jobs are held, the oldest since {facts.ago(held.since)}"],
+            cause=Sentence(
+                "the limit {held} has free slots ({usage}), but no process runs that releases its jobs",
+                held=held.name,
+                usage=limit.usage,
+            ),
+            evidence=[
+                Sentence(
+                    "{jobs:,} jobs are held, the oldest since {since}", jobs=held.jobs, since=facts.ago(held.since)
+                )
+            ],
             remedy=facts.worker_for(facts.queue_of(held.name) or "default"),
-            effect=f"a process releases {format_count(held.jobs, 'job')} within seconds, as far as the limit allows",
+            effect=Sentence(
+                "a process releases {jobs} within seconds, as far as the limit allows",
+                jobs=format_count(held.jobs, "job"),
+            ),
             certainty=8.0,
             jobs=held.jobs,
             classes=frozenset({held.name}),
@@ -150,11 +199,17 @@ class LimitCauses(CauseReader):
 
     def _origin(self, limit: LimitState) -> str:
         if limit.source == "operators" and limit.override is not None:
-            ends = "" if limit.until is None else f", until {format_duration(limit.until - self.facts.now)} from now"
-            return f"set by {limit.override.by}: {limit.override.reason}{ends}"
+            ends = (
+                ""
+                if limit.until is None
+                else Sentence(", until {time} from now", time=format_duration(limit.until - self.facts.now))
+            )
+            return Sentence(
+                "set by {by}: {reason}{ends}", by=limit.override.by, reason=limit.override.reason, ends=ends
+            )
         if limit.source == "throttled":
-            return f"throttled; the application allows {limit.application}"
-        return "set by the application"
+            return Sentence("throttled; the application allows {application}", application=limit.application)
+        return Sentence("set by the application")
 
 
 def _is_more(application: int, limit: int | None) -> bool:

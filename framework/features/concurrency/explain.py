@@ -26,7 +26,7 @@ from framework.features.concurrency.limit_state import (
 )
 from framework.features.concurrency.limits import QUEUE_PREFIX
 from framework.shard.shard import Shard
-from framework.text import decode_escaped, format_duration
+from framework.text import Sentence, decode_escaped, format_duration, joined
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.resources import slot_member
@@ -54,7 +54,11 @@ class LimitReader(ExplainReader):
             return None
         base = location.store.name
         scope = decode_escaped(location.store.key).removeprefix(f"{keys.limit(base)}:waiting:")
-        where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}"
+        where = Sentence(
+            "waits at the limit {base}{scope}",
+            base=base,
+            scope=(Sentence(" as one of {scope}", scope=scope) if scope else ""),
+        )
         return HeldPosition(where, self._at_limit(base, is_waiting=True, scope=scope))
 
     def limit_of(self, worker: str) -> ShownLimit:
@@ -70,37 +74,74 @@ class LimitReader(ExplainReader):
             return [
                 Blocker(
                     "no_portion",
-                    f"this shard has no slots of the limit {base}, which is {limit.whole} on all shards together",
-                    "its processes ask for some within seconds: check that one runs here, and that the shard with the role meta "
-                    "answers",
+                    Sentence(
+                        "this shard has no slots of the limit {base}, which is {whole} on all shards together",
+                        base=base,
+                        whole=limit.whole,
+                    ),
+                    Sentence(
+                        "its processes ask for some within seconds: check that one runs here, and that the shard with the role meta "
+                        "answers"
+                    ),
                 )
             ]
         if limit.limit is not None and limit.limit < 0:
             return [
                 Blocker(
                     "limit_paused",
-                    f"the limit {base} is {limit.limit}: no job runs ({self._limit_origin(limit)})",
+                    Sentence(
+                        "the limit {base} is {limit}: no job runs ({origin})",
+                        base=base,
+                        limit=limit.limit,
+                        origin=self._limit_origin(limit),
+                    ),
                     self._limit_remedy(limit),
                 )
             ]
         held = slots_of_scope(self._client, base, scope) if scope and limit.share else 0
         if limit.share and held >= limit.share and limit.limit != 0:
-            why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.usage})"
-            why = f"{why}: {self._slot_holders(base, scope)}"
-            return [Blocker("share_reached", why, f"the end of a job of {scope}, whose slot goes to the next")]
+            why = Sentence(
+                "its scope {scope} has its share of the limit {base} ({held}/{share}; all: {usage})",
+                scope=scope,
+                base=base,
+                held=held,
+                share=limit.share,
+                usage=limit.usage,
+            )
+            why = Sentence("{why}: {holders}", why=why, holders=self._slot_holders(base, scope))
+            return [
+                Blocker(
+                    "share_reached",
+                    why,
+                    Sentence("the end of a job of {scope}, whose slot goes to the next", scope=scope),
+                )
+            ]
         if not limit.is_full:
-            why = f"the limit {base} has free slots ({limit.usage}) and jobs wait: they are being released now"
+            why = Sentence(
+                "the limit {base} has free slots ({usage}) and jobs wait: they are being released now",
+                base=base,
+                usage=limit.usage,
+            )
             return [
                 Blocker(
                     "limit_free",
                     why,
-                    f"any process, in seconds; at once: {remedy_command('jobs', 'limits', 'sweep', base)}",
+                    Sentence(
+                        "any process, in seconds; at once: {command}",
+                        command=remedy_command("jobs", "limits", "sweep", base),
+                    ),
                 )
             ]
         return [
             Blocker(
                 "limit_reached",
-                f"the limit {base} is reached ({limit.usage}; {self._limit_origin(limit)}): {self._slot_holders(base)}",
+                Sentence(
+                    "the limit {base} is reached ({usage}; {origin}): {holders}",
+                    base=base,
+                    usage=limit.usage,
+                    origin=self._limit_origin(limit),
+                    holders=self._slot_holders(base),
+                ),
                 self._slot_remedy(limit),
             )
         ]
@@ -115,41 +156,51 @@ class LimitReader(ExplainReader):
         bases = [str(payload.get("class")), f"{QUEUE_PREFIX}{payload.get('queue')}"]
         members = [slot_member("", jid), *([slot_member(identity, jid)] if identity else [])]
         return [
-            f"a slot of {base} for {format_duration(expiry - self.snapshot.now)}"
+            Sentence("a slot of {base} for {time}", base=base, time=format_duration(expiry - self.snapshot.now))
             for base, expiry in read_slot_expiries(self._client, bases, members)
         ]
 
     def _slot_holders(self, base: str, scope: str = "") -> str:
         found = read_slot_holders(self._client, base, self.snapshot.now, scope)
         named = [
-            f"{one.jid} in {one.identity or 'no process yet'} ({format_duration(one.left_s)} left)"
+            Sentence(
+                "{jid} in {identity} ({time} left)",
+                jid=one.jid,
+                identity=one.identity or Sentence("no process yet"),
+                time=format_duration(one.left_s),
+            )
             for one in found[:_MAX_HOLDERS]
         ]
-        more = f" and {len(found) - _MAX_HOLDERS:,} more" if len(found) > _MAX_HOLDERS else ""
-        return f"held by {', '.join(named)}{more}"
+        more = Sentence(" and {number:,} more", number=len(found) - _MAX_HOLDERS) if len(found) > _MAX_HOLDERS else ""
+        return Sentence("held by {names}{more}", names=joined(named, ", "), more=more)
 
     def _slot_remedy(self, limit: LimitState) -> str:
-        return (
-            f"the end of any of these jobs; the slot of a dead process expires by itself; {self._limit_remedy(limit)}"
+        return Sentence(
+            "the end of any of these jobs; the slot of a dead process expires by itself; {remedy}",
+            remedy=self._limit_remedy(limit),
         )
 
     def _limit_remedy(self, limit: LimitState) -> str:
         if limit.source == "operators":
-            ends = "" if limit.until is None else f"; by itself in {format_duration(limit.until - self.snapshot.now)}"
+            ends = (
+                ""
+                if limit.until is None
+                else Sentence("; by itself in {time}", time=format_duration(limit.until - self.snapshot.now))
+            )
             return f"{remedy_command('jobs', 'limits', 'clear', limit.name, loads_classes=True)}{ends}"
         words = ("jobs", "limits", "set", limit.name, "N", "--reason", "...", "--for", "...")
-        return f"more slots: {remedy_command(*words, loads_classes=True)}"
+        return Sentence("more slots: {command}", command=remedy_command(*words, loads_classes=True))
 
     def _limit_origin(self, limit: LimitState) -> str:
         if limit.name in self._assumed:
             return "assumed"
         if limit.source == "operators" and limit.override is not None:
-            return f"set by {limit.override.by}: {limit.override.reason}"
+            return Sentence("set by {by}: {reason}", by=limit.override.by, reason=limit.override.reason)
         return {
             "throttled": "throttled",
-            "application": "set by the application",
-            "portion": "the portion of this shard",
-        }.get(limit.source, "not set")
+            "application": Sentence("set by the application"),
+            "portion": Sentence("the portion of this shard"),
+        }.get(limit.source, Sentence("not set"))
 
 
 class LimitAssumption(AssumptionReader):

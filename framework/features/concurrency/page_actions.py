@@ -13,11 +13,11 @@ from framework.pages.table import Rows
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
-from framework.text import format_count, format_duration
+from framework.text import Sentence, format_count, format_duration
 
 _MOST = 1_000_000
 _VALUE = Field("value", "Jobs at a time", -1, _MOST, hint="0: no limit, -1: no job")
-_HOLDS = "It holds for all processes at once. Then the limit of the application holds again."
+_HOLDS = Sentence("It holds for all processes at once. Then the limit of the application holds again.")
 
 
 class LimitRows(Rows[LimitReport]):
@@ -68,18 +68,20 @@ class SetLimit(RowAction[LimitReport]):
 
     def question(self, form: Form, count: int) -> str:
         """Return what would hold."""
-        return f"Run {_held(form)}: {format_count(count, self.noun)}?"
+        return Sentence("Run {held}: {things}?", held=_held(form), things=format_count(count, self.noun))
 
     def shown(self, at: FormAt, one: LimitReport) -> str:
         """Return what holds now, what blocks the jobs then, and how many running jobs are above the new limit."""
         new = _value(at.form)
         above = max(one.running - max(new, 0), 0) if new else 0
         more = (
-            f"; {format_count(above, 'running job', 'is')} above it, and no other starts before they end"
+            Sentence(
+                "; {jobs} above it, and no other starts before they end", jobs=format_count(above, "running job", "is")
+            )
             if above
             else ""
         )
-        return f"{_now(at, one)}{more}. {_assumed(at, one.name)}"
+        return Sentence("{now}{more}. {assumed}", now=_now(at, one), more=more, assumed=_assumed(at, one.name))
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return for how long."""
@@ -105,7 +107,7 @@ class ClearLimit(RowAction[LimitReport]):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "The limits of the application hold again at once."
+        return Sentence("The limits of the application hold again at once.")
 
     def change(self, at: FormAt, one: LimitReport) -> int:
         """Remove the override, and give free slots to jobs that wait."""
@@ -129,12 +131,18 @@ class LimitClass(ClassAction):
 
     def question(self, form: Form, count: int) -> str:
         """Return what would hold."""
-        return f"Run {_held(form)}, on {format_count(count, 'shard')}?"
+        return Sentence("Run {held}, on {shards}?", held=_held(form), shards=format_count(count, "shard"))
 
     def shown(self, at: FormAt, one: str) -> str:
         """Return what holds now, and what blocks the jobs then."""
         (now,) = read_limit_states(at.shard.client, server_time(at.shard.client), [one])
-        return f"{one} on {at.shard.name}: now {now.usage} running. {_assumed(at, one)}"
+        return Sentence(
+            "{one} on {shard}: now {usage} running. {assumed}",
+            one=one,
+            shard=at.shard.name,
+            usage=now.usage,
+            assumed=_assumed(at, one),
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return for how long."""
@@ -164,8 +172,12 @@ def _value(form: Form) -> int:
 def _held(form: Form) -> str:
     """Say what holds with the override of the form."""
     limit = _value(form)
-    held = "no job" if limit < 0 else f"at most {format_count(limit, 'job')} at a time"
-    return f"{'without a limit' if limit == 0 else held}, for {format_duration(lasts_s_of(form))}"
+    held = Sentence("no job") if limit < 0 else Sentence("at most {jobs} at a time", jobs=format_count(limit, "job"))
+    return Sentence(
+        "{limit}, for {time}",
+        limit=(Sentence("without a limit") if limit == 0 else held),
+        time=format_duration(lasts_s_of(form)),
+    )
 
 
 def _assumed(at: FormAt, name: str) -> str:
@@ -173,6 +185,19 @@ def _assumed(at: FormAt, name: str) -> str:
 
 
 def _now(at: FormAt, one: LimitReport) -> str:
-    now = "no limit" if not one.limit else "no job runs" if one.limit < 0 else f"limit {one.limit:,}"
+    now = (
+        Sentence("no limit")
+        if not one.limit
+        else Sentence("no job runs")
+        if one.limit < 0
+        else Sentence("limit {limit:,}", limit=one.limit)
+    )
     waiting = 0 if one.waiting is None else one.waiting.jobs
-    return f"{one.name} on {at.shard.name}: now {now}, {one.running:,} running, {waiting:,} waiting"
+    return Sentence(
+        "{name} on {shard}: now {now}, {running:,} running, {waiting:,} waiting",
+        name=one.name,
+        shard=at.shard.name,
+        now=now,
+        running=one.running,
+        waiting=waiting,
+    )

@@ -6,7 +6,7 @@ from typing import ClassVar
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.admin.diagnosis.facts import SampledJob, error_of, failed_at
 from framework.errors import JobReplicaNotUpToDate
-from framework.text import format_count, format_duration, join_names
+from framework.text import Sentence, format_count, format_duration, join_names
 from framework.typeguards import is_mapping
 from framework.wire.resources import WAL_POSITIONS
 
@@ -36,25 +36,37 @@ class ReplicaCauses(CauseReader):
         databases = sorted({name for job in jobs for name in _positions(job)})
         first = min(failed_at(job) or facts.now for job in jobs)
         next_s = max(0.0, min(job.score for job in jobs) - facts.now)
-        named = join_names(databases) or "its database"
+        named = join_names(databases) or Sentence("its database")
         return Cause(
             code="replica_lag",
             shard=facts.shard,
-            cause=f"the replicas of {named} lag behind, so jobs of {cls} wait once more for what their push has written",
+            cause=Sentence(
+                "the replicas of {named} lag behind, so jobs of {cls} wait once more for what their push has written",
+                named=named,
+                cls=cls,
+            ),
             evidence=[
                 (
-                    f"{format_count(about, 'job', 'waits')} in the retry set with JobReplicaNotUpToDate{facts.retries.note}, "
-                    f"since {facts.ago(first)}; the next one is due in {format_duration(next_s)}"
+                    Sentence(
+                        "{jobs} in the retry set with JobReplicaNotUpToDate{note}, since {since}; the next one is due in {time}",
+                        jobs=format_count(about, "job", "waits"),
+                        note=facts.retries.note,
+                        since=facts.ago(first),
+                        time=format_duration(next_s),
+                    )
                 ),
                 *(
-                    f"position {position} of {name} is not reached"
+                    Sentence("position {position} of {name} is not reached", position=position, name=name)
                     for name, position in sorted(_positions(jobs[-1]).items())
                 ),
             ],
             remedy=f'psql "$PRIMARY_URL" -c "{_SQL}"',
             effect=(
-                f"shows the lag of each replica; {format_count(about, 'job', 'reads')} from the primary at the next try, "
-                "and from the replica again when it has caught up"
+                Sentence(
+                    "shows the lag of each replica; {jobs} from the primary at the next try, and from the replica again when it "
+                    "has caught up",
+                    jobs=format_count(about, "job", "reads"),
+                )
             ),
             certainty=10.0,
             jobs=about,

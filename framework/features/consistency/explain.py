@@ -2,7 +2,7 @@
 
 from framework.admin.explain_reader import Blocker, ExplainReader
 from framework.errors import JobReplicaNotUpToDate
-from framework.text import error_class
+from framework.text import Sentence, error_class
 from framework.types import Payload
 
 _NO_REPLICA = error_class(JobReplicaNotUpToDate(""))
@@ -12,9 +12,13 @@ def replica_blockers(payload: Payload) -> list[Blocker]:
     """Return the blockers of a job of the retry set that has not run because its replicas were behind; none for a failed job."""
     if payload.get("error_class") != _NO_REPLICA:
         return []
-    why = "it has not run: no replica of its database had the writes before its push"
+    why = Sentence("it has not run: no replica of its database had the writes before its push")
     return [
-        Blocker("replica_behind", why, "its next run, which reads from the primary if the replicas are still behind")
+        Blocker(
+            "replica_behind",
+            why,
+            Sentence("its next run, which reads from the primary if the replicas are still behind"),
+        )
     ]
 
 

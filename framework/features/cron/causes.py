@@ -9,7 +9,7 @@ from framework.features.cron.entries import CronEntry, collect_entries
 from framework.features.cron.settings import CronSettings
 from framework.features.cron.store import CronStates, EntryState, Snapshot
 from framework.push.protection import open_protection
-from framework.text import format_count, format_duration, join_names
+from framework.text import Sentence, format_count, format_duration, join_names
 
 _LATE_S = 30.0
 _MOST_NAMES = 3
@@ -70,21 +70,30 @@ class CronCauses(CauseReader):
         classes = frozenset(entries[name].declaration.wire_name for name in late)
         quiet = sum(one.is_quiet for one in running)
         state = snapshot.states.get(first)
-        since = "" if state is None else f", since the one of {facts.ago(float(state.tick))}"
+        since = "" if state is None else Sentence(", since the one of {since}", since=facts.ago(float(state.tick)))
         text = (
-            f"{leader} leads, but does not push the jobs of the schedule"
+            Sentence("{leader} leads, but does not push the jobs of the schedule", leader=leader)
             if leader
-            else "no process leads, so no job of the schedule is pushed"
+            else Sentence("no process leads, so no job of the schedule is pushed")
         )
-        evidence = [
+        evidence: list[str] = [
             (
-                f"late: {join_names(sorted(late), max_names=_MOST_NAMES)}; {first} has missed "
-                f"{format_count(late[first], 'tick')}{since}"
+                Sentence(
+                    "late: {names}; {first} has missed {ticks}{since}",
+                    names=join_names(sorted(late), max_names=_MOST_NAMES),
+                    first=first,
+                    ticks=format_count(late[first], "tick"),
+                    since=since,
+                )
             ),
-            f"{format_count(len(running), 'process', 'runs')} on this shard, {quiet} of them quiet",
+            Sentence(
+                "{processes} on this shard, {quiet} of them quiet",
+                processes=format_count(len(running), "process", "runs"),
+                quiet=quiet,
+            ),
         ]
         if not enabled:
-            evidence.append("the setting cron.enabled is false here")
+            evidence.append(Sentence("the setting cron.enabled is false here"))
         queue = facts.queue_of(entries[first].declaration.wire_name) or "default"
         return Cause(
             code="cron_missed" if leader else "cron_no_leader",
@@ -93,9 +102,11 @@ class CronCauses(CauseReader):
             evidence=evidence,
             remedy=remedy_command("jobs", "stack", leader) if leader else facts.worker_for(queue),
             effect=(
-                "shows the stacks of the process; after its stop another one leads within 10 s"
+                Sentence("shows the stacks of the process; after its stop another one leads within 10 s")
                 if leader
-                else "a process leads within 10 s, and makes up for missed ticks as `missed` of each entry says"
+                else Sentence(
+                    "a process leads within 10 s, and makes up for missed ticks as `missed` of each entry says"
+                )
             ),
             certainty=8.0,
             jobs=sum(late.values()),
@@ -110,13 +121,25 @@ class CronCauses(CauseReader):
         return Cause(
             code="cron_disabled",
             shard=facts.shard,
-            cause=f"the cron entry {entry.name} is disabled by {by}",
+            cause=Sentence("the cron entry {entry} is disabled by {by}", entry=entry.name, by=by),
             evidence=[
-                f"disabled at {facts.ago(order.set_at)}; {format_count(missed, 'tick')} since then without a job",
-                f"its expression is {entry.expression.text}, its class {entry.declaration.wire_name}",
+                Sentence(
+                    "disabled at {since}; {ticks} since then without a job",
+                    since=facts.ago(order.set_at),
+                    ticks=format_count(missed, "tick"),
+                ),
+                Sentence(
+                    "its expression is {text}, its class {wire_name}",
+                    text=entry.expression.text,
+                    wire_name=entry.declaration.wire_name,
+                ),
             ],
             remedy=remedy_command("cron", "enable", entry.name, loads_classes=True),
-            effect=f"its next job comes in {next_in}; the {missed:,} before stay without one",
+            effect=Sentence(
+                "its next job comes in {next_in}; the {missed:,} before stay without one",
+                next_in=next_in,
+                missed=missed,
+            ),
             certainty=7.0,
             jobs=missed,
             classes=frozenset({entry.declaration.wire_name}),

@@ -10,6 +10,7 @@ from framework.errors import ConfigurationError
 from framework.features.cron.entries import CronEntry, Order, arguments_problems
 from framework.features.cron.push import TICK_JOBS
 from framework.features.cron.store import FIRST_ELSEWHERE, CronStates, Settlement, Snapshot
+from framework.text import Sentence
 
 
 def with_order(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
@@ -66,8 +67,11 @@ def changed(entry: CronEntry, order: Order, cron: str | None, args: list[Any] | 
     if args is not None:
         if entry.declaration.encrypt:
             raise ValueError(
-                f"{entry.declaration.wire_name} declares encrypt, and an order is stored in plain text: "
-                "change the file, or remove the added entry, and add it again."
+                Sentence(
+                    "{wire_name} declares encrypt, and an order is stored in plain text: change the file, or remove the added "
+                    "entry, and add it again.",
+                    wire_name=entry.declaration.wire_name,
+                )
             )
         problems = list(arguments_problems("--args", entry.name, entry.declaration, args))
         if problems:

@@ -4,7 +4,7 @@ from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.command_line import command
 from framework.features.cron.payload import CronTick, tick_of
 from framework.telemetry.logs import shorten
-from framework.text import format_time, visible
+from framework.text import Sentence, format_time, visible
 from framework.types import Payload
 
 
@@ -17,6 +17,11 @@ class CronReader(ExplainReader):
 
 
 def _tick_text(tick: CronTick) -> str:
-    when = "between ticks" if tick.tick is None else f"tick of {format_time(tick.tick)}"
+    when = Sentence("between ticks") if tick.tick is None else Sentence("tick of {time}", time=format_time(tick.tick))
     name = visible(shorten(tick.entry))
-    return f"entry {name}, {when}: `{command(f'cron history {name}')}` shows the others"
+    return Sentence(
+        "entry {name}, {when}: `{command}` shows the others",
+        name=name,
+        when=when,
+        command=command(f"cron history {name}"),
+    )

@@ -17,9 +17,9 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Rows
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_count
+from framework.text import Sentence, format_count
 
-_LEADER_READS = "The leader knows within 5 s."
+_LEADER_READS = Sentence("The leader knows within 5 s.")
 
 
 class EntryRows(Rows[ScheduledEntry]):
@@ -71,7 +71,7 @@ class EntryAction(RowAction[ScheduledEntry]):
         states = states_of(at.shard)
         configured = entries_on(at.shard, states.read_added()).get(one.name)
         if configured is None:
-            raise UnknownNameError(f"the entry {one.name} is no longer there")
+            raise UnknownNameError(Sentence("the entry {name} is no longer there", name=one.name))
         return self.act(at.form, states, configured)
 
     def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
@@ -81,7 +81,15 @@ class EntryAction(RowAction[ScheduledEntry]):
     def shown(self, at: FormAt, one: ScheduledEntry) -> str:
         """Return its rhythm and its state."""
         state = "enabled" if one.enabled else "disabled"
-        return f"{one.name} on {at.shard.name}: {one.cls}, {one.cron} {one.time_zone}, {state}"
+        return Sentence(
+            "{name} on {shard}: {cls}, {cron} {time_zone}, {state}",
+            name=one.name,
+            shard=at.shard.name,
+            cls=one.cls,
+            cron=one.cron,
+            time_zone=one.time_zone,
+            state=state,
+        )
 
 
 class RunEntry(EntryAction):
@@ -93,7 +101,10 @@ class RunEntry(EntryAction):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "A job of each is pushed now, also if its last job still runs or the entry is disabled. The ticks stay as they are."
+        return Sentence(
+            "A job of each is pushed now, also if its last job still runs or the entry is disabled. The ticks stay as "
+            "they are."
+        )
 
     def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:  # noqa: ARG002 - of EntryAction
         """Push a job."""
@@ -102,7 +113,7 @@ class RunEntry(EntryAction):
 
     def done(self, count: int) -> str:
         """Return how many were pushed: an equal job may have the lock, and a middleware may drop one."""
-        return f"{format_count(count, 'job')} pushed"
+        return Sentence("{jobs} pushed", jobs=format_count(count, "job"))
 
 
 class DisableEntry(EntryAction):
@@ -119,7 +130,10 @@ class DisableEntry(EntryAction):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return f"Their ticks push no jobs until they are enabled, whatever a deploy changes. {_LEADER_READS}"
+        return Sentence(
+            "Their ticks push no jobs until they are enabled, whatever a deploy changes. {leader}",
+            leader=_LEADER_READS,
+        )
 
     def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
         """Write the order."""
@@ -142,7 +156,10 @@ class EnableEntry(EntryAction):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return f"They begin with their next ticks: ticks while they were disabled are not missed. {_LEADER_READS}"
+        return Sentence(
+            "They begin with their next ticks: ticks while they were disabled are not missed. {leader}",
+            leader=_LEADER_READS,
+        )
 
     def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
         """Write the order."""
@@ -171,7 +188,10 @@ class ChangeEntry(EntryAction):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return f"They begin with their next ticks, until they are reset to the configuration. {_LEADER_READS}"
+        return Sentence(
+            "They begin with their next ticks, until they are reset to the configuration. {leader}",
+            leader=_LEADER_READS,
+        )
 
     def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
         """Write the order."""
@@ -196,8 +216,9 @@ class ResetEntry(EntryAction):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return (
-            f"They are enabled or not, with their expressions and arguments, as the configuration says. {_LEADER_READS}"
+        return Sentence(
+            "They are enabled or not, with their expressions and arguments, as the configuration says. {leader}",
+            leader=_LEADER_READS,
         )
 
     def act(self, form: Form, states: CronStates, entry: CronEntry) -> int:
@@ -252,14 +273,14 @@ def _next(entry: ScheduledEntry) -> tuple[bool, int, str]:
 def _change_of(form: Form) -> tuple[str | None, list[Any] | None]:
     expression, text = line(form, "cron"), word(form, "args")
     if not expression and not text:
-        raise ValueError("Give another expression, or other arguments.")
+        raise ValueError(Sentence("Give another expression, or other arguments."))
     if not text:
         return check_cron(expression), None
     try:
         args: Any = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"The arguments are not JSON: {error}.") from None
+        raise ValueError(Sentence("The arguments are not JSON: {error}.", error=error)) from None
     if not isinstance(args, list):
         # The text of an operator, not the type of an argument.
-        raise ValueError('The arguments are no list: give one in JSON, such as [30, "full"].')  # noqa: TRY004
+        raise ValueError(Sentence('The arguments are no list: give one in JSON, such as [30, "full"].'))  # noqa: TRY004
     return check_cron(expression) if expression else None, cast("list[Any]", args)

@@ -9,7 +9,7 @@ from framework.admin.diagnosis.facts import QueueFacts, enqueued_at
 from framework.admin.search import search
 from framework.command_line import remedy_command
 from framework.features.deduplication.admin import HeldLock, read_locks
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT, INTERRUPTED_COUNT
 from framework.wire.resources import DUPLICATE_OF, lock_of
@@ -84,14 +84,26 @@ class LockCauses(CauseReader):
         return Cause(
             code="lock_outlived",
             shard=facts.shard,
-            cause=f"jobs of {cls} wait for longer than the ttl of their deduplication locks: equal jobs are pushed meanwhile",
+            cause=Sentence(
+                "jobs of {cls} wait for longer than the ttl of their deduplication locks: equal jobs are pushed meanwhile",
+                cls=cls,
+            ),
             evidence=[
-                f"{count:,} of the next {sampled:,} jobs of {cls} in the queue {queue.name} have no lock any more",
-                f"of {taken:,} of these a later equal job has the lock, and waits too",
-                f"the next job has waited for {format_duration(queue.waits_s)}",
+                Sentence(
+                    "{count:,} of the next {sampled:,} jobs of {cls} in the queue {queue} have no lock any more",
+                    count=count,
+                    sampled=sampled,
+                    cls=cls,
+                    queue=queue.name,
+                ),
+                Sentence("of {taken:,} of these a later equal job has the lock, and waits too", taken=taken),
+                Sentence("the next job has waited for {time}", time=format_duration(queue.waits_s)),
             ],
             remedy=facts.worker_for(queue.name),
-            effect="the queue drains faster; with while_waiting = True in its Deduplicate a lock lasts for as long as its job waits",
+            effect=Sentence(
+                "the queue drains faster; with while_waiting = True in its Deduplicate a lock lasts for as long as its job "
+                "waits"
+            ),
             certainty=5.0,
             jobs=queue.oldest.about(count),
             classes=frozenset({cls}),
@@ -127,19 +139,32 @@ class LockCauses(CauseReader):
 
     def _left(self, lock: HeldLock) -> Cause:
         facts = self.facts
-        left = "without an end" if lock.left_s is None else f"for another {format_duration(lock.left_s)}"
-        since = "" if lock.since is None else f", since {facts.ago(lock.since)}"
+        left = (
+            Sentence("without an end")
+            if lock.left_s is None
+            else Sentence("for another {time}", time=format_duration(lock.left_s))
+        )
+        since = "" if lock.since is None else Sentence(", since {since}", since=facts.ago(lock.since))
         return Cause(
             code="lock_left",
             shard=facts.shard,
-            cause=f"a lock of {lock.worker} is left: its job is gone, and equal pushes are dropped as duplicates",
+            cause=Sentence(
+                "a lock of {worker} is left: its job is gone, and equal pushes are dropped as duplicates",
+                worker=lock.worker,
+            ),
             evidence=[
-                f"{lock.key} belongs to the job {lock.jid}{since}, {left}",
-                "this job is in no queue, set or process of the shard from which it would run",
-                f"{lock.duplicates:,} pushes dropped as its duplicates",
+                Sentence(
+                    "{key} belongs to the job {jid}{since}, {left}", key=lock.key, jid=lock.jid, since=since, left=left
+                ),
+                Sentence("this job is in no queue, set or process of the shard from which it would run"),
+                Sentence("{duplicates:,} pushes dropped as its duplicates", duplicates=lock.duplicates),
             ],
             remedy=remedy_command("jobs", "locks", "delete", lock.key),
-            effect=f"the next equal push of {lock.worker} is accepted; the {lock.duplicates:,} dropped ones do not come back",
+            effect=Sentence(
+                "the next equal push of {worker} is accepted; the {duplicates:,} dropped ones do not come back",
+                worker=lock.worker,
+                duplicates=lock.duplicates,
+            ),
             certainty=9.0,
             jobs=lock.duplicates,
             classes=frozenset({lock.worker}),

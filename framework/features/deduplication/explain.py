@@ -7,7 +7,7 @@ import redis
 from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.features.deduplication.store import OUTLIVED
 from framework.telemetry.counters import series_name
-from framework.text import decode_escaped, format_count, format_duration
+from framework.text import Sentence, decode_escaped, format_count, format_duration
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import stored_count
@@ -26,20 +26,28 @@ def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
     pipeline.time()
     fields, left_ms, marks, (now, _) = pipeline.execute()
     if not fields:
-        return [f"no lock: {lock.key} has expired or was released; an equal job may be pushed"]
-    left = f"for {format_duration(left_ms / 1_000)}" if left_ms > 0 else "without end"
+        return [Sentence("no lock: {key} has expired or was released; an equal job may be pushed", key=lock.key)]
+    left = Sentence("for {time}", time=format_duration(left_ms / 1000)) if left_ms > 0 else Sentence("without end")
     owner = None if b"jid" not in fields else decode_escaped(fields[b"jid"])
     begun = fields.get(b"begun")
     cancelled, expired = any(marks) and begun != b"period", begun is None and 0 < lock.expiry <= now
     if owner == lock.owner and (cancelled or expired):
-        return [f"no lock: {lock.key} holds up no push, because its job is to end: an equal job may be pushed"]
+        return [
+            Sentence(
+                "no lock: {key} holds up no push, because its job is to end: an equal job may be pushed", key=lock.key
+            )
+        ]
     if owner == lock.owner and WAITING_PAYLOAD.encode() in fields:
         return [
-            f"the lock {lock.key} {left}: while the job waits in the schedule set, equal pushes replace it or add to it"
+            Sentence(
+                "the lock {key} {left}: while the job waits in the schedule set, equal pushes replace it or add to it",
+                key=lock.key,
+                left=left,
+            )
         ]
     if owner == lock.owner:
-        return [f"the lock {lock.key} {left}: equal jobs are dropped"]
-    return [f"no lock: {lock.key} now belongs to the job {owner}, {left}"]
+        return [Sentence("the lock {key} {left}: equal jobs are dropped", key=lock.key, left=left)]
+    return [Sentence("no lock: {key} now belongs to the job {owner}, {left}", key=lock.key, owner=owner, left=left)]
 
 
 class LockReader(ExplainReader):
@@ -50,9 +58,10 @@ class LockReader(ExplainReader):
         count = stored_count(self.snapshot.client.hget(keys.COUNTERS, series))
         if not count:
             return ShownFacts([], {})
-        text = (
-            f"{format_count(count, 'job')} have waited for longer than the ttl of their deduplication locks: equal jobs were pushed "
-            "meanwhile. Give Deduplicate while_waiting = True or a longer ttl, or let more processes run the class"
+        text = Sentence(
+            "{jobs} have waited for longer than the ttl of their deduplication locks: equal jobs were pushed meanwhile. "
+            "Give Deduplicate while_waiting = True or a longer ttl, or let more processes run the class",
+            jobs=format_count(count, "job"),
         )
         return ShownFacts([("locks", text)], {"locks_outlived": count})
 

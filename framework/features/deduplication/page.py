@@ -11,7 +11,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
 _MOST = 1_000
 """The locks that are read of a shard: a class may hold a million."""
@@ -59,14 +59,25 @@ class DeleteLock(RowAction[HeldLock]):
 
     def shown(self, at: FormAt, one: HeldLock) -> str:
         """Return the holder of a lock."""
-        left = "without end" if one.left_s is None else f"for {format_duration(one.left_s)} more"
-        return f"{one.key} on {at.shard.name}: held by job {one.jid} of {one.worker}, {left}"
+        left = (
+            Sentence("without end")
+            if one.left_s is None
+            else Sentence("for {time} more", time=format_duration(one.left_s))
+        )
+        return Sentence(
+            "{key} on {shard}: held by job {jid} of {worker}, {left}",
+            key=one.key,
+            shard=at.shard.name,
+            jid=one.jid,
+            worker=one.worker,
+            left=left,
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return (
-            "An equal job may be pushed, also while the job that held the lock waits or runs: both then run. A lock that another job "
-            "holds by then stays."
+        return Sentence(
+            "An equal job may be pushed, also while the job that held the lock waits or runs: both then run. A lock that "
+            "another job holds by then stays."
         )
 
     def change(self, at: FormAt, one: HeldLock) -> int:

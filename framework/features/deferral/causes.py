@@ -11,7 +11,7 @@ from framework.features.flags.flag import Flag, drop_flag, run_flag
 from framework.fetch.deferred_blocks import count_packed
 from framework.telemetry.counters import series_name
 from framework.telemetry.job_events import SKIPPED_JOBS
-from framework.text import format_count, format_duration, format_times
+from framework.text import Sentence, format_count, format_duration, format_times
 from framework.wire import keys
 from framework.wire.job import DEFERRED_BY, deferral_count
 from framework.wire.json import stored_count
@@ -37,13 +37,19 @@ class FlagCauses(CauseReader):
         return Cause(
             code="dropping",
             shard=self.facts.shard,
-            cause=f"a flag drops {flag.percentage:g} % of the jobs of {cls}",
+            cause=Sentence("a flag drops {percentage:g} % of the jobs of {cls}", percentage=flag.percentage, cls=cls),
             evidence=[
                 self._origin(flag),
-                f"{format_count(skipped, 'job')} of it dropped so far (counter {SKIPPED_JOBS})",
+                Sentence(
+                    "{jobs} of it dropped so far (counter {counter})",
+                    jobs=format_count(skipped, "job"),
+                    counter=SKIPPED_JOBS,
+                ),
             ],
             remedy=remedy_command("jobs", "flags", "clear", cls, loads_classes=True),
-            effect="its jobs run again within 5 s; those that were dropped are gone, and must be pushed again",
+            effect=Sentence(
+                "its jobs run again within 5 s; those that were dropped are gone, and must be pushed again"
+            ),
             certainty=8.0,
             jobs=skipped,
             classes=frozenset({cls}),
@@ -54,25 +60,43 @@ class FlagCauses(CauseReader):
         deferred = [job for job in sample.jobs if job.cls == cls and job.payload.get(DEFERRED_BY) == REASON]
         packed = count_packed(facts.client, cls, REASON)
         about = sample.about(len(deferred)) + packed
-        evidence = [
+        evidence: list[str] = [
             self._origin(flag),
-            f"{format_count(about, 'job', 'is')} in the schedule set by it{sample.note}",
+            Sentence("{jobs} in the schedule set by it{note}", jobs=format_count(about, "job", "is"), note=sample.note),
         ]
         if packed:
-            evidence.append(f"{format_count(packed, 'job')} of these are in blocks, where Ruby does not see them")
+            evidence.append(
+                Sentence(
+                    "{jobs} of these are in blocks, where Ruby does not see them", jobs=format_count(packed, "job")
+                )
+            )
         if deferred:
             most = max(deferral_count(job.payload, REASON) for job in deferred)
             next_s = max(0.0, deferred[0].score - facts.now)
-            evidence.append(f"deferred up to {format_times(most)}; the next one is due in {format_duration(next_s)}")
+            evidence.append(
+                Sentence(
+                    "deferred up to {times}; the next one is due in {time}",
+                    times=format_times(most),
+                    time=format_duration(next_s),
+                )
+            )
         at_once = remedy_command("jobs", "deferred", "run-now", cls)
         assumed = {"flags": {run_flag(cls): Flag(run_flag(cls), 100)}}
         return Cause(
             code="deferring",
             shard=facts.shard,
-            cause=f"a flag lets {flag.percentage:g} % of the jobs of {cls} run, and defers the others",
+            cause=Sentence(
+                "a flag lets {percentage:g} % of the jobs of {cls} run, and defers the others",
+                percentage=flag.percentage,
+                cls=cls,
+            ),
             evidence=evidence,
             remedy=remedy_command("jobs", "flags", "clear", cls, loads_classes=True),
-            effect=f"{facts.effect(cls, about, assumed)}, each when it is due; at once: {at_once}",
+            effect=Sentence(
+                "{effect}, each when it is due; at once: {at_once}",
+                effect=facts.effect(cls, about, assumed),
+                at_once=at_once,
+            ),
             certainty=9.0 if deferred else 3.0,
             jobs=about,
             classes=frozenset({cls}),
@@ -80,14 +104,19 @@ class FlagCauses(CauseReader):
         )
 
     def _origin(self, flag: Flag) -> str:
-        at = "" if flag.set_at is None else f" at {self.facts.ago(flag.set_at)}"
+        at = "" if flag.set_at is None else Sentence(" at {since}", since=self.facts.ago(flag.set_at))
         ends = (
-            "without an end"
+            Sentence("without an end")
             if flag.expires_at is None
-            else f"ends in {format_duration(flag.expires_at - self.facts.now)}"
+            else Sentence("ends in {time}", time=format_duration(flag.expires_at - self.facts.now))
         )
-        return (
-            f"{flag.name} set{at} by {flag.set_by or 'an operator'}{f': {flag.reason}' if flag.reason else ''}; {ends}"
+        return Sentence(
+            "{flag} set{at} by {set_by}{reason}; {ends}",
+            flag=flag.name,
+            at=at,
+            set_by=flag.set_by or Sentence("an operator"),
+            reason=(Sentence(": {reason}", reason=flag.reason) if flag.reason else ""),
+            ends=ends,
         )
 
     def _skipped(self, cls: str, action: str) -> int:

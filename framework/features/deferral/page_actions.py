@@ -6,7 +6,7 @@ from framework.admin.statistics import ignore_progress
 from framework.features.deferral.admin import run_sooner, summarize_deferrals
 from framework.pages.forms import Field, Form, number_of
 from framework.pages.shard_action import ClassAction, FormAt
-from framework.text import format_count
+from framework.text import Sentence, format_count, joined
 
 _MOST_JOBS = 10_000_000
 _RATE = Field("rate", "Jobs a second", 1, 10_000, "100")
@@ -27,14 +27,22 @@ class RunDeferredNow(ClassAction):
     def shown(self, at: FormAt, one: str) -> str:
         """Return how many there are."""
         found = [each for each in summarize_deferrals(at.shard.client, ignore_progress) if each.worker == one]
-        causes = ", ".join(f"{each.jobs:,} by {each.by}" for each in found if each.by)
+        causes = joined([Sentence("{jobs:,} by {by}", jobs=each.jobs, by=each.by) for each in found if each.by], ", ")
         jobs = format_count(sum(each.jobs for each in found), "deferred job")
-        return f"{jobs} on {at.shard.name}{f': {causes}' if causes else ''}"
+        return Sentence(
+            "{jobs} on {shard}{causes}",
+            jobs=jobs,
+            shard=at.shard.name,
+            causes=(Sentence(": {causes}", causes=causes) if causes else ""),
+        )
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
         rate = number_of(form, "rate", 1, 10_000)
-        return f"They become due, {rate:,} a second. The policy that deferred them decides again, and may defer them again."
+        return Sentence(
+            "They become due, {rate:,} a second. The policy that deferred them decides again, and may defer them again.",
+            rate=rate,
+        )
 
     def change(self, at: FormAt, one: str) -> int:
         """Give the jobs an earlier time."""
@@ -43,4 +51,4 @@ class RunDeferredNow(ClassAction):
 
     def done(self, count: int) -> str:
         """Return how many."""
-        return f"{format_count(count, 'deferred job')} made due"
+        return Sentence("{jobs} made due", jobs=format_count(count, "deferred job"))

@@ -3,6 +3,7 @@
 from framework.admin.explain_reader import Blocker, ExplainReader
 from framework.command_line import remedy_command
 from framework.finish.endings import NO_KEY, NO_STORE
+from framework.text import Sentence
 from framework.types import Payload
 from framework.wire.job import DEFERRED_BY
 from framework.wire.protected import ENCRYPTION_KEY
@@ -15,11 +16,21 @@ class ProtectionReader(ExplainReader):
         reason = payload.get(DEFERRED_BY)
         if reason == NO_KEY:
             key = payload.get(ENCRYPTION_KEY)
-            why = f"deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack"
-            add = f"the key in encryption.keys of all processes ({remedy_command('encryption')} shows which are here)"
-            return Blocker("no_key", why, f"{add}; then {remedy}")
+            why = Sentence(
+                "deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack",
+                times=times,
+                key=key,
+            )
+            add = Sentence(
+                "the key in encryption.keys of all processes ({command} shows which are here)",
+                command=remedy_command("encryption"),
+            )
+            return Blocker("no_key", why, Sentence("{add}; then {remedy}", add=add, remedy=remedy))
         if reason == NO_STORE:
-            why = f"deferred {times}: the payload store with its arguments did not answer the processes that fetched it"
-            answer = f"an answer of payload_offload.url ({remedy_command('payloads')})"
-            return Blocker("no_payload_store", why, f"{answer}; then {remedy}")
+            why = Sentence(
+                "deferred {times}: the payload store with its arguments did not answer the processes that fetched it",
+                times=times,
+            )
+            answer = Sentence("an answer of payload_offload.url ({command})", command=remedy_command("payloads"))
+            return Blocker("no_payload_store", why, Sentence("{answer}; then {remedy}", answer=answer, remedy=remedy))
         return None

@@ -17,6 +17,7 @@ from framework.errors import OffloadedArgumentsError, PayloadError, PayloadStore
 from framework.features.encryption.blob_store import BlobStore
 from framework.settings.urls import shown_url
 from framework.telemetry.logs import LogRateLimit
+from framework.text import Sentence
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED
 from framework.wire.json import loads_object
@@ -27,9 +28,10 @@ BLOBS = "blobs"
 
 _MARKER = "payload-store"
 _MARKER_TEXT = b"The payload store of an application. Its jobs name the files in blobs/.\n"
-_NOT_MADE = (
-    f"it lacks the file {_MARKER}: it is not mounted, or is another folder or bucket. Make a new store once with "
-    f"`{command('payloads create')}`"
+_NOT_MADE = Sentence(
+    "it lacks the file {file}: it is not mounted, or is another folder or bucket. Make a new store once with `{command}`",
+    file=_MARKER,
+    command=command("payloads create"),
 )
 _RANDOM_BYTES = 12
 _ID = re.compile(r"[0-9a-f]{24}-[0-9a-f]{64}")

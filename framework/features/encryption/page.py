@@ -16,7 +16,7 @@ from framework.features.encryption.sweep import PayloadSweeper, SweepResult, cou
 from framework.pages.forms import Form
 from framework.pages.page import Action, Page, Preview
 from framework.pages.view import Facts, View
-from framework.text import format_bytes, format_count
+from framework.text import Sentence, format_bytes, format_count
 
 _COUNT_WITHIN_S = 2.0
 
@@ -36,9 +36,13 @@ class StoreAction(Action):
         """
         offload = open_offload(_settings(view))
         if offload is None:
-            raise ValueError("No payload store is configured: set payload_offload.url.")
+            raise ValueError(Sentence("No payload store is configured: set payload_offload.url."))
         if not all(view.caller.may(self.role, shard) for shard in current().shards):
-            raise ValueError(f"The store belongs to the jobs of all shards: it needs the role {self.role} on each.")
+            raise ValueError(
+                Sentence(
+                    "The store belongs to the jobs of all shards: it needs the role {role} on each.", role=self.role
+                )
+            )
         return offload
 
 
@@ -54,13 +58,26 @@ class SweepStore(StoreAction):
         sweep = self._sweep(view, dry_run=True)
         found = await _answered(sweep)
         return Preview(
-            f"Sweep: delete {format_count(found.deleted, 'blob')}, {format_bytes(found.deleted_size)}?",
+            Sentence(
+                "Sweep: delete {blobs}, {size}?",
+                blobs=format_count(found.deleted, "blob"),
+                size=format_bytes(found.deleted_size),
+            ),
             found.unnamed,
             [
-                f"{format_count(found.blobs, 'blob')} in the store, {found.candidates:,} of them older than the time to keep",
-                f"{found.unnamed - found.deleted:,} that no job names now: noted for a later sweep",
+                Sentence(
+                    "{blobs} in the store, {candidates:,} of them older than the time to keep",
+                    blobs=format_count(found.blobs, "blob"),
+                    candidates=found.candidates,
+                ),
+                Sentence(
+                    "{unnamed:,} that no job names now: noted for a later sweep", unnamed=found.unnamed - found.deleted
+                ),
             ],
-            "A blob is deleted if this sweep, and one that long ago, found no job of any shard that names it. This cannot be undone.",
+            Sentence(
+                "A blob is deleted if this sweep, and one that long ago, found no job of any shard that names it. This "
+                "cannot be undone."
+            ),
         )
 
     async def apply(self, view: View, form: Form) -> str:  # noqa: ARG002 - it has no fields
@@ -69,7 +86,12 @@ class SweepStore(StoreAction):
         recorded = audited("payloads sweep", lambda _: sweep(), {}, _deleted)
         found = await _answered(lambda: recorded(current().shards["main"]))
         noted = found.unnamed - found.deleted
-        return f"{format_count(found.deleted, 'blob')} deleted, {format_bytes(found.deleted_size)}; {noted:,} noted"
+        return Sentence(
+            "{blobs} deleted, {size}; {noted:,} noted",
+            blobs=format_count(found.deleted, "blob"),
+            size=format_bytes(found.deleted_size),
+            noted=noted,
+        )
 
     def _sweep(self, view: View, *, dry_run: bool) -> Callable[[], SweepResult]:
         offload, keep_s = self.opened(view), _settings(view).payload_offload.keep
@@ -77,7 +99,7 @@ class SweepStore(StoreAction):
 
         def sweep() -> SweepResult:
             if reason := offload.reason_not_made():
-                raise ValueError(f"{offload.url} is no payload store: {reason}.")
+                raise ValueError(Sentence("{url} is no payload store: {reason}.", url=offload.url, reason=reason))
             return PayloadSweeper(offload, keep_s, clients).sweep(dry_run=dry_run)
 
         return sweep
@@ -93,16 +115,19 @@ class MakeStore(StoreAction):
         """Return whether it is none yet."""
         offload = self.opened(view)
         is_missing = bool(await _answered(offload.reason_not_made))
-        text = "Make {} a payload store?" if is_missing else "{} is a payload store already."
-        effect = "Do it once, and only if this is the right folder or bucket: then pushes may store arguments there."
-        return Preview(text.format(offload.url), int(is_missing), (), effect)
+        text = Sentence("Make {url} a payload store?") if is_missing else Sentence("{url} is a payload store already.")
+        effect = Sentence(
+            "Do it once, and only if this is the right folder or bucket: then pushes may store arguments there."
+        )
+        return Preview(Sentence(text, url=offload.url), int(is_missing), (), effect)
 
     async def apply(self, view: View, form: Form) -> str:  # noqa: ARG002 - it has no fields
         """Write the file that marks a store."""
         offload = self.opened(view)
         make = audited("payloads create", lambda _: offload.make_store(), {"store": offload.url})
         made = await _answered(lambda: make(current().shards["main"]))
-        return f"{offload.url} {'is a payload store now' if made else 'was a payload store before'}"
+        text = Sentence("{url} is a payload store now") if made else Sentence("{url} was a payload store before")
+        return Sentence(text, url=offload.url)
 
 
 class PayloadStorePage(Page):
@@ -133,7 +158,7 @@ class PayloadStorePage(Page):
             facts["problem"] = await asyncio.to_thread(offload.reason_not_made)
             counted = await asyncio.to_thread(count_store, offload, settings.keep, _COUNT_WITHIN_S)
         except OSError as error:
-            return facts | {"problem": f"it does not answer: {error}"}
+            return facts | {"problem": Sentence("it does not answer: {error}", error=error)}
         return facts | counted._asdict()
 
 
@@ -155,5 +180,7 @@ async def _answered(step: Callable[[], T]) -> T:
         return await asyncio.to_thread(step)
     except (RedisError, OSError) as error:
         raise ValueError(
-            f"Nothing was deleted or made: a shard or the payload store does not answer ({error})."
+            Sentence(
+                "Nothing was deleted or made: a shard or the payload store does not answer ({error}).", error=error
+            )
         ) from None

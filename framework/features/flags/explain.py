@@ -22,7 +22,7 @@ from framework.features.flags.flag import (
 from framework.features.flags.process_flags import serve_flags
 from framework.features.flags.redis_flags import RedisFlags, ShardFlags, read_flags
 from framework.shard.shard import Shard
-from framework.text import did_you_mean, join_names
+from framework.text import Sentence, did_you_mean, join_names
 
 _EVALUATIONS = 200
 """Evaluations of a limit while a flag is on for a share of them: one of 3 % is then missed once in 400 times."""
@@ -81,7 +81,7 @@ class FlagAssumption(AssumptionReader):
             return Assumed({"flags": self._flags})
         found = self._limits(declaration, of_application, shard)
         # The lowest counts.
-        shown = f"{' or '.join(map(str, found))} by evaluation; {found[0]} counts"
+        shown = Sentence("{names} by evaluation; {found} counts", names=" or ".join(map(str, found)), found=found[0])
         facts: dict[str, Mapping[str, Any]] = {"flags": self._flags, "concurrency": {self.worker: found[0]}}
         return Assumed(facts, [] if len(found) < 2 else [("limit", shown)])
 

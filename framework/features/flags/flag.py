@@ -18,6 +18,7 @@ from framework.command_line import command
 from framework.errors import PayloadError
 from framework.supervised_threads import SupervisedThread, ThreadStartError
 from framework.telemetry.logs import LogRateLimit
+from framework.text import Sentence
 from framework.typeguards import short_repr
 from framework.wire.json import dumps, loads
 
@@ -134,10 +135,14 @@ def check_flag_name(name: object) -> str:
         ValueError: the name is not allowed, or is that of a flag of a class.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{short_repr(name)} is not a name of a flag; allowed: {_NAME_FORMAT}")
+        raise ValueError(
+            Sentence("{name} is not a name of a flag; allowed: {format}", name=short_repr(name), format=_NAME_FORMAT)
+        )
     if is_class_flag(name):
         verbs = " | ".join(map(command, ("jobs drop", "jobs defer", "jobs pause", "jobs flags clear")))
-        raise ValueError(f"{name!r} is a flag of a class; set and clear it with {verbs}")
+        raise ValueError(
+            Sentence("{name!r} is a flag of a class; set and clear it with {verbs}", name=name, verbs=verbs)
+        )
     return name
 
 

@@ -12,9 +12,9 @@ from framework.pages.shard_action import ClassAction, FormAt, RowAction, ShardAc
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
-_KNOWN = f"Every process knows within {MAX_AGE_S:g} s."
+_KNOWN = Sentence("Every process knows within {age_s:g} s.", age_s=MAX_AGE_S)
 
 
 class StoredFlag(NamedTuple):
@@ -43,7 +43,9 @@ class FlagRows(Rows[StoredFlag]):
 
     def facts(self, one: StoredFlag) -> Facts:
         """Return its percentage, and who set it until when."""
-        flag = one.flag or Flag(one.name, 0, "it cannot be read, and counts as not set: set it again, or clear it")
+        flag = one.flag or Flag(
+            one.name, 0, Sentence("it cannot be read, and counts as not set: set it again, or clear it")
+        )
         return {
             "class": self.worker_of(one),
             "is_readable": one.flag is not None,
@@ -87,13 +89,23 @@ class SetFlag(ShardAction[str]):
         """Return what holds now, and then."""
         _, found = read_flags_in_force(at.shard.client)
         flag = found.get(one)
-        now = "not set" if flag is None else f"on for {flag.percentage:g} %"
-        return f"{one} on {at.shard.name}: now {now}, then on for {number_of(at.form, 'percent', 0, 100)} %"
+        now = Sentence("not set") if flag is None else Sentence("on for {percentage:g} %", percentage=flag.percentage)
+        return Sentence(
+            "{one} on {shard}: now {now}, then on for {new} %",
+            one=one,
+            shard=at.shard.name,
+            now=now,
+            new=number_of(at.form, "percent", 0, 100),
+        )
 
     def effect(self, form: Form) -> str:
         """Return for how long it holds."""
-        ends = f"for {format_duration(lasts_s_of(form))}" if word(form, "minutes") else "until it is cleared"
-        return f"It holds {ends}. {_KNOWN} Code that asks for it decides what follows."
+        ends = (
+            Sentence("for {time}", time=format_duration(lasts_s_of(form)))
+            if word(form, "minutes")
+            else Sentence("until it is cleared")
+        )
+        return Sentence("It holds {ends}. {known} Code that asks for it decides what follows.", ends=ends, known=_KNOWN)
 
     def change(self, at: FormAt, one: str) -> int:
         """Set it."""
@@ -114,7 +126,9 @@ class ClearFlag(RowAction[StoredFlag]):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return f"They count as not set. {_KNOWN} Held jobs of a class that was paused return to their queues."
+        return Sentence(
+            "They count as not set. {known} Held jobs of a class that was paused return to their queues.", known=_KNOWN
+        )
 
     def change(self, at: FormAt, one: StoredFlag) -> int:
         """Clear it."""
@@ -167,9 +181,12 @@ class DropJobs(ClassAction):
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
-        return (
-            f"For {format_duration(lasts_s_of(form))}, {_percent(form)} % of its jobs are lost when they are fetched: only the log "
-            f"and a counter record them. {_KNOWN}"
+        return Sentence(
+            "For {time}, {percent} % of its jobs are lost when they are fetched: only the log and a counter record them. "
+            "{known}",
+            time=format_duration(lasts_s_of(form)),
+            percent=_percent(form),
+            known=_KNOWN,
         )
 
     def change(self, at: FormAt, one: str) -> int:
@@ -198,9 +215,12 @@ class DeferJobs(ClassAction):
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
-        return (
-            f"For {format_duration(lasts_s_of(form))}, {_percent(form)} % of its jobs go to the schedule when they are fetched, and "
-            f"try again after the setting flags.defer_delay. None is lost. {_KNOWN}"
+        return Sentence(
+            "For {time}, {percent} % of its jobs go to the schedule when they are fetched, and try again after the "
+            "setting flags.defer_delay. None is lost. {known}",
+            time=format_duration(lasts_s_of(form)),
+            percent=_percent(form),
+            known=_KNOWN,
         )
 
     def change(self, at: FormAt, one: str) -> int:
@@ -221,11 +241,19 @@ class RunJobs(ClassAction):
         """Return the flags that are set now."""
         _, found = read_flags_in_force(at.shard.client)
         flags = [name for name in (drop_flag(one), run_flag(one)) if name in found]
-        return f"{one} on {at.shard.name}: {' and '.join(flags) or 'no flag drops or defers its jobs'}"
+        return Sentence(
+            "{one} on {shard}: {names}",
+            one=one,
+            shard=at.shard.name,
+            names=", ".join(flags) or Sentence("no flag drops or defers its jobs"),
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return f"Its jobs run again. {_KNOWN} Jobs that were deferred become due in their turn, or with “Run deferred now”."
+        return Sentence(
+            "Its jobs run again. {known} Jobs that were deferred become due in their turn, or with “Run deferred now”.",
+            known=_KNOWN,
+        )
 
     def change(self, at: FormAt, one: str) -> int:
         """Clear both flags."""

@@ -8,7 +8,7 @@ from framework.admin.diagnosis.facts import SampledJob
 from framework.command_line import remedy_command
 from framework.features.health.admission import REASON
 from framework.features.health.explain import describe_deferral
-from framework.text import format_count, format_duration, format_times
+from framework.text import Sentence, format_count, format_duration, format_times
 from framework.wire.job import DEFERRED_BY, deferral_count, timestamp
 
 
@@ -39,18 +39,25 @@ class HealthCauses(CauseReader):
         return Cause(
             code="unhealthy_database",
             shard=facts.shard,
-            cause=f"jobs of {cls} are deferred: {why}",
+            cause=Sentence("jobs of {cls} are deferred: {why}", cls=cls, why=why),
             evidence=[
                 (
-                    f"{format_count(about, 'job', 'is')} deferred{sample.note}, up to {format_times(most)}, the oldest pushed at "
-                    f"{facts.ago(created)}"
+                    Sentence(
+                        "{jobs} deferred{note}, up to {times}, the oldest pushed at {since}",
+                        jobs=format_count(about, "job", "is"),
+                        note=sample.note,
+                        times=format_times(most),
+                        since=facts.ago(created),
+                    )
                 ),
-                f"the next one is due in {format_duration(next_s)}; each asks the indicator again",
+                Sentence("the next one is due in {time}; each asks the indicator again", time=format_duration(next_s)),
             ],
             remedy=remedy_command("jobs", "deferred", "run-now", cls),
             effect=(
-                f"once the database is healthy: {facts.effect(cls, about, {})}; while it is not, they are deferred "
-                "again"
+                Sentence(
+                    "once the database is healthy: {effect}; while it is not, they are deferred again",
+                    effect=facts.effect(cls, about, {}),
+                )
             ),
             certainty=9.0,
             jobs=about,

@@ -3,7 +3,7 @@
 from framework.admin.explain_reader import ExplainReader
 from framework.declare.declaration import Declaration
 from framework.features.health.admission import REASON
-from framework.text import format_count
+from framework.text import Sentence, format_count
 from framework.types import Payload
 from framework.wire.job import DEFERRED_BY
 
@@ -18,13 +18,17 @@ def describe_deferral(payload: Payload, declaration: Declaration | None) -> str:
         return ""
     policy = None if declaration is None else declaration.facts["defer_on_health"]
     # A resolver chooses the database by the arguments of the job, and runs code of the application.
-    database = "its database" if policy is None or policy.resolver is not None else f"the database {policy.database}"
+    database = (
+        Sentence("its database")
+        if policy is None or policy.resolver is not None
+        else Sentence("the database {database}", database=policy.database)
+    )
     most = (
         ""
         if policy is None or policy.max_deferrals is None
-        else f"; it runs after {format_count(policy.max_deferrals, 'deferral')}"
+        else Sentence("; it runs after {deferrals}", deferrals=format_count(policy.max_deferrals, "deferral"))
     )
-    return f"an indicator said that {database} is overloaded{most}"
+    return Sentence("an indicator said that {database} is overloaded{most}", database=database, most=most)
 
 
 class HealthReader(ExplainReader):

@@ -8,6 +8,7 @@ from framework.features.history.admin import DeployMark, RunSeries, deploys, run
 from framework.features.history.series import Runs
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
+from framework.text import Sentence
 
 _HOURS = (1, 8, 24, 72)
 """The times that the page offers. Redis keeps 72 hours."""
@@ -70,7 +71,7 @@ class ActivityPage(Page):
 def _hours(view: View) -> int:
     text = view.query.get("hours", "8")
     if text not in {str(one) for one in _HOURS}:
-        raise ValueError(f"hours={text}: choose one of {', '.join(map(str, _HOURS))}")
+        raise ValueError(Sentence("hours={text}: choose one of {names}", text=text, names=", ".join(map(str, _HOURS))))
     return int(text)
 
 

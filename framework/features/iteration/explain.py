@@ -6,7 +6,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.features.iteration.admin import shown_cursor
-from framework.text import format_count, format_duration, visible
+from framework.text import Sentence, format_count, format_duration, visible
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.iteration_state import SavedIteration, read_iteration
@@ -35,13 +35,21 @@ class IterationReader(ExplainReader):
 
 def _progress_text(state: SavedIteration) -> str:
     items = format_count(state.done if state.total is None else state.total, "item")
-    counted = items if state.total is None else f"{state.done:,} of {items}"
-    share = f" ({100 * state.done // state.total} %)" if state.total else ""
+    counted = items if state.total is None else Sentence("{done:,} of {items}", done=state.done, items=items)
+    share = Sentence(" ({percent} %)", percent=100 * state.done // state.total) if state.total else ""
     rate = "" if state.rate is None else f", {state.rate:,.{1 if state.rate < 100 else 0}f} a second"
-    left = "" if state.eta_s is None else f", {format_duration(state.eta_s)} left"
-    runs = f"{format_count(state.runs, 'run')}, {format_duration(state.runtime_s)}"
+    left = "" if state.eta_s is None else Sentence(", {time} left", time=format_duration(state.eta_s))
+    runs = Sentence("{runs}, {time}", runs=format_count(state.runs, "run"), time=format_duration(state.runtime_s))
     cursor = visible(state.cursor.decode(errors="backslashreplace")[:_MAX_CURSOR_TEXT])
-    return f"{counted}{share}{rate}{left}; {runs}; cursor {cursor}"
+    return Sentence(
+        "{counted}{share}{rate}{left}; {runs}; cursor {cursor}",
+        counted=counted,
+        share=share,
+        rate=rate,
+        left=left,
+        runs=runs,
+        cursor=cursor,
+    )
 
 
 def _as_json(state: SavedIteration) -> dict[str, Any]:

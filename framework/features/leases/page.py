@@ -8,7 +8,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
 
 class LeaseRows(Rows[LeaseState]):
@@ -41,11 +41,17 @@ class EndLease(RowAction[LeaseState]):
 
     def shown(self, at: FormAt, one: LeaseState) -> str:
         """Return the holder."""
-        return f"{one.name} on {at.shard.name}: held by {one.holder}, for {format_duration(one.left_s)} more"
+        return Sentence(
+            "{name} on {shard}: held by {holder}, for {time} more",
+            name=one.name,
+            shard=at.shard.name,
+            holder=one.holder,
+            time=format_duration(one.left_s),
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return (
+        return Sentence(
             "Another holder may take it, while the work of the first one goes on: that one sees it at its next renewal."
         )
 

@@ -10,7 +10,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
 _MOST_LIMIT = 10**9
 _LIMIT = Field("value", "Limit", 0, _MOST_LIMIT)
@@ -62,12 +62,23 @@ class ResizeLimiter(RowAction[LimiterState]):
 
     def shown(self, at: FormAt, one: LimiterState) -> str:
         """Return the limit now, and then."""
-        return f"{one.name} on {at.shard.name}: now {one.limit:g} ({one.used:g} used), then {_limit(at.form):,}"
+        return Sentence(
+            "{name} on {shard}: now {limit:g} ({used:g} used), then {new:,}",
+            name=one.name,
+            shard=at.shard.name,
+            limit=one.limit,
+            used=one.used,
+            new=_limit(at.form),
+        )
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
-        none = " No call is admitted meanwhile." if _limit(form) == 0 else ""
-        return f"It holds for every process and every key at once, for {format_duration(lasts_s_of(form))}.{none}"
+        none = Sentence(" No call is admitted meanwhile.") if _limit(form) == 0 else ""
+        return Sentence(
+            "It holds for every process and every key at once, for {time}.{none}",
+            time=format_duration(lasts_s_of(form)),
+            none=none,
+        )
 
     def change(self, at: FormAt, one: LimiterState) -> int:
         """Set the limit."""
@@ -88,11 +99,17 @@ class UnresizeLimiter(RowAction[LimiterState]):
 
     def shown(self, at: FormAt, one: LimiterState) -> str:
         """Return the limit now, and then."""
-        return f"{one.name} on {at.shard.name}: now {one.limit:g}, then {one.declared:g}"
+        return Sentence(
+            "{name} on {shard}: now {limit:g}, then {declared:g}",
+            name=one.name,
+            shard=at.shard.name,
+            limit=one.limit,
+            declared=one.declared,
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "The limits of the code hold again at once."
+        return Sentence("The limits of the code hold again at once.")
 
     def change(self, at: FormAt, one: LimiterState) -> int:
         """Remove the limit of operators."""
@@ -111,7 +128,9 @@ class ResetLimiter(RowAction[LimiterState]):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "They admit calls again, for all keys. Blocks that run go on: a concurrent limiter may exceed its limit."
+        return Sentence(
+            "They admit calls again, for all keys. Blocks that run go on: a concurrent limiter may exceed its limit."
+        )
 
     def change(self, at: FormAt, one: LimiterState) -> int:
         """Remove what is used."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.command_line import remedy_command
 from framework.features.observability import keys
-from framework.text import decode_escaped
+from framework.text import Sentence, decode_escaped
 
 
 class ReporterCauses(CauseReader):
@@ -22,14 +22,20 @@ class ReporterCauses(CauseReader):
         yield Cause(
             code="no_figures",
             shard=self.facts.shard,
-            cause=f"Prometheus does not scrape {name}, which reports the shard, and no exporter"
+            cause=Sentence("Prometheus does not scrape {name}, which reports the shard, and no exporter", name=name)
             if name
-            else "no exporter runs, or Prometheus does not reach it",
+            else Sentence("no exporter runs, or Prometheus does not reach it"),
             evidence=[
-                "Redis answers this command",
-                f"{keys.REPORTER}: {name or 'no worker process reports the shard (setting fleet.reporter)'}",
+                Sentence("Redis answers this command"),
+                Sentence(
+                    "{key}: {name}",
+                    key=keys.REPORTER,
+                    name=name or Sentence("no worker process reports the shard (setting fleet.reporter)"),
+                ),
             ],
             remedy=remedy_command("exporter", "--listen", "0.0.0.0:9168", loads_classes=True),
-            effect="serves the figures of all shards; if one runs already, add its address to the targets of Prometheus",
+            effect=Sentence(
+                "serves the figures of all shards; if one runs already, add its address to the targets of Prometheus"
+            ),
             certainty=3.0,
         )

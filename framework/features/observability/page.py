@@ -15,7 +15,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_count
+from framework.text import Sentence, format_count
 
 _NAMED_QUEUES = 3
 _DIGITS = 6
@@ -87,7 +87,13 @@ class SignalGroup(RowAction[ProcessGroup]):
         """Return what would be asked."""
         busy = sum(each.busy for each in one.processes)
         processes = format_count(len(one.processes), "process")
-        return f"{one.name} on {at.shard.name}: {processes}, {format_count(busy, 'job', 'is')} running"
+        return Sentence(
+            "{name} on {shard}: {processes}, {jobs} running",
+            name=one.name,
+            shard=at.shard.name,
+            processes=processes,
+            jobs=format_count(busy, "job", "is"),
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
@@ -100,7 +106,7 @@ class SignalGroup(RowAction[ProcessGroup]):
 
     def done(self, count: int) -> str:
         """Return how many were asked."""
-        return f"{format_count(count, 'process')} asked; each reads it within ten seconds"
+        return Sentence("{processes} asked; each reads it within ten seconds", processes=format_count(count, "process"))
 
 
 class QuietGroup(SignalGroup):

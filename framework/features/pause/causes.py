@@ -9,7 +9,7 @@ from framework.command_line import remedy_command
 from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.pause.explain import PauseSource, pause_source
-from framework.text import format_count, format_duration
+from framework.text import Sentence, format_count, format_duration
 from framework.wire import keys
 
 
@@ -33,20 +33,31 @@ class PauseCauses(CauseReader):
 
     def _paused(self, held: HeldJobs, pause: PauseSource, flag: Flag | None) -> Cause:
         facts, cls = self.facts, held.name
-        since = "" if flag is None or flag.set_at is None else f" at {facts.ago(flag.set_at)}"
+        since = "" if flag is None or flag.set_at is None else Sentence(" at {since}", since=facts.ago(flag.set_at))
         ends = (
-            "without an end" if pause.until is None else f"ends by itself in {format_duration(pause.until - facts.now)}"
+            Sentence("without an end")
+            if pause.until is None
+            else Sentence("ends by itself in {time}", time=format_duration(pause.until - facts.now))
         )
         assumed = {"flags": {pause_flag(cls): Flag(pause_flag(cls), 0)}}
         return Cause(
             code="paused",
             shard=facts.shard,
-            cause=f"{cls} is paused by {pause.by}{f': {pause.reason}' if pause.reason else ''}",
+            cause=Sentence(
+                "{cls} is paused by {by}{reason}",
+                cls=cls,
+                by=pause.by,
+                reason=(Sentence(": {reason}", reason=pause.reason) if pause.reason else ""),
+            ),
             evidence=[
-                f"paused by {pause.by}{since}; {ends}"
+                Sentence("paused by {by}{since}; {ends}", by=pause.by, since=since, ends=ends)
                 if pause.manual
-                else f"by its strategy {pause.by}, which decides about the end",
-                f"{format_count(held.jobs, 'job', 'is')} held, the oldest since {facts.ago(held.since)}",
+                else Sentence("by its strategy {by}, which decides about the end", by=pause.by),
+                Sentence(
+                    "{jobs} held, the oldest since {since}",
+                    jobs=format_count(held.jobs, "job", "is"),
+                    since=facts.ago(held.since),
+                ),
             ],
             remedy=(
                 remedy_command("jobs", "resume", cls, loads_classes=True)
@@ -55,7 +66,7 @@ class PauseCauses(CauseReader):
             ),
             effect=facts.effect(cls, held.jobs, assumed)
             if pause.manual
-            else "shows its pauses; the strategy ends this one",
+            else Sentence("shows its pauses; the strategy ends this one"),
             certainty=10.0,
             jobs=held.jobs,
             classes=frozenset({cls}),

@@ -8,7 +8,7 @@ from framework.command_line import remedy_command
 from framework.execute.admission import AdmissionStage
 from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, pause_flag
-from framework.text import decode_escaped, format_duration
+from framework.text import Sentence, decode_escaped, format_duration
 from framework.wire import keys
 
 
@@ -24,7 +24,7 @@ class PauseSource(NamedTuple):
 def pause_source(flag: Flag | None, strategy: bytes | None) -> PauseSource:
     """Return the cause of a pause by a class's pause flag, if it is on, and by the strategy that Redis names for it."""
     if flag is not None and flag.percentage > 0:
-        return PauseSource(True, flag.set_by or "an operator", flag.reason, flag.expires_at)
+        return PauseSource(True, flag.set_by or Sentence("an operator"), flag.reason, flag.expires_at)
     # A breaker adds its reason.
     by, _, reason = ("" if strategy is None else decode_escaped(strategy).removeprefix("=")).partition(": ")
     return PauseSource(False, by, reason, None)
@@ -42,20 +42,29 @@ class PauseReader(ExplainReader):
         if location.store.kind != "paused":
             return None
         worker = location.store.name
-        why = f"it was held while {worker} was paused, and the pause has ended"
-        blockers = self._of_class(worker) or [Blocker("resuming", why, "any process, in seconds")]
-        return HeldPosition(f"held by the pause of {worker}", blockers)
+        why = Sentence("it was held while {worker} was paused, and the pause has ended", worker=worker)
+        blockers = self._of_class(worker) or [Blocker("resuming", why, Sentence("any process, in seconds"))]
+        return HeldPosition(Sentence("held by the pause of {worker}", worker=worker), blockers)
 
     def _of_class(self, worker: str) -> list[Blocker]:
         pause = pause_source(flags_in_force(self.snapshot).get(pause_flag(worker)), self._strategy(worker))
         if not pause.by:
             return []
-        why = f"{worker} is paused by {pause.by}{f': {pause.reason}' if pause.reason else ''}"
-        ends = "" if pause.until is None else f"; by itself in {format_duration(pause.until - self.snapshot.now)}"
+        why = Sentence(
+            "{worker} is paused by {by}{reason}",
+            worker=worker,
+            by=pause.by,
+            reason=(Sentence(": {reason}", reason=pause.reason) if pause.reason else ""),
+        )
+        ends = (
+            ""
+            if pause.until is None
+            else Sentence("; by itself in {time}", time=format_duration(pause.until - self.snapshot.now))
+        )
         remedy = (
             f"{remedy_command('jobs', 'resume', worker, loads_classes=True)}{ends}"
             if pause.manual
-            else f"the end of the pause by the strategy {pause.by}"
+            else Sentence("the end of the pause by the strategy {by}", by=pause.by)
         )
         return [Blocker("paused", why, remedy)]
 

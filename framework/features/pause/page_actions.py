@@ -10,7 +10,7 @@ from framework.features.pause.admission import resume
 from framework.pages.assumed import assumed_text
 from framework.pages.forms import MINUTES, REASON, Form, lasts_s_of, line, reason_of
 from framework.pages.shard_action import ClassAction, FormAt
-from framework.text import format_duration
+from framework.text import Sentence, format_duration
 
 _HELD_SHOWN_S = 20.0
 """How long the return of held jobs may take on a shard; processes go on with it."""
@@ -35,9 +35,10 @@ class PauseClass(ClassAction):
 
     def effect(self, form: Form) -> str:
         """Return what follows."""
-        return (
-            f"For {format_duration(lasts_s_of(form))}, its jobs are held when they are fetched, with their arguments, retries and "
-            "locks. Running jobs go on. Then they return to their queues."
+        return Sentence(
+            "For {time}, its jobs are held when they are fetched, with their arguments, retries and locks. Running jobs "
+            "go on. Then they return to their queues.",
+            time=format_duration(lasts_s_of(form)),
         )
 
     def change(self, at: FormAt, one: str) -> int:
@@ -67,7 +68,10 @@ class ResumeClass(ClassAction):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "Held jobs return to their queues in their order. What a strategy or a breaker pauses stays held until that ends."
+        return Sentence(
+            "Held jobs return to their queues in their order. What a strategy or a breaker pauses stays held until that "
+            "ends."
+        )
 
     def change(self, at: FormAt, one: str) -> int:
         """Clear the pause flag, and return the held jobs."""

@@ -8,7 +8,7 @@ from framework.admin.explain_reader import ExplainReader, KeptFact, ShardSnapsho
 from framework.command_line import command
 from framework.features.profiling.store import read_profile, read_profiles
 from framework.telemetry.logs import shorten
-from framework.text import visible
+from framework.text import Sentence, visible
 from framework.types import Jid, Payload
 from framework.wire.job import PROFILE
 
@@ -24,7 +24,7 @@ class ProfileReader(ExplainReader):
 
     def wishes(self, payload: Payload) -> ShownFacts:
         asked = PROFILE in payload
-        lines = [("profile", "each run is profiled, and its page kept for a day")] if asked else []
+        lines = [("profile", Sentence("each run is profiled, and its page kept for a day"))] if asked else []
         return ShownFacts(lines, {"profile": asked})
 
     def kept(self, jid: Jid) -> KeptFact | None:
@@ -35,9 +35,15 @@ class ProfileReader(ExplainReader):
             return None
         if profile is None:
             return None
-        error = f", ended with {visible(shorten(profile.error))}" if profile.error else ""
+        error = Sentence(", ended with {error}", error=visible(shorten(profile.error))) if profile.error else ""
         shown = command(f"jobs profile {visible(shorten(jid))}")
-        text = f"its profile on {self.snapshot.shard}: a run of {profile.duration_s:.3g} s{error}; `{shown}` writes the page"
+        text = Sentence(
+            "its profile on {shard}: a run of {duration_s:.3g} s{error}; `{shown}` writes the page",
+            shard=self.snapshot.shard,
+            duration_s=profile.duration_s,
+            error=error,
+            shown=shown,
+        )
         return KeptFact(text, {"at": profile.at, "duration_s": profile.duration_s})
 
     def count(self, jobs: Sequence[Payload]) -> None:
@@ -45,6 +51,11 @@ class ProfileReader(ExplainReader):
 
     def of_class(self, worker: str) -> ShownFacts:
         kept = sum(one.cls == worker for one in read_profiles(self.snapshot.client, self.snapshot.shard))
-        shown = f"{self._profiled:,} of these jobs profiled, {kept:,} kept: `{command('jobs profile')}` lists them"
+        shown = Sentence(
+            "{profiled:,} of these jobs profiled, {kept:,} kept: `{command}` lists them",
+            profiled=self._profiled,
+            kept=kept,
+            command=command("jobs profile"),
+        )
         lines = [("profile", shown)] if self._profiled or kept else []
         return ShownFacts(lines, {"profiled": self._profiled, "profiles": kept})

@@ -8,7 +8,7 @@ from framework.admin.diagnosis.cause import Cause, CauseCode, CauseReader
 from framework.command_line import remedy_command
 from framework.features.reliable_push.push_file import is_locked, push_files, read_file
 from framework.features.reliable_push.settings import ReliablePushSettings
-from framework.text import format_count, format_duration, join_names
+from framework.text import Sentence, format_count, format_duration, join_names
 
 _MOST_FILES = 100
 _MOST_NAMES = 3
@@ -42,13 +42,25 @@ class KeptPushCauses(CauseReader):
         yield Cause(
             code="kept_pushes",
             shard=self.facts.shard,
-            cause=f"{format_count(jobs, 'job', 'is')} in files of producers on this host, and not in Redis",
+            cause=Sentence(
+                "{jobs} in files of producers on this host, and not in Redis", jobs=format_count(jobs, "job", "is")
+            ),
             evidence=[
-                f"{folder}: {join_names(files, max_names=_MOST_NAMES)}, the oldest push {format_duration(time.time() - oldest)} ago",
-                f"{format_count(running, 'producer')} of these files still running; those of ended ones wait for a start",
+                Sentence(
+                    "{folder}: {names}, the oldest push {time} ago",
+                    folder=folder,
+                    names=join_names(files, max_names=_MOST_NAMES),
+                    time=format_duration(time.time() - oldest),
+                ),
+                Sentence(
+                    "{producers} of these files still running; those of ended ones wait for a start",
+                    producers=format_count(running, "producer"),
+                ),
             ],
             remedy=remedy_command("pushes", "replay"),
-            effect=f"{format_count(jobs, 'job', 'is')} pushed in the order of their push, none twice",
+            effect=Sentence(
+                "{jobs} pushed in the order of their push, none twice", jobs=format_count(jobs, "job", "is")
+            ),
             certainty=8.0,
             jobs=jobs,
         )

@@ -13,7 +13,7 @@ from framework.features.reliable_push.push_file import (
     set_aside_files,
 )
 from framework.private_files import check_folder
-from framework.text import format_count
+from framework.text import Sentence, format_count
 
 
 class KeptJobs(NamedTuple):
@@ -66,7 +66,7 @@ class KeptFiles:
                 known = self._read[path] = version, read_file(path)
             content, is_running = known[1], is_locked(path)
         except OSError as error:
-            return KeptFile(path, problem=f"cannot be read: {error.strerror or error}")
+            return KeptFile(path, problem=Sentence("cannot be read: {reason}", reason=error.strerror or error))
         return KeptFile(path, content.owner, is_running, content.size, _kept(content), _problem(content))
 
 
@@ -82,7 +82,7 @@ def _kept(content: FileContent) -> dict[tuple[str, str], KeptJobs]:
 def _problem(content: FileContent) -> str:
     version: Any = content.version
     if version is None:
-        return "no readable header"
+        return Sentence("no readable header")
     if version != VERSION:
-        return f"format version {version}"
+        return Sentence("format version {version}", version=version)
     return format_count(content.damaged, "damaged push") if content.damaged else ""

@@ -18,7 +18,7 @@ from framework.pages.page import Action, Page, Preview
 from framework.pages.shard_action import SAMPLE
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
-from framework.text import format_count
+from framework.text import Sentence, format_count, joined
 
 _MOST_FILES = 100
 
@@ -36,14 +36,27 @@ class ResendPushes(Action):
         for _, found in kept:
             for (shard, _), one in found.items():
                 jobs[shard] += one.jobs
-        shards = [f"{shard}: {format_count(count, 'job')}" for shard, count in sorted(jobs.items())]
-        files = [f"{one.path.name} of {one.process}: {_jobs_of(found.values()):,}" for one, found in kept]
+        shards = [
+            Sentence("{shard}: {jobs}", shard=shard, jobs=format_count(count, "job"))
+            for shard, count in sorted(jobs.items())
+        ]
+        files = [
+            Sentence(
+                "{file} of {process}: {jobs:,}",
+                file=one.path.name,
+                process=one.process,
+                jobs=_jobs_of(found.values()),
+            )
+            for one, found in kept
+        ]
         return Preview(
-            f"Resend {format_count(jobs.total(), 'job')} of ended processes?",
+            Sentence("Resend {jobs} of ended processes?", jobs=format_count(jobs.total(), "job")),
             jobs.total(),
             [*shards, *files][:SAMPLE],
-            "They are pushed in the order of their pushes. Those that Redis has already are not pushed again. Jobs of running "
-            "processes are left to these, and jobs of a shard that does not answer stay in their file.",
+            Sentence(
+                "They are pushed in the order of their pushes. Those that Redis has already are not pushed again. Jobs of "
+                "running processes are left to these, and jobs of a shard that does not answer stay in their file."
+            ),
         )
 
     async def apply(self, view: View, form: Form) -> str:  # noqa: ARG002 - it has no fields
@@ -56,10 +69,15 @@ class ResendPushes(Action):
             await asyncio.to_thread(kept.close)
         left = sum(_jobs_of(found.values()) for _, found in await self._kept(view))
         texts = [
-            f"{name}: {format_count(one.written, 'job')} pushed, {one.found:,} in Redis already"
+            Sentence(
+                "{name}: {jobs} pushed, {found:,} in Redis already",
+                name=name,
+                jobs=format_count(one.written, "job"),
+                found=one.found,
+            )
             for name, one in done.items()
         ]
-        return "; ".join([*texts, f"{format_count(left, 'job', 'is')} left"])
+        return joined([*texts, Sentence("{jobs} left", jobs=format_count(left, "job", "is"))])
 
     async def _kept(self, view: View) -> list[tuple[KeptFile, dict[tuple[str, str], KeptJobs]]]:
         """Return the files of ended processes, each with its jobs that the caller may push."""
@@ -118,7 +136,9 @@ def _replay(kept: ReliablePush, shard: Shard) -> ReplayProgress:
         try:
             return kept.replay(shard.name)
         except OSError as error:
-            raise ValueError(f"the files of kept pushes cannot be written: {error.strerror or error}") from error
+            raise ValueError(
+                Sentence("the files of kept pushes cannot be written: {reason}", reason=error.strerror or error)
+            ) from error
 
     return audited("pushes replay", step, {}, lambda one: one.written)(shard)
 

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from framework.admin.explain_reader import ExplainReader, KeptFact, ShardSnapshot, ShownFacts
 from framework.features.results.payload import call_of
 from framework.telemetry.logs import shorten
-from framework.text import format_duration, visible
+from framework.text import Sentence, format_duration, visible
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.answers import CallEnd, read_answer
@@ -31,18 +31,30 @@ class ResultReader(ExplainReader):
         if call is None:
             return ShownFacts(fields={"call": None})
         caller = (
-            f"the process {visible(call.caller)} has called it, and waits for" if call.caller else "its push asked for"
+            Sentence("the process {caller} has called it, and waits for", caller=visible(call.caller))
+            if call.caller
+            else Sentence("its push asked for")
         )
-        text = f"{caller} its answer, which is kept for {format_duration(call.ttl_s)} after its end"
+        text = Sentence(
+            "{caller} its answer, which is kept for {time} after its end",
+            caller=caller,
+            time=format_duration(call.ttl_s),
+        )
         return ShownFacts([("result", text)], {"call": call._asdict()})
 
     def kept(self, jid: Jid) -> KeptFact | None:
         answer = read_kept_answer(self.snapshot.client, jid)
         if answer is None:
             return None
-        reason = f" ({visible(shorten(answer.reason))})" if answer.reason else ""
+        reason = Sentence(" ({reason})", reason=visible(shorten(answer.reason))) if answer.reason else ""
         left = format_duration(answer.kept_s)
-        text = f"its answer on {self.snapshot.shard}: {visible(answer.end)}{reason}, kept for {left} more"
+        text = Sentence(
+            "its answer on {shard}: {end}{reason}, kept for {left} more",
+            shard=self.snapshot.shard,
+            end=visible(answer.end),
+            reason=reason,
+            left=left,
+        )
         return KeptFact(text, answer.as_json())
 
     def count(self, jobs: Sequence[Payload]) -> None:
@@ -50,8 +62,12 @@ class ResultReader(ExplainReader):
 
     def of_class(self, worker: str) -> ShownFacts:
         del worker
-        have = "has a caller that waits" if self._called == 1 else "have callers that wait"
-        lines = [("result", f"{self._called:,} of these jobs {have}")] if self._called else []
+        have = Sentence("has a caller that waits") if self._called == 1 else Sentence("have callers that wait")
+        lines = (
+            [("result", Sentence("{called:,} of these jobs {have}", called=self._called, have=have))]
+            if self._called
+            else []
+        )
         return ShownFacts(lines, {"called": self._called})
 
 
@@ -85,6 +101,10 @@ def read_kept_answer(client: "redis.Redis", jid: str) -> KeptAnswer | None:
         # Only the words are shown: the caller checks the signature.
         found = read_answer(UNSIGNED_STATE.open(result_place(jid), data))
     except Exception:  # noqa: BLE001 - the process of an isolated job may have sent anything
-        found = CallEnd("refused", reason="the stored answer cannot be read")
-    reason = f"{found.error_class}: {found.reason}" if found.error_class else found.reason
+        found = CallEnd("refused", reason=Sentence("the stored answer cannot be read"))
+    reason = (
+        Sentence("{error_class}: {reason}", error_class=found.error_class, reason=found.reason)
+        if found.error_class
+        else found.reason
+    )
     return KeptAnswer(found.word, reason, max(0.0, left_ms / 1_000))

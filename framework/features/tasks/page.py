@@ -20,7 +20,7 @@ from framework.pages.page import Action, Page, Preview
 from framework.pages.shard_action import SAMPLE
 from framework.pages.view import Facts, View
 from framework.settings.urls import shown_url
-from framework.text import format_count
+from framework.text import Sentence, format_count
 
 if TYPE_CHECKING:
     from framework.features.tasks.progress import JobEvent
@@ -45,8 +45,16 @@ class TaskAction(Action):
         """Return the jobs of each task on which it would act."""
         found = await _answered(lambda: [(one, self.jobs(one)) for one in self._chosen(view, form)])
         total = sum(jobs for _, jobs in found)
-        question = f"{self.label}: {format_count(total, 'job')} of {format_count(len(found), 'task')}?"
-        sample = [f"{one.title or one.worker or one.id}: {format_count(jobs, 'job')}" for one, jobs in found]
+        question = Sentence(
+            "{label}: {jobs} of {tasks}?",
+            label=Sentence(self.label),
+            jobs=format_count(total, "job"),
+            tasks=format_count(len(found), "task"),
+        )
+        sample = [
+            Sentence("{title}: {jobs}", title=one.title or one.worker or one.id, jobs=format_count(jobs, "job"))
+            for one, jobs in found
+        ]
         return Preview(question, total, sample[:SAMPLE], self.follows)
 
     async def apply(self, view: View, form: Form) -> str:
@@ -73,13 +81,17 @@ class TaskAction(Action):
         own = view.parameters.get("task")
         wanted = list(dict.fromkeys([own] if own else form.get("row", ())))[:_SHOWN]
         if not wanted:
-            raise ValueError("No task is selected: select some.")
+            raise ValueError(Sentence("No task is selected: select some."))
         _check_database(view)
         tasks: list[Task] = [load_part("task").Task.get(one) for one in wanted]
         for one in tasks:
             if not _may(view, self.role, one.worker, on_all=True):
                 raise ValueError(
-                    f"The jobs of {one.title or one.id} may be on any shard: you need the role {self.role} on all."
+                    Sentence(
+                        "The jobs of {title} may be on any shard: you need the role {role} on all.",
+                        title=one.title or one.id,
+                        role=self.role,
+                    )
                 )
         return tasks
 
@@ -105,7 +117,7 @@ class RetryFailed(TaskAction):
 
     def done(self, jobs: int) -> str:
         """Return what was done."""
-        return f"{format_count(jobs, 'job', 'is')} pushed again"
+        return Sentence("{jobs} pushed again", jobs=format_count(jobs, "job", "is"))
 
 
 class CancelTask(TaskAction):
@@ -130,7 +142,7 @@ class CancelTask(TaskAction):
 
     def done(self, jobs: int) -> str:
         """Return what was done."""
-        return f"{format_count(jobs, 'job', 'is')} cancelled"
+        return Sentence("{jobs} cancelled", jobs=format_count(jobs, "job", "is"))
 
 
 class TasksPage(Page):
@@ -171,7 +183,7 @@ class TaskPage(Page):
         """
         name, after = view.parameters["task"], view.query.get("after", "0")
         if not (after.isascii() and after.isdecimal()):
-            raise ValueError(f"after={after}: it must be the number of an event.")
+            raise ValueError(Sentence("after={after}: it must be the number of an event.", after=after))
 
         def read() -> Facts:
             found = load_part("task").Task.get(name)
@@ -183,7 +195,7 @@ class TaskPage(Page):
             raise UnknownNameError(str(error)) from None
         task, events = facts.pop("task", None), facts.pop("events", [])
         if task is not None and not _may(view, "read", task["worker"]):
-            raise UnknownNameError(f"There is no task {name}.")
+            raise UnknownNameError(Sentence("There is no task {name}.", name=name))
         return {
             **facts,
             "task": None if task is None else _task_facts(task),
@@ -204,7 +216,7 @@ def _has_database(view: View) -> bool:
 
 def _check_database(view: View) -> None:
     if not _has_database(view):
-        raise ValueError("There is no database of tasks.")
+        raise ValueError(Sentence("There is no database of tasks."))
 
 
 async def _read(view: View, step: Callable[[], Facts]) -> Facts:
@@ -235,7 +247,9 @@ async def _answered(step: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(step)
     except (RedisError, OSError) as error:
-        raise ValueError(f"A shard does not answer ({error}). Do it again: what was done is not done twice.") from None
+        raise ValueError(
+            Sentence("A shard does not answer ({error}). Do it again: what was done is not done twice.", error=error)
+        ) from None
 
 
 def _may(view: View, role: Role, worker: str | None, *, on_all: bool = False) -> bool:

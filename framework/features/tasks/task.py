@@ -37,7 +37,7 @@ from framework.features.tasks.progress import (
 )
 from framework.features.tasks.retrying import PUSH_CHUNK, push_chunk, push_failed_again
 from framework.features.tasks.store import TaskStore
-from framework.text import did_you_mean, format_count
+from framework.text import Sentence, did_you_mean, format_count
 from framework.typeguards import short_repr
 from framework.types import Jid, Json
 from framework.wire.json import dumps
@@ -432,7 +432,8 @@ def _row(task_id: str) -> Any:
         with _reading() as connection:
             found = find_task(connection, task_id)
     if found is None:
-        raise TaskNotFoundError(f"no task {task_id!r} in {open_database().database.name}")
+        name = open_database().database.name
+        raise TaskNotFoundError(Sentence("no task {id!r} in {database}", id=task_id, database=name))
     return found
 
 

@@ -4,7 +4,7 @@ from framework.admin.explain_reader import ExplainReader, ShownFacts
 from framework.command_line import command
 from framework.features.workflows.definition import step_of
 from framework.telemetry.logs import shorten
-from framework.text import visible
+from framework.text import Sentence, visible
 from framework.types import Payload
 from framework.wire.job import bid_of
 
@@ -17,5 +17,5 @@ class WorkflowReader(ExplainReader):
         if step is None:
             return ShownFacts(fields={"workflow": None})
         shown = command(f"jobs workflow {visible(shorten(step[0]))}")
-        text = f"step {visible(shorten(step[1]))}: `{shown}` shows all steps"
+        text = Sentence("step {step}: `{shown}` shows all steps", step=visible(shorten(step[1])), shown=shown)
         return ShownFacts([("workflow", text)], {"workflow": step[0]})

@@ -13,6 +13,7 @@ from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
 from framework.shard.shard import Shard
+from framework.text import Sentence
 
 _MOST = 200
 
@@ -56,11 +57,20 @@ class CancelWorkflow(RowAction[WorkflowStatus]):
 
     def shown(self, at: FormAt, one: WorkflowStatus) -> str:
         """Return its state and its jobs."""
-        return f"{one.name} {one.id} on {at.shard.name}: {one.state}, {sum(step.pending for step in one.steps):,} jobs pending"
+        return Sentence(
+            "{name} {id} on {shard}: {state}, {number:,} jobs pending",
+            name=one.name,
+            id=one.id,
+            shard=at.shard.name,
+            state=one.state,
+            number=sum(step.pending for step in one.steps),
+        )
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "No further step starts, waiting jobs do not start, and running ones are asked to end. This cannot be undone."
+        return Sentence(
+            "No further step starts, waiting jobs do not start, and running ones are asked to end. This cannot be undone."
+        )
 
     def change(self, at: FormAt, one: WorkflowStatus) -> int:
         """Cancel it if it is still there."""
@@ -79,7 +89,10 @@ class DeleteWorkflow(RowAction[WorkflowStatus]):
 
     def effect(self, form: Form) -> str:  # noqa: ARG002 - of ShardAction
         """Return what follows."""
-        return "Jobs that are in queues still run, no further step starts, and no callback is enqueued. This cannot be undone."
+        return Sentence(
+            "Jobs that are in queues still run, no further step starts, and no callback is enqueued. This cannot be "
+            "undone."
+        )
 
     def change(self, at: FormAt, one: WorkflowStatus) -> int:
         """Delete its state."""
@@ -128,7 +141,9 @@ class WorkflowPage(Page):
             UnknownNameError: no shard has it, and all answer.
         """
         name = view.parameters["workflow"]
-        one = await view.find(lambda shard: find_workflow(view.shards[shard], name), f"the workflow {name}")
+        one = await view.find(
+            lambda shard: find_workflow(view.shards[shard], name), Sentence("the workflow {name}", name=name)
+        )
         if one is None:
             return {"workflow": name, "name": "", "steps": []}
         levels = depths(one.steps)
