@@ -20,7 +20,17 @@ ROOT = Path(__file__).resolve().parents[2]
 _CALLS = re.compile(r"""\b_\(\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 _OF_CLASSES = ("title", "heading", "about", "empty", "label", "hint", "noun", "record")
 """The attributes of pages, columns, fields and actions that templates, previews and the audit log show as texts."""
-_OF_COMMANDS = {"cli", "cluster", "declare", "devtools", "enumerators", "process", "terminal", "commands.py", "ledger.py"}
+_OF_COMMANDS = {
+    "cli",
+    "cluster",
+    "declare",
+    "devtools",
+    "enumerators",
+    "process",
+    "terminal",
+    "commands.py",
+    "ledger.py",
+}
 """Modules whose counts no page shows."""
 
 

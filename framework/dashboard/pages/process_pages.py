@@ -37,11 +37,13 @@ class ProcessesPage(Page):
         *("scheduler_stalled", "unserved"),
     )
     actions = (
-        ProcessAction("quiet", "Quiet", "They fetch no more jobs, and end the jobs that they run."),
+        ProcessAction("quiet", "Quiet", Sentence("They fetch no more jobs, and end the jobs that they run.")),
         ProcessAction(
             "stop",
             "Stop",
-            "They fetch no more jobs, give running jobs their timeout, and end. What has not ended runs again.",
+            Sentence(
+                "They fetch no more jobs, give running jobs their timeout, and end. What has not ended runs again."
+            ),
         ),
     )
 

@@ -116,7 +116,7 @@ class QuietGroup(SignalGroup):
     label = "Quiet"
     record = "jobs quiet"
     signal = "TSTP"
-    follows = "All processes of the group fetch no more jobs, and end the jobs that they run."
+    follows = Sentence("All processes of the group fetch no more jobs, and end the jobs that they run.")
 
 
 class StopGroup(SignalGroup):
@@ -126,7 +126,7 @@ class StopGroup(SignalGroup):
     label = "Stop"
     record = "jobs stop"
     signal = "TERM"
-    follows = (
+    follows = Sentence(
         "All processes of the group fetch no more jobs, give running jobs their timeout, and end. What has not ended runs again. "
         "A supervisor starts other processes for them."
     )

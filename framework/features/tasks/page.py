@@ -102,7 +102,7 @@ class RetryFailed(TaskAction):
     name = "retry"
     label = "Retry failed jobs"
     record = "tasks retry"
-    follows = (
+    follows = Sentence(
         "Those in the dead set are retried from there, the others are pushed from their events, which needs all of their arguments: "
         "where some are not stored, nothing is pushed. Their events begin again."
     )
@@ -127,7 +127,7 @@ class CancelTask(TaskAction):
     label = "Cancel"
     is_harmful = True
     record = "tasks cancel"
-    follows = (
+    follows = Sentence(
         "Waiting jobs end when their turn comes, without running, and running ones are asked to end. The tasks take no more jobs. "
         "This cannot be undone."
     )
