@@ -68,6 +68,5 @@ def test_no_english_sentence_on_any_page_in_chinese(browser, platform):
     for path in (f"/classes/{STUCK}", "/queues/none", "/queues?sort=x", "/causes?class=" + STUCK):
         found[path] = english(client.get(path).text)
     left = {name: one for name, one in found.items() if one}
-    print(left)
     assert left == {}
     assert english("<p>no process runs on this shard</p>") != []
