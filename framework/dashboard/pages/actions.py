@@ -73,7 +73,9 @@ class QueueAction(Action):
         found = await view.each(lambda shard: is_known(view.shards[shard], name), allowed)
         if found and not any(found.values()) and not view.unanswered:
             raise UnknownNameError(unknown_queue_message(name, set()))
-        others = [Sentence("{shard} does not know the queue", shard=shard) for shard, known in found.items() if not known]
+        others = [
+            Sentence("{shard} does not know the queue", shard=shard) for shard, known in found.items() if not known
+        ]
         return [shard for shard, known in found.items() if known], others
 
 
