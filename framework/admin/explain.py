@@ -210,7 +210,7 @@ class Explainer:
                 )
             case "waiting" | "paused":
                 result = self._held(location, payload)
-            case Sentence("in flight") | "running" as kind:
+            case "in flight" | "running" as kind:
                 result = self._in_process(kind, name, payload)
             case "migrating":
                 result = Sentence("queue {name}, set aside", name=name), [self._migrating(name)]
@@ -566,7 +566,7 @@ class Explainer:
 def _since(location: JobLocation, payload: Payload) -> float | None:
     """Return since when the job has been at its place, ``None`` if that was not recorded."""
     match location.store.kind:
-        case "queue" | "migrating" | Sentence("in flight") | "running":
+        case "queue" | "migrating" | "in flight" | "running":
             return timestamp(payload.get("enqueued_at"))
         case "scheduled":
             return timestamp(payload.get("created_at"))

@@ -174,7 +174,7 @@ def _count(number: int) -> str:
 def _span(seconds: float) -> str:
     """Return a length of time; below ten seconds with the digits that matter: ``84 ms``, ``1.2 s``."""
     if seconds < 1:
-        return Sentence("{ms:.0f} ms", ms=max(seconds, 0.0) * 1000)
+        return Sentence("{ms:.0f} ms", ms=max(seconds, 0.0) * 1_000)
     return Sentence("{s:.1f} s", s=seconds) if seconds < 10 else format_duration(seconds)
 
 

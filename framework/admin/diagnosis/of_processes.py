@@ -252,8 +252,8 @@ class ProcessReader(CauseReader):
         others = statistics.median(one.rss_kb for one in self.facts.running_processes)
         shown = Sentence(
             "{used:,.0f} MB, the middle process of the shard {others:,.0f} MB",
-            used=largest.rss_kb / 1000,
-            others=others / 1000,
+            used=largest.rss_kb / 1_000,
+            others=others / 1_000,
         )
         evidence: list[str] = [Sentence("{identity}: {shown}", identity=largest.identity, shown=shown)]
         if runs:

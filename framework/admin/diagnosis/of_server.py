@@ -281,13 +281,13 @@ class ServerReader(CauseReader):
         if own_s < _SLOW_S and (theirs_s < _SLOW_S or own_s < _SLOW_S / 10):
             return
         evidence: list[str] = [
-            Sentence("a round trip of the smallest command takes {own_s:,.0f} ms from here", own_s=own_s * 1000)
+            Sentence("a round trip of the smallest command takes {own_s:,.0f} ms from here", own_s=own_s * 1_000)
         ]
         if reported:
             evidence.append(
                 Sentence(
                     "{theirs_s:,.0f} ms for the middle one of {processes}, by their records",
-                    theirs_s=theirs_s * 1000,
+                    theirs_s=theirs_s * 1_000,
                     processes=format_count(len(reported), "process"),
                 )
             )
@@ -323,7 +323,7 @@ class ServerReader(CauseReader):
             Sentence(
                 "its slowest command is {command}, with up to {micros:,.0f} ms (INFO)",
                 command=slowest.upper(),
-                micros=micros / 1000,
+                micros=micros / 1_000,
             )
             if slowest
             else ""

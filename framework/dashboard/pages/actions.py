@@ -73,7 +73,7 @@ class QueueAction(Action):
         found = await view.each(lambda shard: is_known(view.shards[shard], name), allowed)
         if found and not any(found.values()) and not view.unanswered:
             raise UnknownNameError(unknown_queue_message(name, set()))
-        others = [
+        others: list[str] = [
             Sentence("{shard} does not know the queue", shard=shard) for shard, known in found.items() if not known
         ]
         return [shard for shard, known in found.items() if known], others
@@ -199,7 +199,7 @@ class SetAction(Action):
             acted = await view.each(lambda shard: [self._act(one) for one in entries if one.shard == shard])
             done = sum(sum(one) for one in acted.values())
             gone = len(entries) - done
-            texts = [Sentence("{jobs} {done}", jobs=format_count(done, "job"), done=_PAST[self._verb])]
+            texts: list[str] = [Sentence("{jobs} {done}", jobs=format_count(done, "job"), done=_PAST[self._verb])]
             return joined([*texts, Sentence("{gone:,} had gone before", gone=gone)] if gone else texts)
         results = await view.each(lambda shard: self._act_on_all(self._matching(view, shard, form)))
         texts = _of_shards({shard: _told(one, self._verb) for shard, one in results.items()})

@@ -27,7 +27,7 @@ def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
     fields, left_ms, marks, (now, _) = pipeline.execute()
     if not fields:
         return [Sentence("no lock: {key} has expired or was released; an equal job may be pushed", key=lock.key)]
-    left = Sentence("for {time}", time=format_duration(left_ms / 1000)) if left_ms > 0 else Sentence("without end")
+    left = Sentence("for {time}", time=format_duration(left_ms / 1_000)) if left_ms > 0 else Sentence("without end")
     owner = None if b"jid" not in fields else decode_escaped(fields[b"jid"])
     begun = fields.get(b"begun")
     cancelled, expired = any(marks) and begun != b"period", begun is None and 0 < lock.expiry <= now
