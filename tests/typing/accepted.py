@@ -17,6 +17,7 @@ from framework import (
     background,
     enqueue,
     flags,
+    spread,
     status,
 )
 from framework.batches import Batch
@@ -263,6 +264,16 @@ def asked(jids: list[Jid]) -> bool:
     if state == "completed" or state == "unknown":
         return True
     return status.num_unfinished(jids) == 0 and status.all_ended(jids)
+
+
+class SpreadWorker(ApplicationWorker):
+    """Has its jobs on two shards."""
+
+    feature_category = "not_owned"
+    shard = spread("queues_a", "queues_b")
+
+    def perform(self, project_id: int) -> None:
+        """Do the work."""
 
 
 class DrainWorker(LimitedCapacityWorker):

@@ -98,7 +98,13 @@ def _with_rules(project: Project, scenario: FleetScenario) -> Project:
             raise ConfigurationError([ConfigurationProblem(_file(scenario), f"routing_rules[{number}]", message)])
         rules.append(RoutingRule(*parts))
     settings = project.settings.model_copy(update={"routing_rules": rules})
-    router = Router(rules, settings.shards, project.router.categories, source=_file(scenario))
+    router = Router(
+        rules,
+        settings.shards,
+        project.router.categories,
+        source=_file(scenario),
+        has_fleet_limits=project.router.has_fleet_limits,
+    )
     return project._replace(settings=settings, router=router)
 
 
@@ -166,6 +172,11 @@ def _unknown(
         ]
         named_in += [(f"{at}.away", "shard", name) for name in change.away]
     for key, kind, name in named_in:
+        if kind == "class" and name in declarations and declarations[name].several_shards is not None:
+            message = (
+                f"{name} is on several shards, which is not simulated: give a class of one shard its part of the jobs"
+            )
+            yield ConfigurationProblem(_file(scenario), key, message)
         if name not in kinds[kind]:
             message = f"there is no {kind} {name!r}{did_you_mean(name, kinds[kind])}"
             yield ConfigurationProblem(_file(scenario), key, message)

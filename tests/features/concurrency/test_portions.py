@@ -151,6 +151,23 @@ def test_portion_that_comes_late_is_not_used(fleet):
         assert fleet.running() == [2, 2]
 
 
+def test_portion_that_is_not_in_use_yet_counts(fleet):
+    fleet.reset()
+    fleet.arrive("a")
+    # The process stops for a while before it uses all slots; another one gets fewer, because jobs wait elsewhere too.
+    fleet.say("a")
+    fleet.arrive("b")
+    fleet.round("b")
+    fleet.say("a")
+    fleet.round("b")
+    assert fleet.running() == [0, 0]
+    fleet.use_late("a", 1)
+    assert fleet.running() == [LIMIT, 0]
+    fleet.use_late("a")
+    fleet.round("b")
+    assert fleet.running() == [LIMIT, 0]
+
+
 def test_slots_follow_the_waiting_jobs(fleet):
     fleet.reset()
     fleet.arrive("a")

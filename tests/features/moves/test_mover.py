@@ -1,5 +1,6 @@
 """Move jobs between two real servers: none is lost or doubled, and the order is kept, whatever ends a mover."""
 
+import json
 import time
 from collections import Counter
 
@@ -147,6 +148,15 @@ def test_move_takes_jobs_of_all_places_in_their_order(moves, redis, second_redis
         map(moves_away, jobs_of(12))
     )
     assert not any(places_left(redis, record.id).values())
+
+
+def test_move_of_a_part_takes_equal_jobs_together(moves, redis, second_redis):
+    jobs = [job(serial, idempotency_key=keys.lock(str(serial % 20))) for serial in range(60)]
+    redis.lpush(QUEUE, *jobs)
+    run(moves, begin(moves, percent=50))
+    here, there = ({json.loads(data)["idempotency_key"] for data in waiting(one)} for one in (redis, second_redis))
+    assert len(here) + len(there) == 20
+    assert min(len(here), len(there)) > 4
 
 
 def test_move_takes_packed_deferred_jobs(moves, redis, second_redis):

@@ -16,6 +16,16 @@ limits: {MailWorker: 1}
 processes: {main-web: {count: 2, slots: 4}}
 changes: [{at: 20, lasts: 10, away: [main]}]
 """
+WIDE = """
+from framework import ApplicationWorker, spread
+
+
+class WideWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    shard = spread("main", "exports_a")
+
+    def perform(self) -> None: ...
+"""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +106,13 @@ def test_wrong_scenario_is_refused_with_the_place(installed, text, messages):
     assert "wrong" in told
     for message in messages:
         assert message in told
+
+
+def test_class_on_several_shards_is_not_simulated(installed):
+    installed.write("wide_jobs.py", WIDE)
+    installed.write("wide.yml", "classes: {WideWorker: {rate: 1}}")
+    told = installed.run("simulate", "wide.yml", "-r", "workers", "-r", "wide_jobs", status=78).stderr
+    assert "classes: WideWorker is on several shards, which is not simulated" in told
 
 
 def test_simulate_without_jobs_is_refused(installed):
