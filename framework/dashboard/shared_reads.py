@@ -18,6 +18,9 @@ EXPENSIVE_A_MINUTE = 60
 _VIEWER_S = 0.001
 """The processor time of a request or an event of a viewer for what others have read and rendered, beside the rendering."""
 
+PARTIAL_S = 1.0
+"""A page that shows a part is read again after this time: its next read goes on."""
+
 COMMANDS_A_SECOND, PROCESSOR_SHARE = 5.0, 0.01
 """What a page that is left open may cost: commands to Redis, and the share of a core."""
 
@@ -29,6 +32,8 @@ class SharedRead:
         self.began = began
         self.reading = reading
         self.facts: Facts = {}
+        self.fresh_s = 0.0
+        """For how long pages that are opened share it."""
         self.period_s = 0.0
         """For how long pages that are left open share it: then they cost little, whatever the number of viewers."""
         self.text = ""
@@ -57,11 +62,7 @@ class SharedReads:
         """
         loop = asyncio.get_running_loop()
         shared = self._found.get(key)
-        if (
-            shared is None
-            or shared.reading.get_loop() is not loop
-            or self._is_old(shared, page, loop.time(), live=is_live)
-        ):
+        if shared is None or shared.reading.get_loop() is not loop or self._is_old(shared, loop.time(), live=is_live):
             if page.is_expensive(view):
                 self._check_rate(view.caller.name, loop.time())
             while len(self._found) >= self._MOST:
@@ -76,8 +77,8 @@ class SharedReads:
         return shared
 
     @staticmethod
-    def _is_old(shared: SharedRead, page: Page, now: float, *, live: bool) -> bool:
-        return shared.reading.done() and now >= shared.began + (shared.period_s if live else page.fresh_s)
+    def _is_old(shared: SharedRead, now: float, *, live: bool) -> bool:
+        return shared.reading.done() and now >= shared.began + (shared.period_s if live else shared.fresh_s)
 
     def _check_rate(self, caller: str, now: float) -> None:
         begun = self._expensive.setdefault(caller, deque())
@@ -109,5 +110,9 @@ def _note_read(shared: SharedRead, page: Page, view: View, served_s: float, read
     shared.facts = {**reading.result(), "unanswered": dict(view.unanswered)}
     shared.text = json.dumps(shared.facts, default=str)
     processor_s = served_s + view.processor_s + time.thread_time() - began
+    shared.fresh_s = page.fresh_s
+    if view.is_partial:
+        shared.fresh_s = shared.period_s = PARTIAL_S
+        return
     by_commands = page.commands * len(view.shards) / COMMANDS_A_SECOND
     shared.period_s = max(page.fresh_s, by_commands, processor_s / PROCESSOR_SHARE)

@@ -30,6 +30,9 @@ Facts: TypeAlias = dict[str, Any]
 ANSWER_WITHIN_S = 1.0
 """How long a page waits for a shard."""
 
+PART_S = 0.02
+"""The processor time that a page spends on what it reads in parts: its next read goes on."""
+
 _AWAY_S = 5.0
 """For how long pages do not ask a shard again that has not answered in time."""
 
@@ -98,6 +101,8 @@ class View:
     columns: Sequence[JobColumn] = ()
     """Further columns of lists of jobs: those whose values the caller may see of some jobs."""
     now: float = field(default_factory=time.time)
+    is_partial: bool = False
+    """Whether the page shows a part, and its next read goes on: it is read again soon."""
     processor_s: float = 0.0
     """The processor time of the threads that have read shards."""
 
@@ -134,6 +139,11 @@ class View:
         except ShardUnavailableError as error:
             self.unanswered[name] = str(error)
             return ()
+
+    @property
+    def part_s(self) -> float:
+        """The processor time for a part on each shard."""
+        return PART_S / max(1, len(self.shards))
 
     def page_of(self, rows: Sequence[T], most: int) -> tuple[Sequence[T], Facts]:
         """Return the rows of the page that the word ``page`` of the query names, and which page it is.

@@ -6,6 +6,7 @@ from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.dashboard import Caller, app, application
 from framework.declare import registry
+from framework.pages import view
 from tests.admin.conftest import SILENT_URL, bound
 from tests.harness import opened
 
@@ -34,6 +35,12 @@ def declarations(monkeypatch):
     known = {}
     monkeypatch.setattr(application, "read_installation", lambda: Installation(load({}), KnownClasses(known)))
     return known
+
+
+@pytest.fixture(autouse=True)
+def _whole(monkeypatch):
+    """Let the first answer of a page be whole, however busy the machine is."""
+    monkeypatch.setattr(view, "PART_S", 60.0)
 
 
 @pytest.fixture(scope="session")

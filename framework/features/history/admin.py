@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -17,10 +17,14 @@ from framework.features.history.series import (
     BUCKETS,
     HOUR_S,
     MINUTE_S,
+    SETTLED_S,
     TEN_MINUTES_S,
+    KeptPeriods,
     Runs,
+    by_class,
     read_durations,
     read_runs,
+    sum_of,
 )
 from framework.features.tasks.settings import TaskSettings
 from framework.settings.model import CoreSettings
@@ -49,6 +53,8 @@ class RunSeries:
     """The classes with runs, by wire name."""
     durations: Sequence[int] = ()
     """With ``cls``: how many of its runs lasted as long as each bucket of ``BUCKETS_MS`` says; the last bucket has longer ones."""
+    unread: int = 0
+    """The periods that were not read yet, whose runs are missing: a page reads them in parts."""
     has_database: bool = False
     """Whether a database of tasks has the hours before the last three days; without it they are empty."""
     unanswered: Mapping[str, ShardUnavailableError] = field(default_factory=dict[str, ShardUnavailableError])
@@ -133,70 +139,97 @@ def run_series(hours: float = 8.0, cls: str | None = None, shard: str | None = N
     """
     if not 0 < hours <= _MOST_HOURS:
         raise ValueError(f"run_series({hours!r}): give a number of hours above 0, up to {_MOST_HOURS:,}")
+    return read_series(hours, cls, shard)
+
+
+def read_series(
+    hours: float, cls: str | None, shard: str | None, kept: KeptPeriods | None = None, most_s: float = 0.0
+) -> RunSeries:
+    """Return the runs as ``run_series``; with ``kept``, those that a read of ``most_s`` of processor time has on each shard."""
     settings = current().settings
     now = time.time()
     step_s = MINUTE_S if hours <= _FINE_HOURS else TEN_MINUTES_S if hours * HOUR_S <= METRICS_LONG_S else HOUR_S
     count = math.ceil(hours * HOUR_S / step_s)
     last = int(now // step_s) * step_s
-    made = _Series([last - step_s * back for back in range(count - 1, -1, -1)], step_s, cls, settings)
+    made = _Series([last - step_s * back for back in range(count - 1, -1, -1)], step_s, cls, settings, kept, most_s)
     answers = ask(shard, lambda one: made.read(one, now))
     return made.result(answers, shard, now)
 
 
+class _ShardRuns(NamedTuple):
+    classes: Mapping[str, list[Runs]]
+    durations: Sequence[int] = ()
+    """The histogram of the class that is asked for."""
+    unread: int = 0
+
+
 class _Series:
-    def __init__(self, starts: Sequence[float], step_s: int, cls: str | None, settings: CoreSettings) -> None:
+    def __init__(
+        self,
+        starts: Sequence[float],
+        step_s: int,
+        cls: str | None,
+        settings: CoreSettings,
+        kept: KeptPeriods | None,
+        most_s: float,
+    ) -> None:
         self._starts = starts
         self._step_s = step_s
         self._cls = cls
         self._versions = settings.sidekiq_metrics
         self._url = TaskSettings.of(settings).tasks.url
+        self._kept, self._most_s = kept, most_s
 
-    def read(self, shard: Shard, now: float) -> tuple[Mapping[str, list[Runs]], Sequence[int]]:
+    def read(self, shard: Shard, now: float) -> _ShardRuns:
         """Return the runs of a shard by class, and the histogram of the class. Raises redis errors."""
         if self._step_s == HOUR_S:
-            found = self._read_hours(shard, now)
+            periods: list[dict[str, Runs] | None] = [*self._read_hours(shard, now)]
         else:
-            found = self._by_class(read_runs(shard.client, self._starts, self._step_s, self._versions, self._cls))
+            periods = self._read_periods(shard, self._starts, self._step_s, now)
+        found = by_class([one or {} for one in periods])
+        unread = sum(1 for one in periods if one is None)
         if self._cls is None:
-            return found, ()
+            return _ShardRuns(found, unread=unread)
         first = max(self._starts[0], now - METRICS_SHORT_S)
         minutes = [at * MINUTE_S for at in range(int(first // MINUTE_S), int(now // MINUTE_S) + 1)]
-        return found, read_durations(shard.client, minutes, self._versions, [self._cls])[self._cls]
+        durations = read_durations(shard.client, minutes, self._versions, [self._cls])[self._cls]
+        return _ShardRuns(found, durations, unread)
 
-    def _read_hours(self, shard: Shard, now: float) -> dict[str, list[Runs]]:
+    def _read_periods(
+        self, shard: Shard, starts: Sequence[float], step_s: int, now: float
+    ) -> list[dict[str, Runs] | None]:
+        def read(some: Sequence[float]) -> list[dict[str, Runs]]:
+            return read_runs(shard.client, some, step_s, self._versions, self._cls)
+
+        if self._kept is None:
+            return [*read(starts)]
+        return self._kept.read((shard.name, step_s, self._cls), starts, now - step_s - SETTLED_S, self._most_s, read)
+
+    def _read_hours(self, shard: Shard, now: float) -> list[dict[str, Runs]]:
         recent = [start for start in self._starts if start > now - METRICS_LONG_S]
         pieces = [start + TEN_MINUTES_S * one for start in recent for one in range(6)]
         runs = read_runs(shard.client, pieces, TEN_MINUTES_S, self._versions, self._cls)
         hours = [_merged(runs[at : at + 6]) for at in range(0, len(runs), 6)]
-        return self._by_class([*[{} for _ in range(len(self._starts) - len(recent))], *hours])
+        return [*[{} for _ in range(len(self._starts) - len(recent))], *hours]
 
-    def _by_class(self, periods: Sequence[Mapping[str, Runs]]) -> dict[str, list[Runs]]:
-        found: dict[str, list[Runs]] = {}
-        for at, period in enumerate(periods):
-            for name, runs in period.items():
-                found.setdefault(name, [Runs()] * len(self._starts))[at] = runs
-        return found
-
-    def result(
-        self, answers: Answers[tuple[Mapping[str, list[Runs]], Sequence[int]]], shard: str | None, now: float
-    ) -> RunSeries:
+    def result(self, answers: Answers[_ShardRuns], shard: str | None, now: float) -> RunSeries:
         classes: dict[str, list[Runs]] = {}
         durations = [0] * BUCKETS
-        for found, histogram in answers.by_shard.values():
-            for name, runs in found.items():
-                known = classes.setdefault(name, [Runs()] * len(self._starts))
-                classes[name] = [one.plus(other) for one, other in zip(known, runs, strict=True)]
-            if histogram:
-                durations = [one + other for one, other in zip(durations, histogram, strict=True)]
+        for found in answers.by_shard.values():
+            for name, runs in found.classes.items():
+                classes[name] = list(map(Runs.plus, classes[name], runs)) if name in classes else runs
+            if found.durations:
+                durations = [one + other for one, other in zip(durations, found.durations, strict=True)]
         if self._step_s == HOUR_S and self._url is not None:
             durations = self._add_kept_hours(classes, durations, shard, now)
-        total = [_sum(runs[at] for runs in classes.values()) for at in range(len(self._starts))]
+        total = list(map(sum_of, zip(*classes.values(), strict=True))) or [Runs()] * len(self._starts)
         return RunSeries(
             self._step_s,
             self._starts,
             total,
             classes,
             durations if self._cls is not None else (),
+            sum(one.unread for one in answers.by_shard.values()),
             self._url is not None,
             answers.unanswered,
         )
@@ -230,13 +263,6 @@ def _merged(periods: Sequence[Mapping[str, Runs]]) -> dict[str, Runs]:
         for name, runs in period.items():
             total[name] = total.get(name, Runs()).plus(runs)
     return total
-
-
-def _sum(runs: Iterable[Runs]) -> Runs:
-    processed, failed, seconds = 0, 0, 0.0
-    for one in runs:
-        processed, failed, seconds = processed + one.processed, failed + one.failed, seconds + one.seconds
-    return Runs(processed, failed, seconds)
 
 
 adeployed = async_twin(deployed)

@@ -1,11 +1,13 @@
 """The page of the runs over time: a chart with the deploys, and a row for each class."""
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from framework.admin.access import Listing
 from framework.execute.stats import BUCKETS_MS
-from framework.features.history.admin import DeployMark, RunSeries, deploys, run_series
-from framework.features.history.series import Runs
+from framework.features.history.admin import DeployMark, RunSeries, deploys, read_series
+from framework.features.history.series import KeptPeriods, Runs, sum_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 from framework.text import Sentence
@@ -30,6 +32,9 @@ class ActivityPage(Page):
     overview_part = "activity-chart"
     class_part = "activity-chart"
 
+    def __init__(self) -> None:
+        self._kept = KeptPeriods()
+
     async def read(self, view: View) -> Facts:
         """Read the runs and the deploys of each shard.
 
@@ -39,31 +44,30 @@ class ActivityPage(Page):
         hours, name = _hours(view), view.query.get("class")
 
         def read(shard: str) -> tuple[RunSeries, Listing[DeployMark]]:
-            return run_series(hours, name, shard), deploys(1 + hours // _DAY_HOURS, shard)
+            return read_series(hours, name, shard, self._kept, view.part_s), deploys(1 + hours // _DAY_HOURS, shard)
 
         found = await view.each(read)
         classes: dict[str, list[Runs]] = {}
         for shard, (series, _) in found.items():
             for one, runs in series.classes.items():
                 if view.may("read", shard, one):
-                    known = classes.setdefault(one, [Runs()] * len(runs))
-                    classes[one] = [first.plus(second) for first, second in zip(known, runs, strict=True)]
+                    classes[one] = list(map(Runs.plus, classes[one], runs)) if one in classes else list(runs)
         any_series = next((series for series, _ in found.values()), None)
         starts: Sequence[float] = () if any_series is None else any_series.starts
-        rows: list[Facts] = [
-            {"class": one, **_sum_facts(runs), "points": [run.processed for run in runs]}
-            for one, runs in classes.items()
-        ]
+        rows: list[Facts] = [{"class": one, **_run_facts(sum_of(runs))} for one, runs in classes.items()]
+        shown = sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES]
+        periods = map(sum_of, zip(*classes.values(), strict=True)) if classes else repeat(Runs())
+        unread = sum(series.unread for series, _ in found.values())
+        view.is_partial = bool(unread)
         return {
             "hours": hours,
             "choices": list(_HOURS),
             "class": name,
             "step_s": 0 if any_series is None else any_series.step_s,
-            "periods": [
-                {"at": at, **_sum_facts(runs[place] for runs in classes.values())} for place, at in enumerate(starts)
-            ],
+            "percent": 100 - math.ceil(100 * unread / (len(starts) * len(found))) if unread else 100,
+            "periods": [{"at": at, **_run_facts(runs)} for at, runs in zip(starts, periods, strict=False)],
             "deploys": _deploy_facts([marks for _, marks in found.values()], starts),
-            "classes": sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES],
+            "classes": [{**one, "points": [run.processed for run in classes[one["class"]]]} for one in shown],
             "durations": _durations([series for series, _ in found.values()]) if name in classes else [],
         }
 
@@ -75,10 +79,7 @@ def _hours(view: View) -> int:
     return int(text)
 
 
-def _sum_facts(runs: Iterable[Runs]) -> Facts:
-    total = Runs()
-    for one in runs:
-        total = total.plus(one)
+def _run_facts(total: Runs) -> Facts:
     succeeded = total.processed - total.failed
     mean_s = total.seconds / succeeded if succeeded > 0 else None
     return {"runs": total.processed, "failed": total.failed, "seconds": total.seconds, "mean_s": mean_s}

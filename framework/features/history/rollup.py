@@ -14,14 +14,19 @@ import redis
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from framework.features.history.series import HOUR_S, MINUTE_S, TEN_MINUTES_S, Runs, read_durations, read_runs
+from framework.features.history.series import (
+    HOUR_S,
+    MINUTE_S,
+    SETTLED_S,
+    TEN_MINUTES_S,
+    Runs,
+    read_durations,
+    read_runs,
+)
 from framework.features.tasks.database import TaskDatabase, history
 from framework.wire.keys import METRICS_LONG_S, METRICS_SHORT_S
 
 KEEP_S = 90 * 86_400
-_SETTLED_S = 120
-"""After this time, every process has written its runs of an hour."""
-
 _MARGIN_S = 2 * HOUR_S
 """Hours whose keys expire within this time are left out: what is read must be whole."""
 
@@ -64,7 +69,7 @@ class HourlyRollup:
         """Yield the beginnings of the hours that have ended, and whose keys Redis has."""
         kept = METRICS_LONG_S if max(self._versions) >= 8 else METRICS_SHORT_S
         first = int((now - kept + _MARGIN_S) // HOUR_S) * HOUR_S
-        yield from range(first, int((now - _SETTLED_S) // HOUR_S) * HOUR_S, HOUR_S)
+        yield from range(first, int((now - SETTLED_S) // HOUR_S) * HOUR_S, HOUR_S)
 
     def _written_hours(self) -> set[int]:
         with self._database.reading() as connection:

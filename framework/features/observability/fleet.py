@@ -64,6 +64,8 @@ class FleetReading:
     shard: str
     now: float
     figures: list[Figure] = field(default_factory=list[Figure])
+    only_load: bool = False
+    """Whether only the load was read: there are no figures."""
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     """The jobs in each queue."""
     paused: frozenset[str] = frozenset()
@@ -76,6 +78,8 @@ class FleetReading:
 
     def add(self, name: str, value: float, /, **labels: str) -> None:
         """Add a figure of the shard."""
+        if self.only_load:
+            return
         self.figures.append(Figure(name, {**labels, "shard": self.shard}, value))
 
 
@@ -93,8 +97,11 @@ class FleetReader:
         for _, reader in self._readers:
             yield from reader.of_host()
 
-    def read(self, shard: str, client: "redis.Redis") -> FleetReading:
-        """Read the figures of a shard: TIME, a script (again for more than 2,000 queues), INFO. Raises redis errors."""
+    def read(self, shard: str, client: "redis.Redis", *, only_load: bool = False) -> FleetReading:
+        """Read the figures of a shard: TIME, a script (again for more than 2,000 queues), INFO. Raises redis errors.
+
+        ``only_load`` leaves out the figures: a page reads what the needed slots follow from.
+        """
         began, sent_at = time.monotonic(), time.time()
         now = server_time(client)
         rtt_s = time.monotonic() - began
@@ -105,7 +112,7 @@ class FleetReader:
         while replies[-1][1] != b"0" and len(replies) < _MOST_CALLS:
             replies.append(READ_FLEET(client, [], [replies[-1][1], _QUEUES_AT_ONCE, 0]))
         at, _, _, left_out, paused, sets, stats, processes, runs, counted, of_features = replies[0]
-        found = FleetReading(shard, number(at))
+        found = FleetReading(shard, number(at), only_load=only_load)
         # A scan may return a member twice.
         queues = {name: (jobs, entered) for reply in replies for name, jobs, entered in rows(reply[2], 3)}
         _add_queues(found, queues, {decode_escaped(name) for name in paused})
@@ -114,6 +121,8 @@ class FleetReader:
         found.classes = _class_runs(runs)
         _add_counters(found, counted)
         self._add_features(found, of_features)
+        if only_load:
+            return found
         for one in read_server_figures(_info(client)):
             found.add(one.name, one.value, **one.labels)
         found.certificate_end = certificate_end(client)
@@ -153,14 +162,19 @@ def _add_queues(found: FleetReading, read: Mapping[bytes, tuple[int, Any]], paus
     leveled = set[str]()
     for raw, (jobs, entered) in read.items():
         name = decode_escaped(raw)
-        queue, level = parent_of(name), level_of(name)
+        queue = parent_of(name)
         sizes[queue] += jobs
+        if found.only_load:
+            continue
+        level = level_of(name)
         levels[queue, level] += jobs
         if level != NORMAL:
             leveled.add(queue)
         since = timestamp(number(entered)) if entered else None
         oldest[queue] = max(oldest.get(queue, 0.0), age(found.now, since or 0.0))
     found.sizes, found.paused = dict(sizes), frozenset(paused)
+    if found.only_load:
+        return
     for queue in sorted(sizes.keys() | paused):
         found.add("sidekiq_queue_size", sizes[queue], name=queue)
         found.add("sidekiq_queue_latency_seconds", oldest.get(queue, 0.0), name=queue)

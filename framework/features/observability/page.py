@@ -45,7 +45,7 @@ class GroupRows(Rows[ProcessGroup]):
         """Return the groups of a shard."""
         installation = view.installation
         groups = ObservabilitySettings.of(installation.settings).fleet.queue_groups
-        reading = FleetReader(installation.settings).read(shard.name, shard.client)
+        reading = FleetReader(installation.settings).read(shard.name, shard.client, only_load=True)
         with self._lock:
             if shard.name not in self._needed:
                 self._needed[shard.name] = NeededSlots(_classes(view, shard.name), groups)
@@ -141,6 +141,7 @@ class GroupsPage(TablePage[ProcessGroup]):
     menu = "work"
     mends = ("few_slots", "unserved")
     heading = "Group"
+    most = 50
     columns = (
         Column("Processes", "processes", "count"),
         Column("Quiet", "quiet", "count"),

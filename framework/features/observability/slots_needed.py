@@ -198,7 +198,9 @@ def _queue_slots(
     found: list[int] = []
     for urgency, target in TARGETS.items():
         shared = [name for name in queues if urgencies.get(name, "low") == urgency and name not in limits]
-        found.append(slots_for(_together([loads[name] for name in shared]), target))
+        # Most queues are groups of their own, and a shard has hundreds.
+        if shared:
+            found.append(slots_for(_together([loads[name] for name in shared]), target))
     limited = [name for name in queues if name in limits]
     return [
         *found,
@@ -207,6 +209,8 @@ def _queue_slots(
 
 
 def _together(loads: Sequence[QueueLoad]) -> QueueLoad:
+    if len(loads) == 1:
+        return loads[0]
     arrivals, waiting = sum(one.arrivals for one in loads), sum(one.waiting for one in loads)
     work = sum(one.arrivals * one.seconds for one in loads)
     backlog = sum(one.waiting * one.seconds for one in loads)

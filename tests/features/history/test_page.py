@@ -10,12 +10,20 @@ from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.features.history.marks import mark_deploy
 from framework.features.history.page import ActivityPage
+from framework.features.history.series import KeptPeriods, Runs
+from framework.pages import view as view_module
 from framework.pages.caller import Caller
 from framework.pages.view import ShardReads, View
 from framework.wire import keys
 from tests.admin.conftest import shard
 
 __all__ = ["shard"]
+
+
+@pytest.fixture(autouse=True)
+def _whole(monkeypatch):
+    """Let a read end, however busy the machine is."""
+    monkeypatch.setattr(view_module, "PART_S", 60.0)
 
 
 def read(shard, **query):
@@ -45,3 +53,36 @@ def test_activity_has_periods_classes_and_deploys(shard, redis):
 def test_activity_refuses_other_times(shard):
     with pytest.raises(ValueError, match="1, 8, 24, 72"):
         read(shard, hours="9")
+
+
+def test_activity_shows_the_newest_part_and_goes_on(shard, redis, monkeypatch):
+    now = time.time()
+    for back in (0, 4 * 3_600):
+        redis.hset(keys.metrics(8, time.gmtime(now - back))[1][0], mapping={"Job|p": 5, "Job|x": 1, "Job|f": "1" * 30})
+    page, parts = ActivityPage(), []
+    monkeypatch.setattr(view_module, "PART_S", 0.0)
+    while not parts or parts[-1]["percent"] < 100:
+        view = View(Caller("ann", "read"), Installation(load({}), KnownClasses({})), {"main": shard}, ShardReads())
+        parts.append(asyncio.run(page.read(view)))
+        assert view.is_partial == (parts[-1]["percent"] < 100)
+    # The first part is that of the last hour.
+    sums = [sum(one["runs"] for one in part["periods"]) for part in parts]
+    assert (sums[0], sums[-1]) == (5, 10)
+    assert len(sums) > 5
+    # Too long a number is no count.
+    assert parts[-1]["classes"][0]["failed"] == 0
+
+
+def test_ended_periods_are_read_once():
+    kept, asked = KeptPeriods(), []
+
+    def read(starts):
+        asked.extend(starts)
+        return [{"Job": Runs(1)} for _ in starts]
+
+    for _ in range(2):
+        assert kept.read(("main",), range(10), 8, 60.0, read) == [{"Job": Runs(1)}] * 10
+    assert sorted(asked) == [*range(10), 8, 9]
+    # Another shard has other runs.
+    kept.read(("second",), [1], 8, 60.0, read)
+    assert asked[-1] == 1

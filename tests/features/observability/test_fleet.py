@@ -90,6 +90,16 @@ def populate(redis):
         redis.hset(key, mapping={"NoopWorker|p": 4, "NoopWorker|ms": 8_000, "NoopWorker|f": 1})
 
 
+def test_load_is_read_without_figures(reader, redis):
+    populate(redis)
+    whole, load_ = reader.read("main", redis), reader.read("main", redis, only_load=True)
+    assert load_.figures == []
+    names = ("sizes", "paused", "processes", "classes", "limits")
+    assert [getattr(load_, one) for one in names] == [getattr(whole, one) for one in names]
+    assert load_.sizes
+    assert load_.processes
+
+
 def test_figures_of_a_populated_shard(figures, redis):
     populate(redis)
     found = figures()
