@@ -24,8 +24,8 @@ BUCKETS = len(BUCKETS_MS) + 1
 _AT_ONCE = 100
 _WORDS = ("p", "f", "ms")
 _MOST_DIGITS = 19
-_KEPT_AT_ONCE = 6
-"""The periods of a step."""
+_KEPT_AT_ONCE = 24
+"""The periods of a step: with few classes a read of eight hours is two steps, of four commands each."""
 _MOST_KEPT = 4_000
 """The periods of three days on nine shards."""
 

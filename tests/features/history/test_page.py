@@ -57,7 +57,7 @@ def test_activity_refuses_other_times(shard):
 
 def test_activity_shows_the_newest_part_and_goes_on(shard, redis, monkeypatch):
     now = time.time()
-    for back in (0, 4 * 3_600):
+    for back in (0, 6 * 3_600):
         redis.hset(keys.metrics(8, time.gmtime(now - back))[1][0], mapping={"Job|p": 5, "Job|x": 1, "Job|f": "1" * 30})
     page, parts = ActivityPage(), []
     monkeypatch.setattr(view_module, "PART_S", 0.0)
@@ -65,10 +65,10 @@ def test_activity_shows_the_newest_part_and_goes_on(shard, redis, monkeypatch):
         view = View(Caller("ann", "read"), Installation(load({}), KnownClasses({})), {"main": shard}, ShardReads())
         parts.append(asyncio.run(page.read(view)))
         assert view.is_partial == (parts[-1]["percent"] < 100)
-    # The first part is that of the last hour.
+    # The first part is that of the last hours.
     sums = [sum(one["runs"] for one in part["periods"]) for part in parts]
     assert (sums[0], sums[-1]) == (5, 10)
-    assert len(sums) > 5
+    assert len(sums) > 1
     # Too long a number is no count.
     assert parts[-1]["classes"][0]["failed"] == 0
 
@@ -82,7 +82,7 @@ def test_ended_periods_are_read_once():
 
     for _ in range(2):
         assert kept.read(("main",), range(10), 8, 60.0, read) == [{"Job": Runs(1)}] * 10
-    assert sorted(asked) == [*range(10), 8, 9]
+    assert sorted(asked) == sorted([*range(10), 8, 9])
     # Another shard has other runs.
     kept.read(("second",), [1], 8, 60.0, read)
     assert asked[-1] == 1
