@@ -1,7 +1,7 @@
 """Work out how fast jobs come into each queue of a shard, and end, from readings some seconds apart."""
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -93,31 +93,34 @@ class RateWindow:
         while len(self._samples) > 1 and self._samples[1].at <= last.at - WINDOW_S:
             self._samples.popleft()
         self._samples.append(last)
-        first = self._samples[0]
+        first, ending = self._samples[0], self._ending()
         if last.at <= first.at:
             return ShardRates()
         return ShardRates(
             _per_second(first.processed, last.processed, last.at - first.at),
             _per_second(first.failed, last.failed, last.at - first.at),
-            {name: self._queue_rates(name, first, last) for name in last.sizes},
+            {name: _queue_rates(name, first, last, ending.get(name, 0.0)) for name in last.sizes},
         )
 
-    def _queue_rates(self, name: str, first: _Sample, last: _Sample) -> QueueRates:
-        if name in last.uncounted:
-            return QueueRates()
-        ending = sum(self._process_rate(identity, name) for identity in last.runs)
-        if name not in first.sizes:
-            return QueueRates(None, ending)
-        growth = (last.sizes[name] - first.sizes[name]) / (last.at - first.at)
-        return QueueRates(max(0.0, ending + growth), ending)
+    def _ending(self) -> Mapping[str, float]:
+        """Return the ended runs a second by queue: of each process, between its first and its last count in the window."""
+        ending = defaultdict[str, float](float)
+        for identity in self._samples[-1].runs:
+            written = [one.runs[identity] for one in self._samples if identity in one.runs]
+            (first_at, first), (last_at, last) = written[0], written[-1]
+            if last_at > first_at:
+                for queue, count in last.items():
+                    ending[queue] += _per_second(first.get(queue, 0), count, last_at - first_at)
+        return ending
 
-    def _process_rate(self, identity: str, queue: str) -> float:
-        """Return the ended runs per second between the first and the last count that the process wrote in the window."""
-        written = [one.runs[identity] for one in self._samples if identity in one.runs]
-        (first_at, first), (last_at, last) = written[0], written[-1]
-        if last_at <= first_at:
-            return 0.0
-        return _per_second(first.get(queue, 0), last.get(queue, 0), last_at - first_at)
+
+def _queue_rates(name: str, first: _Sample, last: _Sample, ending: float) -> QueueRates:
+    if name in last.uncounted:
+        return QueueRates()
+    if name not in first.sizes:
+        return QueueRates(None, ending)
+    growth = (last.sizes[name] - first.sizes[name]) / (last.at - first.at)
+    return QueueRates(max(0.0, ending + growth), ending)
 
 
 def _sample(facts: ShardCounts) -> _Sample:

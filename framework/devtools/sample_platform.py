@@ -21,6 +21,7 @@ from framework.features.batches import keys as batch_keys
 from framework.features.history.marks import mark_deploy
 from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows.definition import StepCondition, StepJobs, WorkflowDefinition, WorkflowStep, step_bid
+from framework.process.record import RUNS_FIELD
 from framework.wire import keys
 
 SHARDS = ("main", "shop", "media")
@@ -51,7 +52,8 @@ WORKFLOW, BATCH = "wf-nightly-export", "aw-nightly-mails"
 _DEPLOYED_AGO_S, _HOURS = 25 * 60, 8
 _FLOOD_JOBS, _POISON_JOBS, _HELD_JOBS = 5_000, 30, 120
 _STEP_S = 60
-_SLOTS = 10
+_PROCESSES, _SLOTS = 3, 10
+"""The processes of each shard, and the slots of each."""
 
 
 class SampleClass(NamedTuple):
@@ -116,12 +118,13 @@ class SamplePlatform:
         for shard, client in self._clients.items():
             classes = [one for one in self._classes if one.shard == shard]
             pipeline: Any = client.pipeline(transaction=False)
-            for number in range(1, 4):
+            for number in range(1, 1 + _PROCESSES):
                 self._add_process(pipeline, f"{shard}-{number}.example:{100 + number}:{number:012x}", classes)
             pipeline.execute()
 
     def _add_process(self, pipeline: Any, identity: str, classes: Sequence[SampleClass]) -> None:
         host, pid, _ = identity.split(":")
+        started_at = self._now - _DEPLOYED_AGO_S
         facts = {
             "hostname": host,
             "pid": int(pid),
@@ -130,14 +133,18 @@ class SamplePlatform:
             "labels": ["python"],
             "concurrency": _SLOTS,
             "queues": sorted(one.queue for one in classes),
-            "started_at": self._now - _DEPLOYED_AGO_S,
+            "started_at": started_at,
             "version": "v42",
         }
         work = {
             f"thread{number}": self._run(self._beats.choice(classes)) for number in range(self._beats.randint(4, 8))
         }
+        since_s = time.time() - started_at
+        runs = {one.queue: int(since_s * one.per_minute / 60 / _PROCESSES) for one in classes}
         record = {
             "info": json.dumps(facts),
+            RUNS_FIELD: json.dumps(runs),
+            "concurrency": _SLOTS,
             "busy": len(work),
             "beat": time.time(),
             "quiet": "false",

@@ -109,8 +109,9 @@ def other_sidekiqs() -> list[Gems]:
     return [*map(Gems.of_folder, folders), *(Gems.of_root(path.parents[2]) for path in made)]
 
 
+INSTALLED = Gems("installed", ["ruby"], ["sidekiq"])
 SIDEKIQS = [
-    pytest.param(Gems("installed", ["ruby"], ["sidekiq"]), id="installed"),
+    pytest.param(INSTALLED, id="installed"),
     *(pytest.param(one, id=one.version, marks=pytest.mark.campaign) for one in other_sidekiqs()),
 ]
 
