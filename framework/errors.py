@@ -576,6 +576,17 @@ class OffloadedArgumentsError(ExecutionError):
         )
 
 
+class StoredBlocksError(FrameworkError, OSError):
+    """Report a packed backlog whose blocks are in a payload store that this process cannot use now. Its jobs wait where they are."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"packed jobs wait in the payload store, and {reason}. Make the store of payload_offload.url reachable for this process: "
+            "no job is lost, and they wait until then"
+        )
+
+
 class PayloadError(ExecutionError):
     """Report an unreadable payload: not JSON, not an object, or not decompressible."""
 

@@ -124,6 +124,8 @@ class Feature:
     """``(Served) -> Mapping[str, Answer]``: paths of the health server of a process or group (``process/health_server.py``)."""
     protection: "Late[Any] | None" = None
     """``(SettingsBase) -> PayloadProtection``: the protection of stored payloads. One feature at most has it."""
+    block_store: "Late[Any] | None" = None
+    """``(SettingsBase) -> BlockStore``: where blocks of packed jobs may be beside Redis. One feature at most has it."""
     moves: "Late[Any] | None" = None
     """``(Shard) -> Iterable[MoveEpoch]``: reads the moves between shards that a shard knows. One feature at most has it."""
     fallback: "Late[Any] | None" = None
@@ -193,6 +195,8 @@ def all_features() -> tuple[Feature, ...]:
     return (*features(), *_own)
 
 
-def single_part(name: Literal["locks", "protection", "fallback", "recorder", "moves"]) -> "Late[Any] | None":
+def single_part(
+    name: Literal["locks", "protection", "fallback", "recorder", "moves", "block_store"],
+) -> "Late[Any] | None":
     """Return the part that one feature at most has; ``None`` if no feature has it."""
     return next((part for one in features() if (part := getattr(one, name)) is not None), None)

@@ -9,7 +9,7 @@ import math
 import random
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Unpack, cast
@@ -30,15 +30,15 @@ from framework.admin.shard_job_set import SetRecord
 from framework.admin.statistics import OnProgress, ignore_progress, named_queues, reply_number
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
-from framework.fetch.blocks import packed_jobs, true_size
-from framework.fetch.held_blocks import expand_members, has_only_blocks, packed_held
+from framework.fetch.blocks import expand, packed_jobs, true_size
+from framework.fetch.held_blocks import expand_member, expand_members, has_only_blocks, packed_held
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.text import decode_escaped
 from framework.typeguards import short_repr
 from framework.wire import keys
-from framework.wire.blocks import expand, expand_member
+from framework.wire.blocks import stored_id
 
 QUEUE_PLACE = "queue:"
 """The prefix of a place that is one queue; its name follows."""
@@ -334,7 +334,7 @@ def _may_have_blocks(store: JobStore) -> bool:
 _Member = tuple[JobStore, bytes, float]
 
 _BLOCKS_DRAWN = 10
-"""The most blocks of deferred jobs that one round reads."""
+"""The most blocks of deferred jobs, or of the payload store, that one round reads of a key."""
 
 
 def read_all(client: "redis.Redis", stores: Sequence[tuple[JobStore, int]]) -> Iterator[_Member]:
@@ -383,6 +383,7 @@ def draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, in
     for store, _, count in wanted:
         # A negative count draws with repetition.
         pipeline.zrandmember(store.key, -count, withscores=True)
+    drawn = _DrawnBlocks()
     for (store, _, count), reply in zip(wanted, pipeline.execute(), strict=True):
         if has_only_blocks(store.key):
             blocks = expand_members(client, store.key, list(_pairs(reply))[:_BLOCKS_DRAWN])
@@ -391,8 +392,25 @@ def draw_members(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, in
             continue
         for member, score in _pairs(reply):
             # All jobs of a block: each is as likely as one that is in none.
-            for one in expand_member(member, score):
+            for one in expand_member(client, drawn.take(store, member), score):
                 yield store, one.data, one.score
+
+
+class _DrawnBlocks:
+    """Let few blocks of the payload store stand for all that were drawn of a key: each is read from there."""
+
+    def __init__(self) -> None:
+        self._taken = defaultdict[JobStore, list[bytes]](list)
+
+    def take(self, store: JobStore, element: bytes) -> bytes:
+        """Return the element, or one that was taken before it."""
+        if stored_id(element) is None:
+            return element
+        taken = self._taken[store]
+        if len(taken) < _BLOCKS_DRAWN:
+            taken.append(element)
+            return element
+        return random.choice(taken)
 
 
 def _pairs(reply: Sequence[Any]) -> Iterator[tuple[bytes, float]]:
@@ -413,9 +431,10 @@ def draw_indexes(client: "redis.Redis", wanted: Sequence[tuple[JobStore, int, in
     for (store, _, count), length in zip(wanted, lengths, strict=True):
         for _ in range(count if length else 0):
             pipeline.lindex(store.key, random.randrange(length))
+    few = _DrawnBlocks()
     for store, element in zip(drawn, pipeline.execute(), strict=True):
         # The list has become shorter meanwhile. All jobs of a block: each is as likely as one that is in none.
-        for data in expand(element) if element is not None else ():
+        for data in expand(client, few.take(store, element)) if element is not None else ():
             yield store, data, 0.0
 
 

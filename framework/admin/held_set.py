@@ -30,7 +30,7 @@ from framework.admin.statistics import OnProgress, ignore_progress
 from framework.async_twin import async_items, async_twin
 from framework.errors import ShardUnavailableError
 from framework.execute.admission import assign_free_slots
-from framework.fetch.held_blocks import unpack_held
+from framework.fetch.held_blocks import expand_member, unpack_held
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -41,7 +41,7 @@ from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
 from framework.types import Jid, JobState, Payload
 from framework.wire import keys
-from framework.wire.blocks import expand_member, is_block
+from framework.wire.blocks import is_block
 from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
@@ -100,18 +100,18 @@ def held_records(
     for store in list_held_stores(shard.client):
         # In their order: Redis reads and removes neighbours in half the time.
         for page in ranked_members(shard.client, store.key):
-            for block, members in _by_block(page):
+            for block, members in _by_block(shard.client, page):
                 scanned += len(members)
                 yield store, len(members), list(_matching(shard.name, store, members, block, wanted, sizes, now))
             on_progress(decode_escaped(store.key), scanned)
 
 
-def _by_block(page: ScanPage) -> Iterator[tuple[bytes | None, ScanPage]]:
+def _by_block(client: "redis.Redis", page: ScanPage) -> Iterator[tuple[bytes | None, ScanPage]]:
     """Yield the jobs of a page of members: first those that are in no block, then those of each block."""
     yield None, [one for one in page if not is_block(one[0])]
     for member, score in page:
         if is_block(member):
-            yield member, cast("ScanPage", expand_member(member, score))
+            yield member, cast("ScanPage", expand_member(client, member, score))
 
 
 def _matching(

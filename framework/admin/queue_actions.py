@@ -17,7 +17,7 @@ from framework import timings
 from framework.admin.audit import acting_name
 from framework.admin.queue_reader import scan_elements, sub_queues
 from framework.errors import QueueReplacedError
-from framework.fetch.blocks import split_block, unpack
+from framework.fetch.blocks import expand, split_block, unpack
 from framework.process.heartbeat import QueueAside
 from framework.store.connect import server_time
 from framework.store.script import DROP_QUEUED, MIGRATE, RING, write_when_full
@@ -27,7 +27,7 @@ from framework.telemetry.job_events import SKIPPED_JOBS
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.blocks import expand, is_block
+from framework.wire.blocks import is_block
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object, stored_time
 from framework.wire.resources import JobResources, lock_of, reservations
@@ -136,8 +136,8 @@ OnDropped: TypeAlias = Callable[[int], None]
 
 _AT_RIGHT_END, _FROM_RIGHT_END = 0, -1
 
-PAGE = (20, 500)
-"""The fewest and the most jobs of a page."""
+PAGE = (20, 250)
+"""The fewest and the most jobs of a page: 500 took up to 5.1 ms of Redis's processor."""
 
 _KEPT_BYTES = 500_000
 """The most bytes of a page; a larger job is a page of its own."""
@@ -167,7 +167,7 @@ def _block_of(client: "redis.Redis", queue: str, data: bytes) -> bytes | None:
     if client.hget(keys.PACKED, queue) is None:
         return None
     blocks = (element for element in scan_elements(client, queue) if is_block(element))
-    return next((block for block in blocks if data in expand(block)), None)
+    return next((block for block in blocks if data in expand(client, block)), None)
 
 
 def clear_queue(

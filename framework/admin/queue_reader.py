@@ -12,7 +12,7 @@ from framework.admin.queue_sizes import ListedQueue, read_queue_sizes
 from framework.admin.search import list_held_stores
 from framework.admin.statistics import count_jobs_by_class, named_queues, reply_number
 from framework.declare.declaration import Declaration
-from framework.fetch.blocks import packed_jobs, true_size
+from framework.fetch.blocks import expand, packed_jobs, true_size
 from framework.process.record import served_queues
 from framework.route.router import Router
 from framework.route.topology import format_counts, split_names
@@ -20,7 +20,6 @@ from framework.shard.shard import Shard
 from framework.shard.shards import answering
 from framework.text import decode_escaped
 from framework.wire import keys
-from framework.wire.blocks import expand
 from framework.wire.json import loads_object
 from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
 
@@ -116,7 +115,7 @@ def _next_in(client: "redis.Redis", name: str, count: int) -> list[bytes]:
         reply: Any = client.lrange(keys.queue(name), -read - wanted, -read - 1)
         page = cast("list[bytes]", reply)
         for element in reversed(page):
-            found += reversed(expand(element))
+            found += reversed(expand(client, element))
         if len(page) < wanted:
             break
         size, read = page_size(page, PAGE), read + len(page)
@@ -133,7 +132,7 @@ def scan_places(client: "redis.Redis", name: str) -> Iterator[tuple[str, bytes]]
 def scan_queue(client: "redis.Redis", name: str) -> Iterator[bytes]:
     """Yield the jobs of one list, the newest first, also those in blocks. As ``scan_elements``."""
     for element in scan_elements(client, name):
-        yield from expand(element)
+        yield from expand(client, element)
 
 
 def scan_elements(client: "redis.Redis", name: str) -> Iterator[bytes]:

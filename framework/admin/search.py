@@ -12,14 +12,16 @@ from redis.exceptions import ResponseError
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.statistics import OnProgress, named_queues
 from framework.feature import features
-from framework.fetch.held_blocks import expand_members, first_block, has_only_blocks, packed_held
+from framework.fetch.blocks import expand
+from framework.fetch.deferred_blocks import DeferredBlock
+from framework.fetch.held_blocks import expand_member, expand_members, first_block, has_only_blocks, packed_held
 from framework.process.record import read_processes, recorded_payload
 from framework.store.script import SEARCH, is_wrong_type
 from framework.store.steps import UNPACED, BoundedSteps
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.blocks import expand, expand_member, is_block
+from framework.wire.blocks import STORED, is_block, stored_id
 from framework.wire.job import clamp_time
 from framework.wire.json import dumps, loads_object
 
@@ -344,7 +346,7 @@ def _search_packed(client: "redis.Redis", store: JobStore, wanted: bytes, beyond
         if block is None:
             yield from _with_ranks(client, store, page, beyond)
         elif rank is not None:
-            inside = [one.data for one in expand_member(block, 0.0)]
+            inside = [one.data for one in expand_member(client, block, 0.0)]
             first, total = first_block(client, store.key, rank), client.zcard(store.key) + beyond
             for member, score in page:
                 before = first + (rank - first) * len(inside) + inside.index(member)
@@ -416,22 +418,15 @@ def search_list_steps(
 
     It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
-    done, page = 0, 1
+    done = 0
     # By how many the jobs before the next hit of its list are more than the elements there.
     in_blocks = 0
-    steps = BoundedSteps(*LIST_STEP, rate=UNPACED)
-    while done < len(batch):
-        left = batch[done:]
-        with steps.step() as jobs:
-            reply: Any = SEARCH(client, [store.key for store in left], [text, start, STEP_BYTES, jobs, page])
-        finished, start, scanned, page = reply[:4]
-        hits: list[tuple[int, int, int, bytes]] = list(zip(*[iter(reply[4:])] * 4, strict=True))
-        on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
-        found: list[JobLocation] = []
+    for finished, next_start, hits in _list_hits(client, batch, text, on_progress, start):
+        left, found = batch[done:], list[JobLocation]()
         for at, (number, index, length, element) in enumerate(hits):
             if number > 1 and (not at or number != hits[at - 1][0]):
                 in_blocks = 0
-            inside = expand(element)
+            inside = expand(client, element)
             # Redis sends each block: it cannot look into it.
             found += [
                 JobLocation(left[number - 1], data, max(1, length - index - in_blocks - newer), length)
@@ -442,7 +437,26 @@ def search_list_steps(
         if finished:
             in_blocks = in_blocks if hits and hits[-1][0] == finished + 1 else 0
         done += finished
-        yield ListStep(found, done, start)
+        yield ListStep(found, done, next_start)
+
+
+def _list_hits(
+    client: "redis.Redis", batch: Sequence[JobStore], text: bytes, on_progress: OnProgress, start: int
+) -> Iterator[tuple[int, int, list[tuple[int, int, int, bytes]]]]:
+    """Yield of each step how many lists it has ended, the index in the next one, and what has the text; each block may have it.
+
+    A hit is the number of its list (from 1, of those that were left), its index, the jobs of the list, and the element.
+    """
+    done, page = 0, 1
+    steps = BoundedSteps(*LIST_STEP, rate=UNPACED)
+    while done < len(batch):
+        left = batch[done:]
+        with steps.step() as jobs:
+            reply: Any = SEARCH(client, [store.key for store in left], [text, start, STEP_BYTES, jobs, page])
+        finished, start, scanned, page = reply[:4]
+        on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
+        done += finished
+        yield finished, start, list(zip(*[iter(reply[4:])] * 4, strict=True))
 
 
 _LISTS_OF_JOBS = ("queue", "in flight", "migrating")
@@ -466,6 +480,30 @@ def jobs_with_field(
     )
     for group in groups[:: -1 if backwards else 1]:
         yield from group
+
+
+def stored_ids(client: "redis.Redis", on_progress: OnProgress, *, backwards: bool = False) -> Iterator[str]:
+    """Yield the ids of the objects that references to blocks (``store/block_store.py``) name, as ``jobs_with_field`` yields jobs."""
+    stores = list_job_stores(client, on_progress)
+    for store in stores[:: -1 if backwards else 1]:
+        for element in _raw_elements(client, store, STORED.encode(), on_progress):
+            if (found := stored_id(element)) is not None:
+                yield found
+
+
+def _raw_elements(client: "redis.Redis", store: JobStore, text: bytes, on_progress: OnProgress) -> Iterator[bytes]:
+    """Yield the elements of a key that have the text, and blocks as they are."""
+    if has_only_blocks(store.key):
+        names = (name for _, page in scan_from(client, store.key, None, 0) for name, _ in page)
+        for name in names:
+            data: Any = client.hget(keys.DEFERRED_BLOCKS, DeferredBlock(name, 0.0).id)
+            yield data or b""
+    elif store.is_list:
+        for _, _, hits in _list_hits(client, [store], text, on_progress, 0):
+            yield from (element for *_, element in hits)
+    else:
+        for _, page in scan_from(client, store.key, text, 0):
+            yield from (member for member, _ in page)
 
 
 def _in_sets(client: "redis.Redis", stores: Sequence[JobStore], text: bytes) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from framework.admin.process_list import read_busy
 from framework.admin.queue_sizes import read_queue_sizes
 from framework.async_twin import async_twin
 from framework.errors import PayloadError, ShardUnavailableError
-from framework.fetch.blocks import packed_jobs
+from framework.fetch.blocks import expand, packed_jobs
 from framework.fetch.held_blocks import packed_held
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
@@ -24,7 +24,6 @@ from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.blocks import expand
 from framework.wire.job import decode
 from framework.wire.json import json_contains
 from framework.wire.keys import capsules_of
@@ -131,7 +130,7 @@ def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[s
     # Blocks of jobs are large, and may follow many small jobs.
     most = _BLOCKS_AT_ONCE if decode_escaped(key.removeprefix(_QUEUE_KEY_PREFIX)) in packed_jobs(client) else MOST
     for page in list_pages(client, key, most):
-        yield place, [job for element in page for job in expand(element)]
+        yield place, [job for element in page for job in expand(client, element)]
 
 
 def _members(client: "redis.Redis", key: str) -> Iterator[tuple[str, list[bytes]]]:

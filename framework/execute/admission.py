@@ -1,12 +1,14 @@
 """Ask the policies of a class before its job runs. A policy may hold, defer or drop the job, or take slots of a limit for it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import redis
 
 from framework.declare.declaration import Declaration, PerClass
+from framework.errors import StoredBlocksError
 from framework.execute.next_jobs import NextJobs
 from framework.fetch.held_blocks import packed_held, unpack_next
 from framework.fetch.unit_of_work import UnitOfWork
@@ -358,4 +360,7 @@ def assign_free_slots(client: "redis.Redis", name: str, rate: float | None = Non
 def unpack_waiting(client: "redis.Redis", name: str) -> bool:
     """Unpack the blocks that are next of those that wait at a limit; return whether one was. Raises redis errors."""
     prefix = f"{keys.limit(name)}:waiting:".encode()
-    return any(unpack_next(client, key) for key in packed_held(client) if key.startswith(prefix))
+    # While the payload store cannot be read, the jobs in its blocks stay held. A log line tells.
+    with suppress(StoredBlocksError):
+        return any(unpack_next(client, key) for key in packed_held(client) if key.startswith(prefix))
+    return False

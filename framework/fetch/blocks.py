@@ -1,4 +1,8 @@
-"""Unpack a block of jobs where it waits, and count the jobs in blocks (``wire/blocks.py``)."""
+"""Read or unpack a block of jobs where it waits, and count the jobs in blocks (``wire/blocks.py``).
+
+A block may be in the payload store (``store/block_store.py``): then each function that reads its jobs raises StoredBlocksError if the
+store cannot be read, and nothing was written.
+"""
 
 import time
 from collections.abc import Mapping
@@ -8,9 +12,11 @@ import redis
 
 from framework.errors import PayloadError
 from framework.recover.suspects import quarantine_counter
+from framework.store.block_store import block_store
 from framework.store.script import NO_KEY, RETURN_BLOCK, SPLIT_BLOCK, UNPACK
 from framework.text import decode_escaped
 from framework.wire import blocks, keys
+from framework.wire.blocks import is_block
 from framework.wire.json import loads_object
 from framework.wire.malformed import dead_set_entry
 from framework.wire.sub_queues import parent_of
@@ -24,13 +30,16 @@ def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", be
     """
     entry = series = b""
     try:
-        jobs = blocks.unpack(block)
+        jobs = blocks.unpack(block_store(client).read(block))
     except PayloadError as error:
         jobs, entry = [], dead_set_entry(block, error, time.time(), queue)
         series = quarantine_counter(blocks.PACKED, "malformed").encode()
     places = [key or keys.queue(queue), keys.PACKED, keys.PACKED_BLOCKS, keys.DEAD, keys.COUNTERS, NO_KEY]
     arguments = [queue, block, len(jobs) or blocks.count(block), behind, entry, series, *jobs]
-    return bool(UNPACK(client, places, arguments))
+    done = bool(UNPACK(client, places, arguments))
+    if done:
+        block_store(client).forget(block)
+    return done
 
 
 def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) -> bool | None:
@@ -45,11 +54,14 @@ def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) ->
     home = payload.get("queue")
     queue = home if isinstance(home, str) and parent_of(home) == queue else queue
     try:
-        jobs = blocks.unpack(data)
+        jobs = blocks.unpack(block_store(client).read(data))
     except PayloadError:
         return None
     places = [working, keys.queue(queue), keys.QUEUES, keys.PACKED, keys.PACKED_BLOCKS]
-    return bool(RETURN_BLOCK(client, places, [data, queue, *jobs]))
+    done = bool(RETURN_BLOCK(client, places, [data, queue, *jobs]))
+    if done:
+        block_store(client).forget(data)
+    return done
 
 
 def split_block(client: "redis.Redis", queue: str, block: bytes, job: bytes) -> bool:
@@ -57,11 +69,24 @@ def split_block(client: "redis.Redis", queue: str, block: bytes, job: bytes) -> 
 
     Raises redis errors, and ValueError if the block does not have the job.
     """
-    jobs = blocks.expand(block)
+    jobs = expand(client, block)
     at = jobs.index(job)
     newer, older = (blocks.pack(queue, some) if some else b"" for some in (jobs[:at], jobs[at + 1 :]))
     places = [keys.queue(queue), keys.PACKED, keys.PACKED_BLOCKS, NO_KEY]
-    return bool(SPLIT_BLOCK(client, places, [queue, block, newer, job, older]))
+    done = bool(SPLIT_BLOCK(client, places, [queue, block, newer, job, older]))
+    if done:
+        block_store(client).forget(block)
+    return done
+
+
+def expand(client: "redis.Redis", data: bytes) -> list[bytes]:
+    """Return the jobs of an element of a queue, the newest first: itself, unless it is a block that can be read."""
+    if not is_block(data):
+        return [data]
+    try:
+        return blocks.unpack(block_store(client).read(data))
+    except PayloadError:
+        return [data]
 
 
 def true_size(length: int, queue: str, packed: Mapping[str, int]) -> int:

@@ -2,7 +2,8 @@
 
 A block is no member of the schedule set, which Ruby reads: it has a set of its own. The name of a block there has its id, the number
 of its jobs, why they were deferred, and their class; its score is the time at which the first of them is due. The others are due as
-long after it as they were when they were packed, so one ``ZADD`` moves the times of all. The bytes of the blocks are in a HASH.
+long after it as they were when they were packed, so one ``ZADD`` moves the times of all. The bytes of the blocks, or references to
+blocks in the payload store, are in a HASH.
 """
 
 import heapq
@@ -14,6 +15,7 @@ import redis
 
 from framework.errors import PayloadError
 from framework.recover.suspects import quarantine_counter
+from framework.store.block_store import BlockStore, block_store
 from framework.store.script import NO_KEY, UNPACK_DEFERRED
 from framework.text import decode_escaped
 from framework.wire import blocks, keys
@@ -90,7 +92,8 @@ def read_jobs(client: "redis.Redis", names: Iterable[tuple[bytes, float]]) -> li
     """
     found = [DeferredBlock(*one) for one in names]
     stored: Any = client.hmget(keys.DEFERRED_BLOCKS, [one.id for one in found]) if found else []
-    return [_jobs_or_none(one, data) for one, data in zip(found, cast("list[bytes | None]", stored), strict=True)]
+    store, pairs = block_store(client), zip(found, cast("list[bytes | None]", stored), strict=True)
+    return [_jobs_or_none(one, data, store) for one, data in pairs]
 
 
 def packed_in_order(client: "redis.Redis") -> Iterator[HeldMember]:
@@ -109,17 +112,17 @@ def packed_in_order(client: "redis.Redis") -> Iterator[HeldMember]:
         yield HeldMember(data, score)
 
 
-def _jobs_or_none(block: DeferredBlock, data: bytes | None) -> list[HeldMember]:
+def _jobs_or_none(block: DeferredBlock, data: bytes | None, store: BlockStore) -> list[HeldMember]:
     try:
-        return _jobs(block, data)
+        return _jobs(block, data, store)
     except PayloadError:
         return []
 
 
-def _jobs(block: DeferredBlock, data: bytes | None) -> list[HeldMember]:
+def _jobs(block: DeferredBlock, data: bytes | None, store: BlockStore) -> list[HeldMember]:
     if data is None:
         raise PayloadError("it is the name of a block of jobs, and its bytes are missing")
-    jobs = blocks.unpack_members(data)
+    jobs = blocks.unpack_members(store.read(data))
     later_s = block.due - jobs[0].score
     return [one._replace(score=one.score + later_s) for one in jobs]
 
@@ -133,16 +136,19 @@ def unpack_deferred(client: "redis.Redis", block: DeferredBlock) -> bool:
     jobs: Sequence[HeldMember] = ()
     data = cast("bytes | None", client.hget(keys.DEFERRED_BLOCKS, cast("str", block.id)))
     try:
-        jobs = _jobs(block, data)
+        jobs = _jobs(block, data, block_store(client))
     except PayloadError as error:
         entry = dead_set_entry(data or block.name, error, time.time(), "")
         series = quarantine_counter(blocks.PACKED, "malformed").encode()
     names: list[Any] = [keys.SCHEDULE, keys.DEFERRED_PACKED, keys.DEFERRED_BLOCKS, keys.PACKED_HELD]
     names += [keys.DEAD, keys.COUNTERS, NO_KEY]
     pairs = [word for one in jobs for word in (f"{one.score:.6f}", one.data)]
-    return bool(
+    done = bool(
         UNPACK_DEFERRED(client, names, [block.name, block.id, repr(block.due), block.jobs, entry, series, *pairs])
     )
+    if done and data is not None:
+        block_store(client).forget(data)
+    return done
 
 
 def move_times(client: "redis.Redis", times: Mapping[bytes, float], *, sooner: bool) -> int:

@@ -1,4 +1,7 @@
-"""Unpack blocks of held jobs in their sets, and count the jobs in them (``wire/blocks.py``)."""
+"""Read or unpack blocks of held jobs in their sets, and count the jobs in them (``wire/blocks.py``).
+
+As in ``fetch/blocks.py`` a block may be in the payload store.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,9 +13,10 @@ from framework.errors import PayloadError
 from framework.fetch.blocks import stored_count
 from framework.fetch.deferred_blocks import read_jobs
 from framework.recover.suspects import quarantine_counter
+from framework.store.block_store import block_store
 from framework.store.script import NO_KEY, UNPACK_HELD
 from framework.wire import blocks, keys
-from framework.wire.blocks import HeldMember, expand_member, is_block
+from framework.wire.blocks import HeldMember, is_block
 from framework.wire.malformed import dead_set_entry
 
 _PAGE = 100
@@ -27,13 +31,16 @@ def unpack_held(client: "redis.Redis", key: bytes | str, block: bytes) -> bool:
     entry = series = b""
     members: list[HeldMember] = []
     try:
-        members = blocks.unpack_members(block)
+        members = blocks.unpack_members(block_store(client).read(block))
     except PayloadError as error:
         entry = dead_set_entry(block, error, time.time(), "")
         series = quarantine_counter(blocks.PACKED, "malformed").encode()
     places: list[Any] = [key, keys.PACKED_HELD, keys.DEAD, keys.COUNTERS, NO_KEY]
     pairs = [word for one in members for word in (repr(one.score), one.data)]
-    return bool(UNPACK_HELD(client, places, [block, len(members) or blocks.count(block), entry, series, *pairs]))
+    done = bool(UNPACK_HELD(client, places, [block, len(members) or blocks.count(block), entry, series, *pairs]))
+    if done:
+        block_store(client).forget(block)
+    return done
 
 
 def unpack_next(client: "redis.Redis", key: bytes | str, ahead: int = 1, skip: int = 0) -> bool:
@@ -86,7 +93,17 @@ def expand_members(
     """Return the jobs of each of these members of a set: of held jobs, or of blocks of deferred ones. Raises redis errors."""
     if has_only_blocks(key):
         return read_jobs(client, page)
-    return [expand_member(member, score) for member, score in page]
+    return [expand_member(client, member, score) for member, score in page]
+
+
+def expand_member(client: "redis.Redis", data: bytes, score: float) -> list[HeldMember]:
+    """Return the jobs of a member of a set, the oldest first: itself, unless it is a block that can be read."""
+    if is_block(data):
+        try:
+            return blocks.unpack_members(block_store(client).read(data))
+        except PayloadError:
+            pass
+    return [HeldMember(data, score)]
 
 
 def has_only_blocks(key: bytes | str) -> bool:

@@ -104,7 +104,7 @@ class Leader:
         ):
             return False
         return len(self._blocking.queues) < min(MAX_BLOCKED_QUEUES, len(self._pipeline.queues)) - len(
-            self._state.wrong_type_queues
+            self._state.unready_queues
         )
 
     @property
@@ -207,17 +207,13 @@ class Leader:
 
     def _arm_queues(self) -> None:
         """Arm a blocking call at every queue that has none, while there is capacity for its job."""
-        blocking, wrong_type = self._blocking, self._state.wrong_type_queues
+        blocking, unready = self._blocking, self._state.unready_queues
         # A failure may have ended calls: their reservations end too.
         self._process_limits.keep_blocking_only(blocking.queues)
         if not self.queue_unwatched:
             return
         for name in self._pipeline.queues[:MAX_BLOCKED_QUEUES]:
-            if (
-                name not in blocking.queues
-                and name not in wrong_type
-                and self._process_limits.reserve_for_blocking(name)
-            ):
+            if name not in blocking.queues and name not in unready and self._process_limits.reserve_for_blocking(name):
                 blocking.arm(name)
 
     def _wait_for_jobs(self) -> None:
@@ -262,7 +258,7 @@ class Leader:
     def _needs_sweep(self) -> bool:
         return (
             len(self._pipeline.queues) > MAX_BLOCKED_QUEUES
-            or bool(self._state.wrong_type_queues)
+            or bool(self._state.unready_queues)
             or self.stepped_at < self._blocking_allowed_at
         )
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -18,9 +19,11 @@ from typing import Any, Protocol, TypeAlias, cast
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from framework.errors import StoredBlocksError
 from framework.fetch.blocks import return_jobs, unpack
 from framework.fetch.queues import Prefetch, ProcessLimits, QueueOrder, QueueRotation
 from framework.fetch.state import FetchState
+from framework.fetch.stored_unpacker import StoredUnpacker
 from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.recover.reaper import RecoveredJob
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
@@ -30,7 +33,7 @@ from framework.store.script import FETCH, Script
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
-from framework.wire.blocks import is_block
+from framework.wire.blocks import is_block, stored_id
 from framework.wire.json import dumps_known
 from framework.wire.resources import Slot
 
@@ -149,6 +152,7 @@ class FetchPipeline:
         self._events = events
         self._process_limits = process_limits
         self._lock = threading.Lock()
+        self._stored = StoredUnpacker(client, state.expect_jobs)
         self._rotation = QueueRotation(order)
         self.prefetch = Prefetch()
         self._error_rate = ErrorRateLimit(events)
@@ -351,25 +355,36 @@ class FetchPipeline:
             return False
         if reply.units:
             self.prefetch.arrived([len(unit.data) for unit in reply.units])
+        here = self._blocks_in_redis(reply.blocks)
         if reply.wanted:
             self._rotation.record_found(reply.source_queues, enough=len(reply.units) >= reply.wanted)
             # Jobs that have waited at a limit were in no queue.
-            found = reply.blocks or any(unit.granted is None for unit in reply.units)
+            found = here or any(unit.granted is None for unit in reply.units)
             empty = not found and len(reply.units) < reply.wanted and self._rotation.all_checked
-            self._state.note_queues(empty=empty, wrong_type=reply.wrong_type_queues)
+            self._state.note_queues(empty=empty, unready={*reply.wrong_type_queues, *self._stored.waiting})
         # Last: the jobs of the reply are in flight, and run meanwhile.
-        self._unpack(reply.blocks, taken)
+        self._unpack(here, taken)
         return True
+
+    def _blocks_in_redis(self, found: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Return the blocks that this thread unpacks. Another one unpacks those of the payload store: until then their queues have
+        no jobs for this process."""
+        here = [(queue, block) for queue, block in found if stored_id(block) is None]
+        for one in found:
+            if one not in here:
+                self._stored.request(*one)
+        return here
 
     def _unpack(self, next_blocks: Sequence[tuple[str, bytes]], taken: Sequence[UnitOfWork]) -> None:
         """Unpack blocks that are next in their queues, and those that this process has taken from sub-queues."""
         for queue, block in next_blocks:
             unpack(self._client, queue, block)
         for unit in taken:
-            # If this fails, the reconciler finds the block in the working list.
-            if return_jobs(self._client, self._call.working, unit.queue, unit.data) is None:
-                # It cannot be read: its run says so.
-                self._in_flight.add([unit])
+            # If this fails, or the payload store cannot be read, the reconciler finds the block in the working list.
+            with suppress(StoredBlocksError):
+                if return_jobs(self._client, self._call.working, unit.queue, unit.data) is None:
+                    # It cannot be read: its run says so.
+                    self._in_flight.add([unit])
         if taken:
             self._state.expect_jobs()
 
@@ -415,6 +430,7 @@ class FetchPipeline:
             raise error
 
     def close(self) -> None:
+        self._stored.close()
         self._call.close()
 
     def _reset_call(self) -> None:

@@ -334,8 +334,8 @@ class FetchState:
         """Whether the last fetch from every queue found nothing: then only a blocking call or a sweep finds new jobs."""
         self.slot_freed = False
         """Whether a job with a slot has ended since the last call: a job may wait for its slot."""
-        self.wrong_type_queues: frozenset[str] = frozenset()
-        """Queues whose key was not a list at the last fetch."""
+        self.unready_queues: frozenset[str] = frozenset()
+        """Queues from which nothing can be fetched, as the last fetch found: no blocking call waits there, and sweeps look again."""
         self.fetches_sent = 0
         """Fetches sent; at most one is under way."""
         self.fetches_read = 0
@@ -399,11 +399,11 @@ class FetchState:
         self.slot_freed = True
         self.queues_empty = False
 
-    def note_queues(self, *, empty: bool, wrong_type: Iterable[str]) -> None:
-        """Note what a fetch has found. For the holder of the pipeline's lock."""
+    def note_queues(self, *, empty: bool, unready: Iterable[str]) -> None:
+        """Note what a fetch has found; ``unready`` as ``unready_queues``. For the holder of the pipeline's lock."""
         # A job may wait for a slot that was freed meanwhile, and comes with the call that releases it, if that fetches.
         self.queues_empty = empty and not self.slot_freed
-        self.wrong_type_queues = frozenset(wrong_type)
+        self.unready_queues = frozenset(unready)
 
     # --- the calls under way
 

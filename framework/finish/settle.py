@@ -1,6 +1,7 @@
 """Move a job out of the working list by its outcome: one case per outcome, one atomic script per case."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, assert_never
@@ -8,6 +9,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 import redis
 from redis import exceptions
 
+from framework.errors import StoredBlocksError
 from framework.fetch.blocks import return_jobs
 from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.finish.answers import note_end, sign_answer
@@ -448,8 +450,10 @@ class Settler:
 
     def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
         """Return a job of another application to the head of its queue, with its count, in one step. Of a block, its jobs."""
-        if (jobs_returned := return_jobs(self._client, self.working, unit.queue, unit.data)) is not None:
-            return SettleResult("queued" if jobs_returned else "lost")
+        # A block whose payload store cannot be read waits as the job of another application does.
+        with suppress(StoredBlocksError):
+            if (jobs_returned := return_jobs(self._client, self.working, unit.queue, unit.data)) is not None:
+                return SettleResult("queued" if jobs_returned else "lost")
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)

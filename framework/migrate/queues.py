@@ -14,14 +14,14 @@ from redis.exceptions import ResponseError
 
 from framework import timings
 from framework.errors import QueueReplacedError
-from framework.fetch.blocks import packed_jobs, true_size, unpack
+from framework.fetch.blocks import expand, packed_jobs, true_size, unpack
 from framework.fetch.deferred_blocks import DeferredBlock, all_blocks, read_jobs, unpack_deferred
 from framework.migrate.plan import KEEP, MigrationPlan, MigrationReport, MoveDecision, Quota
 from framework.process.heartbeat import QueueAside
 from framework.store.script import MIGRATE, REPLACE, is_wrong_type
 from framework.store.steps import UNPACED, BoundedSteps
 from framework.wire import keys
-from framework.wire.blocks import expand, is_block
+from framework.wire.blocks import is_block
 from framework.wire.sub_queues import parent_of
 
 PAGE = (20, 500)
@@ -103,7 +103,7 @@ class QueueMigrator:
             most = _BLOCKS_AT_ONCE if queue in packed_jobs(self._client) else SCAN_PAGE
             size = min(most, _FIRST_PAGE)
             while elements := cast("list[bytes]", self._client.lrange(key, start, start + size - 1)):
-                page = [data for element in elements for data in expand(element)]
+                page = [data for element in elements for data in expand(self._client, element)]
                 decisions = self._decide(queue, page, moving)
                 found = sum(bool(decision.target) for decision in decisions)
                 if self._quota.stopped or (until_first and found):

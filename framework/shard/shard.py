@@ -15,6 +15,7 @@ from framework.shard.connection import TOKEN_MS, Command, QueueTransaction, Sche
 from framework.shard.held_back import HeldBack
 from framework.shard.redis_errors import BACKLOG_FULL, error_code, unavailable_error
 from framework.shard.routing_validator import RoutingValidator, validated_client
+from framework.store.block_store import IN_REDIS, BlockStore, attach_store
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, epoch_s, open_client
 from framework.store.script import (
@@ -65,11 +66,14 @@ class Shard:
         role: str,
         read_timeout_s: float = COMMAND_TIMEOUT_S,
         validator: RoutingValidator | None = None,
+        block_store: BlockStore = IN_REDIS,
     ) -> None:
         self.name = name
         self.endpoint = endpoint
         self.role = role
-        self.client: redis.Redis = open_client(endpoint, name=f"framework:{role}")
+        self.block_store = block_store
+        """Where blocks of packed jobs may be beside Redis."""
+        self.client: redis.Redis = attach_store(open_client(endpoint, name=f"framework:{role}"), block_store)
         """The framework's client. Application code receives ``pool``."""
         opened = open_client(endpoint, name=f"framework:{role}:application")
         self.pool: redis.Redis = validated_client(opened, name, validator or RoutingValidator())
@@ -87,7 +91,8 @@ class Shard:
 
     def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
         """Return another client of this shard with its own connections (a lease must not wait behind a bulk push)."""
-        return open_client(self.endpoint, name=f"framework:{self.role}:{role}", read_timeout_s=read_timeout_s)
+        opened = open_client(self.endpoint, name=f"framework:{self.role}:{role}", read_timeout_s=read_timeout_s)
+        return attach_store(opened, self.block_store)
 
     def enqueue_one(self, queue: str, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
         """Append one payload to its queue. Raises as ``enqueue``."""

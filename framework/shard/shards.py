@@ -2,16 +2,18 @@
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.errors import ShardUnavailableError, UnknownShardError
+from framework.feature import Late, single_part
 from framework.settings.model import CoreSettings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
+from framework.store.block_store import IN_REDIS, BlockStore
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import SupervisedThread
 from framework.telemetry.sentry import tracker_of
@@ -82,11 +84,20 @@ class Shards(Mapping[str, Shard]):
 
 def open_shards(settings: CoreSettings, *, role: str) -> Shards:
     """Return every configured shard. Opens no socket."""
-    validator = open_validated_client(settings)
+    validator, store = open_validated_client(settings), open_block_store(settings)
     return Shards(
-        {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
+        {
+            name: Shard(name, endpoint_of(settings, name), role=role, validator=validator, block_store=store)
+            for name in settings.shards
+        },
         source=settings.config_file_label("redis.yml"),
     )
+
+
+def open_block_store(settings: CoreSettings) -> BlockStore:
+    """Return where blocks of packed jobs may be beside Redis. Opens nothing."""
+    part: Late[Callable[[CoreSettings], BlockStore]] | None = single_part("block_store")
+    return IN_REDIS if part is None else part.load()(settings)
 
 
 def open_validated_client(settings: CoreSettings) -> RoutingValidator:

@@ -202,7 +202,7 @@ class DrainProcess:
     """A worker with one slot that serves ``queues`` of a shard, or all that have jobs. Used once."""
 
     def __init__(self, settings: Settings, shard: Shard, queues: Sequence[str] | None, *, stops_at_error: bool) -> None:
-        self._shard = Shard(shard.name, shard.endpoint, role="testing")
+        self._shard = Shard(shard.name, shard.endpoint, role="testing", block_store=shard.block_store)
         client: Any = self._shard.client
         names = (
             sorted({parent_of(name.decode()) for name in client.smembers(keys.QUEUES)})

@@ -4,6 +4,9 @@ A block is a JSON object that Ruby's pages can show as one job. Its field ``enqu
 of a queue is right whether its next element is a job or a block.
 
 In a set of held jobs a block has the score of its oldest job. It is a line with such an object, and the compressed bytes.
+
+A block may be stored outside of Redis (``store/block_store.py``). Then a reference stands in its place: the same block, with the id
+of the object instead of the bytes of the jobs. All scripts treat it as a block.
 """
 
 import base64
@@ -24,6 +27,9 @@ PACKED = "aw.Packed"
 COUNT, JOBS = "aw_count", "aw_jobs"
 """Fields of a block: the number of its jobs; their bytes, compressed, in base64."""
 
+STORED = "aw_stored"
+"""Field of a reference: the id of the object in the payload store. It ends with the digest of the block."""
+
 # The space is allowed in JSON, and no encoder writes it: ``scripts/parts/blocks.lua`` looks for it first.
 PREFIX = b'{ "class":"aw.Packed",'
 
@@ -34,6 +40,8 @@ MAX_BYTES = 1_000_000
 """The bytes of jobs that a block aims at; a larger job is a block of its own."""
 
 _QUOTE = b'"'
+_MOST_REFERENCE_BYTES = 10_000
+"""No reference is longer: it has some hundred bytes, and the name of its queue."""
 
 _MAX_UNPACKED_BYTES = 256_000_000
 """A block that claims more is not unpacked: its bytes are not ours."""
@@ -77,6 +85,24 @@ def pack_members(members: Sequence[HeldMember]) -> bytes:
     line = dumps({"class": PACKED, "jid": generate_jid(), COUNT: len(members)})
     # No other program reads these sets, so the bytes need not be text, which takes a third more.
     return b"{ %b\n%b" % (line[1:], zlib.compress(_by_column(rows)))
+
+
+def refer(block: bytes, blob_id: str) -> bytes:
+    """Return the reference to a block that is stored as this object."""
+    line, is_held, _ = block.partition(b"\n")
+    fields = loads_object(line)
+    fields.pop(JOBS, None)
+    return b"{ %b%b" % (dumps(fields | {STORED: blob_id})[1:], is_held)
+
+
+def stored_id(data: bytes) -> str | None:
+    """Return the id of the object that a reference names; ``None`` for other bytes. It may be any text: another program wrote it."""
+    if len(data) > _MOST_REFERENCE_BYTES or STORED.encode() not in data:
+        return None
+    fields = loads_object(data.partition(b"\n")[0])
+    found = fields.get(STORED)
+    # Not by its prefix: a Ruby process that has taken a reference writes it in another form.
+    return found if fields.get("class") == PACKED and isinstance(found, str) else None
 
 
 # Jobs of one class have as many quotation marks. What stands between the first and the second of each job comes first, and so on:
@@ -146,23 +172,3 @@ def unpack_members(block: bytes) -> list[HeldMember]:
         return [HeldMember(data, float(score)) for score, _, data in parts]
     except ValueError as error:
         raise PayloadError(f"it is a block of held jobs that cannot be unpacked: {error}") from error
-
-
-def expand_member(data: bytes, score: float) -> list[HeldMember]:
-    """Return the jobs of a member of a set, the oldest first: itself, unless it is a block that can be read."""
-    if is_block(data):
-        try:
-            return unpack_members(data)
-        except PayloadError:
-            pass
-    return [HeldMember(data, score)]
-
-
-def expand(data: bytes) -> list[bytes]:
-    """Return the jobs of an element of a queue, the newest first: itself, unless it is a block that can be read."""
-    if not is_block(data):
-        return [data]
-    try:
-        return unpack(data)
-    except PayloadError:
-        return [data]

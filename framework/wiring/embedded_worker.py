@@ -24,6 +24,7 @@ from framework.process.worker_options import WorkerOptions, check_options
 from framework.route.router import MAIN, Router, checked_router, load_workers
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.shard.shard import Shard
+from framework.shard.shards import open_block_store
 from framework.store.embedded import endpoint_of
 from framework.supervised_threads import SupervisedThread, report_to
 from framework.telemetry import logs
@@ -115,7 +116,12 @@ class EmbeddedWorker:
             options = self._options(settings, router)
             check_options(options, settings)
             self._signals = signals = SignalQueue()
-            shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"embedded:{os.getpid()}")
+            shard = Shard(
+                options.shard,
+                endpoint_of(settings, options.shard),
+                role=f"embedded:{os.getpid()}",
+                block_store=open_block_store(settings),
+            )
             self._components = components = _build(settings, router, options, shard)
             self.status, self._pid = None, os.getpid()
             run = partial(self._run, settings, shard, components, signals)

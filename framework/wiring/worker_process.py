@@ -62,7 +62,7 @@ from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import Poller
 from framework.shard.shard import Shard
-from framework.shard.shards import Shards, open_shards
+from framework.shard.shards import Shards, open_block_store, open_shards
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.embedded import endpoint_of
@@ -108,7 +108,12 @@ def run_worker(
         log_descriptor,
         settings.logging.format,
     )
-    shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"worker:{os.getpid()}")
+    shard = Shard(
+        options.shard,
+        endpoint_of(settings, options.shard),
+        role=f"worker:{os.getpid()}",
+        block_store=open_block_store(settings),
+    )
     if supervisor is None:
         print_banner(log, shard, options.total_slots, options.timeout_s)
     try:

@@ -323,10 +323,10 @@ def test_calls_under_way_are_read_after_both_kinds_have_ended(state):
 
 
 def test_recovery_allows_calls_and_expects_jobs(state):
-    state.note_queues(empty=True, wrong_type=["bad"])
+    state.note_queues(empty=True, unready=["bad"])
     state.note_failure()
     state.note_failure()
-    assert (state.failures, state.queues_empty, state.wrong_type_queues) == (2, True, {"bad"})
+    assert (state.failures, state.queues_empty, state.unready_queues) == (2, True, {"bad"})
     state.recover()
     assert (state.failures, state.queues_empty) == (0, False)
 
@@ -338,7 +338,7 @@ def test_forked_child_stops_without_waking_the_parent(state):
 
 
 def test_freed_slot_is_noted_until_the_next_fetch_begins(state):
-    state.note_queues(empty=True, wrong_type=[])
+    state.note_queues(empty=True, unready=[])
     state.note_slot_freed()
     assert (state.slot_freed, state.queues_empty) == (True, False)
     state.fetch_begins()

@@ -4,9 +4,12 @@ job.
 
 import base64
 import json
+from contextlib import suppress
 from functools import lru_cache
 
-from framework.wire.blocks import expand, expand_member, is_block
+from framework.errors import PayloadError
+from framework.store.block_store import IN_REDIS, BlockStore
+from framework.wire.blocks import is_block, unpack, unpack_members
 
 WAITING, DUE, WORKING, HELD, END = "waiting", "due", "working", "held", "end"
 """The kinds of places: a queue; ``schedule`` or ``retry``; a working list; the jobs that a policy holds, for a slot or
@@ -16,6 +19,15 @@ for the end of a pause; ``dead`` or ``interrupted``, where a job may stay, or be
 _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
 _PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused_jobs:": HELD}
 _LIMIT, _WAITING_FOR_SLOT = b"aw:limit:", b":waiting"
+
+
+class _Blocks:
+    """The payload store of the proofs of this process, for blocks that are not in Redis."""
+
+    store: BlockStore = IN_REDIS
+
+
+BLOCKS = _Blocks()
 
 _PACKED = b"packed { "
 _MALFORMED = b'{"class":"aw.Malformed"'
@@ -39,12 +51,17 @@ def payload_in(key: bytes, member: bytes) -> bytes:
 
 
 def jobs_in(payload: bytes) -> list[bytes]:
-    """Return the jobs of an element of a place: many for a block, none for the text that stands for packed ones within a step."""
+    """Return the jobs of an element of a place: many for a block, which ``BLOCKS`` may have, and none for the text that stands for
+    packed ones within a step."""
     if payload.startswith(_PACKED):
         return []
-    held = expand_member(payload, 0.0)
-    # A block of held jobs has their tickets too.
-    return expand(payload) if held[0].data == payload else [one.data.partition(b"\n")[2] for one in held]
+    if not is_block(payload):
+        return [payload]
+    block = BLOCKS.store.read(payload)
+    with suppress(PayloadError):
+        # A block of held jobs has their tickets too.
+        return [one.data.partition(b"\n")[2] for one in unpack_members(block)] if b"\n" in block else unpack(block)
+    return [payload]
 
 
 def jid_of(payload: bytes) -> bytes:

@@ -24,7 +24,9 @@ from framework.admin.queue_reader import QueueState, read_queues
 from framework.admin.statistics import reply_number
 from framework.command_line import worker_command
 from framework.declare.declaration import Declaration
+from framework.errors import StoredBlocksError
 from framework.execute.job_log import TARGETS
+from framework.fetch.blocks import expand
 from framework.route.router import Router
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
@@ -34,7 +36,6 @@ from framework.store.script import is_wrong_type
 from framework.text import Sentence, decode_escaped, format_clock_time, format_count, format_duration, joined
 from framework.types import Payload, Urgency
 from framework.wire import keys
-from framework.wire.blocks import expand
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 from framework.wire.sub_queues import parent_of
@@ -307,9 +308,16 @@ class ShardEvidence(ShardSnapshot):
         found: list[list[bytes]] = []
         for (_, start, end), reply in zip(ranges, pipeline.execute(raise_on_error=False), strict=True):
             elements = cast("list[bytes]", reply) if isinstance(reply, list) else []
-            jobs, count = [job for one in elements for job in expand(one)], end - start + 1
+            jobs, count = [job for one in elements for job in self._jobs_of(one)], end - start + 1
             found.append(jobs[-count:] if start < 0 else jobs[:count])
         return found
+
+    def _jobs_of(self, element: bytes) -> list[bytes]:
+        try:
+            return expand(self.client, element)
+        except StoredBlocksError:
+            # A cause of its own names it.
+            return [element]
 
     @cached_property
     def held(self) -> list[HeldJobs]:

@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import redis
@@ -19,6 +20,7 @@ from framework.admin.held_jobs import held_keys
 from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, payload_of_member
 from framework.admin.statistics import named_queues
+from framework.errors import StoredBlocksError
 from framework.feature import features
 from framework.fetch.held_blocks import has_only_blocks, packed_held
 from framework.settings.model import SizeLimitSettings
@@ -131,12 +133,14 @@ class _JobPlaces:
         used = self._usages(stores)
         read: dict[JobStore, _Read] = {store: _Read() for store, _ in stores}
         beside = self._beside(*max(stores, key=lambda one: used[one[0]]))
-        for store, data in self._entries(stores, used):
-            record = JobRecord("", payload_of_member(data) if store.kind in _HELD else data, self._sizes)
-            is_deferred = store.kind == "scheduled" and record.payload.get(DEFERRED) is True
-            place: str = "deferred" if is_deferred else store.kind
-            cost = list_entry_bytes(len(data)) if store.is_list else len(data) + beside
-            read[store].add((record.display_class or "(malformed)", place), cost)
+        # Blocks whose payload store cannot be read end the sample: what was read before counts.
+        with suppress(StoredBlocksError):
+            for store, data in self._entries(stores, used):
+                record = JobRecord("", payload_of_member(data) if store.kind in _HELD else data, self._sizes)
+                is_deferred = store.kind == "scheduled" and record.payload.get(DEFERRED) is True
+                place: str = "deferred" if is_deferred else store.kind
+                cost = list_entry_bytes(len(data)) if store.is_list else len(data) + beside
+                read[store].add((record.display_class or "(malformed)", place), cost)
         counts: dict[_Name, float] = defaultdict(float)
         costs: dict[_Name, float] = defaultdict(float)
         for store, jobs in stores:

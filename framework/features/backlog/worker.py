@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from framework.command_line import command
 from framework.declare import registry
+from framework.errors import StoredBlocksError
 from framework.execute.admission import StagedPolicy
 from framework.feature import Late
 from framework.features.backlog.aside import STEP_S, AsidePolicy, AsideReturn
@@ -143,7 +145,9 @@ class BudgetWatch:
             self._repaired_at = now
             if self._repair is None:
                 self._repair = _REPAIR.load()(self._client, self._shard, self._sizes, self._limits)
-            self._repair.check()
+            # Jobs in a payload store that cannot be read cannot be counted.
+            with suppress(StoredBlocksError):
+                self._repair.check()
 
     def _watch(self) -> float:
         used, budget, most = self._memory()

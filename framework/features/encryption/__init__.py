@@ -6,6 +6,7 @@ ENCRYPTION = Feature(
     name="encryption",
     explain=Late("framework.features.encryption.explain:ProtectionReader"),
     protection=Late("framework.features.encryption.protection:configured_protection"),
+    block_store=Late("framework.features.encryption.stored_blocks:stored_blocks"),
     worker=Late("framework.features.encryption.worker:worker_part"),
     problems=Late("framework.features.encryption.protection:key_problems"),
     pages=(Late("framework.features.encryption.page:PayloadStorePage"),),

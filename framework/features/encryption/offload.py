@@ -74,18 +74,22 @@ class PayloadOffload:
         payload["args"], payload[OFFLOADED] = [self._put(str(payload.get("class")), stored)], len(stored)
 
     def _put(self, worker: str, stored: bytes) -> str:
-        # Random: equal jobs have different blobs, as each deletes its own. The digest is signed with the arguments.
-        blob_id = f"{os.urandom(_RANDOM_BYTES).hex()}-{hashlib.sha256(stored).hexdigest()}"
         try:
-            if not self._marked or (self._made_before and self.store.can_vanish):
-                if self.store.get(_MARKER) is None:
-                    if self._made_before:
-                        raise PayloadStoreError(worker, len(stored), self.url, _NOT_MADE)
-                    self.make_store()
-                self._marked = True
-            self.store.put(blob_name(blob_id), stored)
+            return self.put(stored)
         except OSError as error:
             raise PayloadStoreError(worker, len(stored), self.url, str(error)) from error
+
+    def put(self, stored: bytes) -> str:
+        """Store a blob, and return its id when it is durable. Raises OSError."""
+        # Random: equal blobs have different ids, as each owner deletes its own. The digest is signed with the arguments.
+        blob_id = f"{os.urandom(_RANDOM_BYTES).hex()}-{hashlib.sha256(stored).hexdigest()}"
+        if not self._marked or (self._made_before and self.store.can_vanish):
+            if self.store.get(_MARKER) is None:
+                if self._made_before:
+                    raise OSError(_NOT_MADE)
+                self.make_store()
+            self._marked = True
+        self.store.put(blob_name(blob_id), stored)
         return blob_id
 
     def reason_not_made(self) -> str:
@@ -106,22 +110,34 @@ class PayloadOffload:
             OffloadedArgumentsError: the store does not answer, or is not the one where arguments are stored.
             PayloadError: the blob is missing or damaged.
         """
+        try:
+            return self.get(blob_id)
+        except OSError as error:
+            self._unavailable(payload, str(error))
+        except PayloadError as error:
+            raise PayloadError(f"its arguments are offloaded, and {error.reason}") from None
+
+    def get(self, blob_id: str) -> bytes:
+        """Return a blob.
+
+        Raises:
+            OSError: the store does not answer, or is not the one where blobs are stored.
+            PayloadError: the blob is missing or damaged.
+        """
         if _ID.fullmatch(blob_id) is None:
-            raise PayloadError(f"its arguments are offloaded, and {blob_id!r:.40} is no id of a blob")
+            raise PayloadError(f"{blob_id!r:.40} is no id of a blob")
         try:
             stored = self.store.get(blob_name(blob_id))
             # An empty folder: a file system that is not mounted, or another bucket.
             is_store = stored is not None or self.store.get(_MARKER) is not None
         except OSError as error:
-            self._unavailable(payload, f"the payload store {self.url} does not answer ({error})")
+            raise OSError(f"the payload store {self.url} does not answer ({error})") from error
         if not is_store:
-            self._unavailable(payload, f"{self.url} is no payload store: it lacks the file {_MARKER}")
+            raise OSError(f"{self.url} is no payload store: it lacks the file {_MARKER}")
         if stored is None:
-            raise PayloadError(f"its arguments are offloaded, and the payload store {self.url} has no blob {blob_id}")
+            raise PayloadError(f"the payload store {self.url} has no blob {blob_id}")
         if not blob_id.endswith(hashlib.sha256(stored).hexdigest()):
-            raise PayloadError(
-                f"its offloaded arguments are damaged: the blob {blob_id} in {self.url} has another digest"
-            )
+            raise PayloadError(f"the blob {blob_id} in {self.url} is damaged: it has another digest")
         return stored
 
     def restore(self, payload: Payload) -> None:

@@ -137,6 +137,7 @@ class PayloadStorePage(Page):
     path = "/payloads"
     title = "Payload store"
     menu = "control"
+    mends = ("packed_jobs_away",)
     fresh_s = 30.0
     commands = 1
     actions = (SweepStore(), MakeStore())

@@ -1,4 +1,4 @@
-"""Delete the blobs of the payload store that no job names.
+"""Delete the blobs of the payload store that no job names, and no reference to a block of jobs.
 
 A blob is deleted only if all of this holds:
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from framework.admin.search import jobs_with_field
+from framework.admin.search import jobs_with_field, stored_ids
 from framework.admin.statistics import OnProgress
 from framework.features.encryption.blob_store import BlobStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
@@ -171,6 +171,8 @@ class PayloadSweeper:
         found: set[str] = set()
         for backwards in (False, True):
             for client in self._clients.values():
+                # Blocks first: what leaves one meanwhile is found as a job behind it.
+                found.update(stored_ids(client, on_progress, backwards=backwards))
                 for data in jobs_with_field(client, OFFLOADED, on_progress, backwards=backwards):
                     # Whatever else is wrong with a payload, it keeps its blob.
                     found.update(_texts(loads_object(data).get("args")))

@@ -14,4 +14,6 @@ PACKING = Feature(
         )
     },
     worker=Late("framework.features.packing.worker:worker_part"),
+    problems=Late("framework.features.packing.problems:packing_problems"),
+    causes=Late("framework.features.packing.causes:PackingCauses"),
 )

@@ -24,6 +24,7 @@ from framework.fetch.deferred_blocks import (
     read_jobs,
     unpack_deferred,
 )
+from framework.store.block_store import IN_REDIS, BlockStore
 from framework.store.connect import server_time
 from framework.store.script import NO_KEY, is_wrong_type
 from framework.store.steps import UNPACED, BoundedSteps
@@ -141,8 +142,10 @@ class DeferredPacker:
         *,
         stays_s: float = STAYS_S,
         period_s: float = _PASS_PERIOD_S,
+        store: BlockStore = IN_REDIS,
     ) -> None:
         self._client = client
+        self._store = store
         self._depth = depth
         self._run = run
         self._fewest = fewest
@@ -213,8 +216,10 @@ class DeferredPacker:
         name = name_block(*kind, len(run))
         names: list[Any] = [keys.SCHEDULE, keys.DEFERRED_PACKED, keys.DEFERRED_BLOCKS, keys.PACKED_HELD, NO_KEY]
         pairs = [word for one in run for word in (repr(one.score), one.data)]
-        # If it was not done, some have left: the next pass reads them again.
-        PACK_DEFERRED(self._client, names, [name, name.partition(b" ")[0], blocks.pack_members(run), *pairs])
+        block = self._store.keep(blocks.pack_members(run))
+        if not PACK_DEFERRED(self._client, names, [name, name.partition(b" ")[0], block, *pairs]):
+            # Some have left: the next pass reads them again.
+            self._store.forget(block)
 
 
 def _deferred_kind(data: bytes) -> _Kind | None:

@@ -11,7 +11,8 @@ import redis
 
 from framework.features.packing.store import PACK_HELD
 from framework.fetch.blocks import stored_count
-from framework.fetch.held_blocks import unpack_next
+from framework.fetch.held_blocks import expand_member, unpack_next
+from framework.store.block_store import IN_REDIS, BlockStore
 from framework.store.script import NO_KEY
 from framework.wire import blocks, keys
 from framework.wire.blocks import MAX_BYTES, HeldMember, is_block
@@ -29,8 +30,11 @@ _AHEAD = 2_000
 class HeldPacker:
     """Pack one set of held jobs. For one thread; other processes may do the same at any time."""
 
-    def __init__(self, client: "redis.Redis", key: bytes, depth: int, run: int = _RUN) -> None:
+    def __init__(
+        self, client: "redis.Redis", key: bytes, depth: int, run: int = _RUN, store: BlockStore = IN_REDIS
+    ) -> None:
         self._client = client
+        self._store = store
         self._key = key
         self._depth = depth
         self._run = run
@@ -75,7 +79,7 @@ class HeldPacker:
                     last = middle - 1
             at = first + 1
         before = self._ranks(at - 1, at - 1) if at else []
-        return blocks.expand_member(*before[0])[-1].score if before else -math.inf
+        return expand_member(self._client, *before[0])[-1].score if before else -math.inf
 
     def _pack(self) -> bool:
         """Pack the next run of jobs. The newest one stays: the next hold reads its score."""
@@ -91,11 +95,14 @@ class HeldPacker:
             run.append(HeldMember(data, score))
         if len(run) < 2:
             # A block of another process, or a job that is a megabyte.
-            self._packed_until = blocks.expand_member(*reply[0])[-1].score if reply else None
+            self._packed_until = expand_member(self._client, *reply[0])[-1].score if reply else None
             return bool(reply)
         pairs = [word for one in run for word in (repr(one.score), one.data)]
         places: list[Any] = [self._key, keys.PACKED_HELD, NO_KEY]
-        done = PACK_HELD(self._client, places, [blocks.pack_members(run), *pairs])
+        block = self._store.keep(blocks.pack_members(run))
+        done = PACK_HELD(self._client, places, [block, *pairs])
+        if not done:
+            self._store.forget(block)
         # If it was not done, some have left: the next step reads them again.
         self._packed_until = run[-1].score if done else None
         return bool(done)

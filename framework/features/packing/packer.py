@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 import redis
 
 from framework.features.packing.store import PACK
-from framework.fetch.blocks import stored_count, unpack
+from framework.fetch.blocks import expand, stored_count, unpack
+from framework.store.block_store import IN_REDIS, BlockStore
 from framework.store.script import NO_KEY
 from framework.wire import blocks, keys
 from framework.wire.blocks import MAX_BYTES, MAX_JOBS, is_block
@@ -53,8 +54,17 @@ class _Grown(NamedTuple):
 class QueuePacker:
     """Pack one queue, or unpack it. For one thread; other processes may do the same at any time."""
 
-    def __init__(self, client: "redis.Redis", queue: str, depth: int, run: int = MAX_JOBS, step: int = _STEP) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        queue: str,
+        depth: int,
+        run: int = MAX_JOBS,
+        step: int = _STEP,
+        store: BlockStore = IN_REDIS,
+    ) -> None:
         self._client = client
+        self._store = store
         self._run = run
         self._queue = queue
         self._key = keys.queue(queue)
@@ -178,7 +188,11 @@ class QueuePacker:
         if not jobs or any(map(is_block, jobs)):
             return False
         grown = self._with_room(beside, jobs)
-        block = blocks.pack(self._queue, [*jobs, *grown.jobs] if is_newest else [*grown.jobs, *jobs])
+        inside = [*jobs, *grown.jobs] if is_newest else [*grown.jobs, *jobs]
+        block = blocks.pack(self._queue, inside)
+        # While a block grows, each step needs its jobs: it leaves Redis when as many more would be too many.
+        if not self._has_room(inside, jobs):
+            block = self._store.keep(block)
         # Only jobs are before the newest run, which may leave and return; behind it are blocks, which are large.
         most_moved = min(_MAX_MOVED, 2 * MAX_BYTES // largest) if is_newest else -1
         done = PACK(
@@ -186,16 +200,22 @@ class QueuePacker:
             [self._key, keys.PACKED, keys.PACKED_BLOCKS, NO_KEY],
             [self._queue, stop + _PUSHED_MEANWHILE, most_moved, block, grown.block, *jobs],
         )
-        if done and is_newest:
+        if not done:
+            self._store.forget(block)
+        elif is_newest:
             self._newest = block
         return bool(done)
+
+    def _has_room(self, inside: Sequence[bytes], jobs: Sequence[bytes]) -> bool:
+        return len(inside) + len(jobs) <= self._run and sum(map(len, inside)) + sum(map(len, jobs)) <= MAX_BYTES
 
     def _with_room(self, index: int | None, jobs: Sequence[bytes]) -> _Grown:
         """Return the block at this index, if it may have these jobs too."""
         found = self._elements([] if index is None else [index])
-        if not found or not is_block(found[0]) or blocks.count(found[0]) + len(jobs) > self._run:
+        if not found or not is_block(found[0]) or blocks.stored_id(found[0]) is not None:
             return _Grown()
-        inside = blocks.expand(found[0])
-        # One that cannot be read has the length of its bytes.
-        has_room = inside[0] is not found[0] and sum(map(len, inside)) + sum(map(len, jobs)) <= MAX_BYTES
-        return _Grown(found[0], inside) if has_room else _Grown()
+        if blocks.count(found[0]) + len(jobs) > self._run:
+            return _Grown()
+        inside = expand(self._client, found[0])
+        # One that cannot be read is its own job.
+        return _Grown(found[0], inside) if inside[0] is not found[0] and self._has_room(inside, jobs) else _Grown()

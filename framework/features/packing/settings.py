@@ -1,9 +1,11 @@
 """Settings of packing."""
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from framework.settings import validators
 from framework.settings.base import SettingsBase
+
+PackingPlace: TypeAlias = Literal["redis", "payload_store"]
 
 HELD_DEPTH = 10_000
 """The depth of held and deferred jobs without the setting: only this framework reads their keys, so no program sees a wrong size."""
@@ -16,3 +18,5 @@ class PackingSettings(SettingsBase):
     """How many jobs of a queue, or held or deferred jobs of a limit or a class, stay as they are; those behind them are packed, up to
     1,000 in one value. 0: none is packed. Without it 10,000 for held and deferred jobs, and no queue is packed.
     """
+    packing_place: PackingPlace = "redis"
+    """Where packed jobs are: in Redis, or in the store of ``payload_offload.url`` with references in Redis."""

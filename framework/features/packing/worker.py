@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from redis.client import Pipeline
@@ -10,13 +11,15 @@ from redis.client import Pipeline
 from framework.admin.held_jobs import held_keys
 from framework.admin.statistics import named_queues
 from framework.declare import registry
+from framework.errors import StoredBlocksError
 from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner, cardinality
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
-from framework.features.packing.settings import HELD_DEPTH, PackingSettings
+from framework.features.packing.settings import HELD_DEPTH, PackingPlace, PackingSettings
 from framework.fetch.held_blocks import packed_held, unpack_next
 from framework.process.record import read_processes
 from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
+from framework.store.block_store import IN_REDIS
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.blocks import MAX_JOBS
@@ -54,10 +57,10 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     process.absent.watch(keys.PACKED_HELD)
     process.absent.watch(keys.DEFERRED_PACKED)
     unpacking = WorkerPart(periodic=(HeldUnpacker(process).step, DeferredUnpacker(process).step))
-    depth = PackingSettings.of(process.settings).packing_depth
-    if depth == 0:
+    settings = PackingSettings.of(process.settings)
+    if settings.packing_depth == 0:
         return unpacking
-    packer = ShardPacker(process, depth)
+    packer = ShardPacker(process, settings.packing_depth, settings.packing_place)
     return unpacking._replace(tasks=(OwnTask("packing", packer.step),))
 
 
@@ -75,11 +78,15 @@ class HeldUnpacker:
         packed = packed_held(self._client)
         self._absent.note(keys.PACKED_HELD, found=bool(packed))
         for key in sorted(packed):
-            if key == keys.DEFERRED_PACKED.encode():
-                continue
-            if not unpack_next(self._client, key, _SOON) and not self._client.exists(key):
-                # Another program has deleted the set.
-                self._client.hdel(keys.PACKED_HELD, key)
+            if key != keys.DEFERRED_PACKED.encode():
+                # Jobs in a payload store that cannot be read stay held. A log line tells.
+                with suppress(StoredBlocksError):
+                    self._unpack(key)
+
+    def _unpack(self, key: bytes) -> None:
+        if not unpack_next(self._client, key, _SOON) and not self._client.exists(key):
+            # Another program has deleted the set.
+            self._client.hdel(keys.PACKED_HELD, key)
 
 
 class DeferredUnpacker:
@@ -95,8 +102,10 @@ class DeferredUnpacker:
         if not self._absent.may_exist(keys.DEFERRED_PACKED):
             return
         end = time.monotonic() + _RETURN_S
-        while self._returner.step() and time.monotonic() < end:
-            pass
+        # Jobs in a payload store that cannot be read wait behind their time. A log line tells.
+        with suppress(StoredBlocksError):
+            while self._returner.step() and time.monotonic() < end:
+                pass
         self._absent.note(keys.DEFERRED_PACKED, found=bool(self._client.exists(keys.DEFERRED_PACKED)))
 
 
@@ -106,15 +115,22 @@ class ShardPacker:
     ``depth`` is the setting: without it no queue is packed.
     """
 
-    def __init__(self, process: ProcessContext, depth: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        process: ProcessContext,
+        depth: int | None,
+        place: PackingPlace = "redis",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._process = process
         self._client = process.upkeep
+        self._store = process.shard.block_store if place == "payload_store" else IN_REDIS
         self._queue_depth = depth
         self._held_depth = HELD_DEPTH if depth is None else depth
         self._clock = clock
         self._packers: dict[str, QueuePacker] = {}
         self._held_packers: dict[bytes, HeldPacker] = {}
-        self._deferred_packer = DeferredPacker(self._client, self._held_depth)
+        self._deferred_packer = DeferredPacker(self._client, self._held_depth, store=self._store)
         self._returner = DeferredReturner(self._client, process.postpones)
         self._absent_since: dict[str, float] = {}
         self._schedule_read_at = -math.inf
@@ -128,13 +144,20 @@ class ShardPacker:
             return _PERIOD_S
         began, worked = time.perf_counter() - time.thread_time(), False
         for queue_packer, is_ours in self._packers_of_queues(self._queue_depth):
-            worked |= queue_packer.step() if is_ours else queue_packer.unpack()
+            worked |= self._worked(queue_packer.step if is_ours else queue_packer.unpack)
         for held_packer in self._packers_of_held():
-            worked |= held_packer.step()
-        worked |= self._pack_deferred()
+            worked |= self._worked(held_packer.step)
+        worked |= self._worked(self._pack_deferred)
         # What this thread did not compute, it waited for Redis.
         waited_s = time.perf_counter() - time.thread_time() - began
         return min(_LONGEST_PAUSE_S, waited_s * (1 / _REDIS_SHARE - 1)) if worked else _PERIOD_S
+
+    def _worked(self, step: Callable[[], bool]) -> bool:
+        """Return whether a step did anything. While the payload store is away, nothing is packed there; a log line tells."""
+        try:
+            return step()
+        except StoredBlocksError:
+            return False
 
     def _pack_deferred(self) -> bool:
         absent = self._process.absent
@@ -149,7 +172,9 @@ class ShardPacker:
         if depth is None:
             return
         for name, is_ours in self._long_queues(depth):
-            yield self._packers.setdefault(name, QueuePacker(self._client, name, depth)), is_ours
+            # A process takes a block of a sub-queue like a job, and returns its jobs at once: it must not wait for a payload store.
+            store = IN_REDIS if SEPARATOR in name else self._store
+            yield self._packers.setdefault(name, QueuePacker(self._client, name, depth, store=store)), is_ours
 
     def _needs_leader(self) -> bool:
         if self._queue_depth is None and not self._has_held and self._may_hold():
@@ -171,7 +196,10 @@ class ShardPacker:
         if not self._may_hold():
             return []
         found = [one.key for one in held_keys(self._client)]
-        packers = {key: self._held_packers.get(key) or HeldPacker(self._client, key, self._held_depth) for key in found}
+        packers = {
+            key: self._held_packers.get(key) or HeldPacker(self._client, key, self._held_depth, store=self._store)
+            for key in found
+        }
         # Those of sets that are empty are forgotten.
         self._held_packers = packers
         return list(packers.values())

@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.errors import StoredBlocksError
 from framework.execute.admission import AdmissionRequest, StagedPolicy
 from framework.execute.next_jobs import Neighbours, NextJobs
 from framework.features.flags.flag import pause_flag
@@ -251,7 +252,11 @@ def resume(
         if time.monotonic() > deadline or state < 0:
             return ResumeResult(moved, blocked, state < 0)
         if state == _UP_TO_A_BLOCK:
-            unpack_next(client, keys.paused_jobs(worker), skip=blocked)
+            try:
+                unpack_next(client, keys.paused_jobs(worker), skip=blocked)
+            except StoredBlocksError:
+                # The jobs stay held until the payload store can be read. A log line tells.
+                return ResumeResult(moved, blocked, paused=False)
         elif not moved_now + blocked_now:
             return ResumeResult(moved, blocked, paused=False)
 

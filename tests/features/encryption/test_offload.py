@@ -7,12 +7,23 @@ import urllib.request
 
 import pytest
 
-from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError, UnsafeFileError
+from framework.errors import (
+    MissingKeyError,
+    OffloadedArgumentsError,
+    PayloadError,
+    PayloadStoreError,
+    StoredBlocksError,
+    UnsafeFileError,
+)
+from framework.features.encryption import stored_blocks
 from framework.features.encryption.arguments import ArgumentEncryption
 from framework.features.encryption.blob_store import FolderStore, S3Store
 from framework.features.encryption.offload import PayloadOffload, blob_name
 from framework.features.encryption.protection import ConfiguredProtection
 from framework.features.encryption.signatures import KeyVersions, PayloadSignatures
+from framework.features.encryption.stored_blocks import StoredBlocks
+from framework.wire import blocks
+from framework.wire.blocks import HeldMember
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps, loads
 from tests.harness import forked
@@ -85,6 +96,33 @@ def check_blobs(store):
 def test_offloaded_arguments_are_read_back(stores):
     for store in stores:
         check_arguments(store)
+
+
+def test_blocks_of_jobs_are_kept_and_read_back(stores, monkeypatch):
+    monkeypatch.setattr(stored_blocks, "_KEPT_S", 0.0)
+    members = [HeldMember(b'["q"]\n{"jid":"%d"}' % number, float(number)) for number in range(3)]
+    for store in stores:
+        kept = StoredBlocks(PayloadOffload(store, "store", 1_000))
+        for block in (blocks.pack("default", [b'{"jid":"a"}', b'{"jid":"b"}']), blocks.pack_members(members)):
+            reference = kept.keep(block)
+            assert blocks.is_block(reference)
+            assert blocks.count(reference) == blocks.count(block)
+            assert kept.read(reference) == block
+            assert kept.read(block) == block
+            kept.forget(reference)
+            with pytest.raises(PayloadError, match="has no blob"):
+                kept.read(reference)
+        assert list(store.list("blobs")) == []
+
+
+def test_bucket_that_failed_is_not_asked_again_at_once(endpoint):
+    kept = StoredBlocks(PayloadOffload(S3Store("none", "", endpoint=endpoint, region="us-east-1"), "store", 1_000))
+    for _ in range(2):
+        with pytest.raises(StoredBlocksError, match="did not take a block"):
+            kept.keep(blocks.pack("default", [b'{"jid":"a"}']))
+    kept._offload = None
+    with pytest.raises(StoredBlocksError, match="did not take a block"):
+        kept.keep(b"not tried")
 
 
 def check_arguments(store):

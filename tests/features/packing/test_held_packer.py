@@ -13,7 +13,7 @@ from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.store import PACK_HELD
 from framework.features.pause.admission import resume
 from framework.fetch import held_blocks
-from framework.fetch.held_blocks import packed_held, unpack_held, unpack_next
+from framework.fetch.held_blocks import expand_member, packed_held, unpack_held, unpack_next
 from framework.store.script import UNPACK_HELD
 from framework.wire import blocks, keys
 from framework.wire.json import loads_object
@@ -28,7 +28,7 @@ WAITING = f"{LIMIT}:waiting:"
 def waiting(redis, key):
     """Return the held jobs in their order, wherever they are, and check their counts."""
     members = redis.zrange(key, 0, -1, withscores=True)
-    found = [one for member, score in members for one in blocks.expand_member(member, score)]
+    found = [one for member, score in members for one in expand_member(redis, member, score)]
     assert packed_held(redis).get(key.encode(), 0) == len(found) - len(members)
     return [(one.data, one.score) for one in found]
 

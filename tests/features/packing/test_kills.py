@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from framework.wire import keys
+from framework.wire.blocks import stored_id
 from tests.features.packing.test_packer import QUEUE
 from tests.harness import encoded, until
 
@@ -20,8 +21,11 @@ def packed(redis):
 
 
 @pytest.mark.campaign
-def test_kills_of_packing_processes_lose_no_job(site, redis):
-    site.write("application.yml", {"packing_depth": 100})
+@pytest.mark.parametrize("place", ["redis", "payload_store"])
+def test_kills_of_packing_processes_lose_no_job(site, redis, place):
+    folder = site.folder / "payloads"
+    settings = {"packing_depth": 100, "packing_place": place, "payload_offload": {"url": folder.as_uri()}}
+    site.write("application.yml", settings)
     redis.sadd(keys.QUEUES, "default")
     redis.sadd(keys.PAUSED, "default")
     names = [f"{number:024}" for number in range(JOBS)]
@@ -37,6 +41,7 @@ def test_kills_of_packing_processes_lose_no_job(site, redis):
         until(lambda before=before: packed(redis) > before, "more blocks")
         worker.kill()
         push(JOBS // 8)
+    assert any(map(stored_id, redis.lrange(QUEUE, 0, -1))) == (place == "payload_store")
     redis.srem(keys.PAUSED, "default")
     # A successor waits until the jobs in flight of a killed process are returned.
     for goal in (JOBS // 3, 2 * JOBS // 3, JOBS):

@@ -10,7 +10,8 @@ from framework.features.packing import packer as packer_module
 from framework.features.packing.packer import QueuePacker
 from framework.features.packing.store import PACK
 from framework.fetch import blocks as blocks_module
-from framework.fetch.blocks import packed_jobs, unpack
+from framework.fetch.blocks import expand, packed_jobs, unpack
+from framework.store.block_store import IN_REDIS
 from framework.store.script import FETCH, UNPACK
 from framework.wire import blocks, keys
 from tests.harness import IDENTITY, encoded, examples
@@ -24,7 +25,7 @@ def waiting(redis):
     """Return the jobs of the queue, the newest first, wherever they are, and check their counts."""
     found, packed, count = [], 0, 0
     for element in redis.lrange(QUEUE, 0, -1):
-        jobs = blocks.expand(element)
+        jobs = expand(redis, element)
         if blocks.is_block(element):
             packed, count = packed + len(jobs), count + 1
         found += jobs
@@ -54,11 +55,11 @@ def drained(redis):
             return found
 
 
-def packed(redis, numbers, depth=DEPTH, run=RUN, step=RUN):
+def packed(redis, numbers, depth=DEPTH, run=RUN, step=RUN, store=IN_REDIS):
     """Push so many jobs and pack all that may be; return the jobs, the oldest first."""
     jobs = [encoded(jid=f"{number:024}") for number in range(numbers)]
     redis.lpush(QUEUE, *jobs)
-    one = QueuePacker(redis, "default", depth, run, step)
+    one = QueuePacker(redis, "default", depth, run, step, store)
     while one.pack():
         pass
     return jobs
@@ -195,12 +196,12 @@ STEPS = st.lists(
 class Model:
     """The jobs of the queue, the newest first, beside the server."""
 
-    def __init__(self, redis, depth, step):
-        self.redis, self.depth, self.step = redis, depth, step
+    def __init__(self, redis, depth, step, store):
+        self.redis, self.depth, self.step, self.store = redis, depth, step, store
         redis.flushdb()
         self.numbers = itertools.count()
         self.queue, self.held = [], []
-        self.packer = QueuePacker(redis, "default", depth, RUN, self.step)
+        self.packer = QueuePacker(redis, "default", depth, RUN, self.step, store)
 
     def push(self, count):
         jobs = [encoded(jid=f"{next(self.numbers):024}") for _ in range(count)]
@@ -244,13 +245,13 @@ class Model:
             case "unpack":
                 self.packer.unpack()
             case _:
-                self.packer = QueuePacker(self.redis, "default", self.depth, RUN, self.step)
+                self.packer = QueuePacker(self.redis, "default", self.depth, RUN, self.step, self.store)
 
 
-@given(STEPS, st.sampled_from([0, 3]), st.sampled_from([2, 2000]), st.sampled_from([2, RUN]))
+@given(STEPS, st.sampled_from([0, 3]), st.sampled_from([2, 2000]), st.sampled_from([2, RUN]), st.booleans())
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_every_job_stays_at_its_place_whoever_acts(redis, steps, depth, most_moved, step):
-    model = Model(redis, depth, step)
+def test_every_job_stays_at_its_place_whoever_acts(redis, stored, steps, depth, most_moved, step, leaves_redis):
+    model = Model(redis, depth, step, stored if leaves_redis else IN_REDIS)
     with pytest.MonkeyPatch.context() as patch:
         meanwhile = [""]
 
@@ -286,4 +287,4 @@ DAMAGES = [
 def test_damaged_block_is_refused_as_a_whole(redis, what, damage):
     packed(redis, 14)
     damaged = damage(redis.lindex(QUEUE, 0))
-    assert blocks.expand(damaged) == [damaged], what
+    assert expand(redis, damaged) == [damaged], what

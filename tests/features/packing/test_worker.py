@@ -77,7 +77,11 @@ def test_reaper_returns_a_block_as_it_is(redis, granted):
 @pytest.fixture
 def shard_packer(redis, monkeypatch):
     """Return a function that packs what a leader with the queue ``default`` packs in one step; it returns the pause."""
-    monkeypatch.setattr(worker_module, "QueuePacker", lambda client, name, depth: QueuePacker(client, name, depth, 4))
+    monkeypatch.setattr(
+        worker_module,
+        "QueuePacker",
+        lambda client, name, depth, store: QueuePacker(client, name, depth, 4, store=store),
+    )
     monkeypatch.setattr(worker_module, "MAX_JOBS", 4)
     plan = SimpleNamespace(order=QueueOrder.of([("default", 0)]))
     process = SimpleNamespace(
@@ -91,7 +95,7 @@ def shard_packer(redis, monkeypatch):
     )
     clock = [0.0]
     with registry.isolated():
-        packer = ShardPacker(process, 10, lambda: clock[0])
+        packer = ShardPacker(process, 10, clock=lambda: clock[0])
         packer.now, packer.leader = clock, process
         yield packer
 

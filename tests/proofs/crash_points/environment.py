@@ -18,6 +18,9 @@ from redis import Redis
 from framework.all_settings import Settings, load
 from framework.features.cron import keys as cron_keys
 from framework.features.cron.entries import collect_entries
+from framework.features.encryption.blob_store import FolderStore
+from framework.features.encryption.offload import PayloadOffload
+from framework.features.encryption.stored_blocks import StoredBlocks
 from framework.features.flags.flag import Flag, pause_flag
 from framework.features.flags.redis_flags import set_flag
 from framework.fetch.deferred_blocks import next_blocks, unpack_deferred
@@ -47,7 +50,7 @@ from tests.proofs.crash_points.jobs import (
     open_notes,
 )
 from tests.proofs.crash_points.wire import CONTROL
-from tests.proofs.places import END, place_of
+from tests.proofs.places import BLOCKS, END, place_of
 
 SHARDS = ("main", SECOND)
 FOREIGN = '"x_foreign":{"n":12345678901234567890123,"a":[],"f":1700000000.123456,"t":"\u00fc"}'.encode()
@@ -64,6 +67,8 @@ class CaseEnvironment:
         # What a push and a process read again after some seconds would differ in a case that is slow: they know it for ever.
         held_back.READ_PERIOD_S = shard_module.MOVES_AGE_S = push_client.MOVES_AGE_S = math.inf
         worker_parts.ABSENT_PERIODS = math.inf
+        self.blocks = StoredBlocks(PayloadOffload(FolderStore(folder / "payloads"), "file:///payloads", 1_000))
+        BLOCKS.store = self.blocks
         self.servers = {name: EmbeddedServer(folder / f"redis-{name}") for name in SHARDS}
         for server in self.servers.values():
             server.start()
@@ -124,7 +129,7 @@ class CaseEnvironment:
 
     def shard(self, name: str) -> Shard:
         """Return a shard as a worker process opens it."""
-        return Shard(name, endpoint_of(self.settings, name), role=f"worker:{os.getpid()}")
+        return Shard(name, endpoint_of(self.settings, name), role=f"worker:{os.getpid()}", block_store=self.blocks)
 
     # --- between the steps of a case
 

@@ -482,6 +482,21 @@ def _packed(step: Step, queue: str = QUEUE) -> Step:
     return act
 
 
+def _pack_into_store(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    """Pack the waiting jobs into the payload store, and unpack them as the leader does, again after each failure; then they run."""
+    shard = environment.shard("main")
+    packer = QueuePacker(shard.client, QUEUE, 0, max(1, batch // 2), store=environment.blocks)
+    for step in (packer.pack, packer.unpack):
+        done = False
+        while not done:
+            try:
+                done = not step()
+            except (RedisError, OSError):
+                continue
+    shard.close()
+    _work(environment, worker, batch)
+
+
 def _undo(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Bring deleted jobs back, and go on after each failure, as an operator does; then they run."""
     shard, wanted = environment.shard("main"), JobFilter()
@@ -613,6 +628,13 @@ SCENARIOS: dict[str, Scenario] = {
             batches=(1,),
         ),
         Scenario("packed", "pack, unpack, run", _packed(_work), prepare=_waiting(jobs.PlainWorker), whole=True),
+        Scenario(
+            "packed in store",
+            "pack into the payload store, unpack, run",
+            _pack_into_store,
+            prepare=_waiting(jobs.PlainWorker),
+            whole=True,
+        ),
         Scenario(
             "packed cleared",
             "pack, clear the queue of none of the jobs, run",

@@ -1,0 +1,241 @@
+"""Pack jobs into a payload store, and bring them back: nothing is lost while the store or its objects are away."""
+
+import shutil
+import time
+
+import pytest
+
+from framework.admin.cancel import cancel_on_shard
+from framework.admin.groups import draw_indexes
+from framework.admin.job_record import JobQuota, job_filter
+from framework.admin.queue_actions import clear_queue, drop_job
+from framework.admin.search import JobStore, search
+from framework.admin.statistics import count_jobs_by_class, ignore_progress
+from framework.all_settings import load
+from framework.errors import StoredBlocksError
+from framework.features.encryption import stored_blocks
+from framework.features.encryption.blob_store import FolderStore
+from framework.features.encryption.offload import BLOBS, PayloadOffload
+from framework.features.encryption.stored_blocks import StoredBlocks
+from framework.features.encryption.sweep import PayloadSweeper
+from framework.features.packing.deferred_packer import DeferredPacker
+from framework.features.packing.held_packer import HeldPacker
+from framework.features.packing.packer import QueuePacker
+from framework.features.pause.admission import resume
+from framework.fetch.blocks import unpack
+from framework.fetch.deferred_blocks import blocks_of, unpack_deferred
+from framework.fetch.held_blocks import unpack_next
+from framework.store.block_store import IN_REDIS, attach_store
+from framework.wire import blocks, keys
+from tests.admin.conftest import shard
+from tests.features.packing.test_deferred_packer import WORKER, deferred, start
+from tests.features.packing.test_deferred_packer import waiting as waiting_deferred
+from tests.features.packing.test_held_packer import PAUSED, held
+from tests.features.packing.test_held_packer import waiting as waiting_held
+from tests.features.packing.test_packer import DEPTH, QUEUE, RUN, drained, packed, waiting
+from tests.fetch.conftest import FetcherBench
+from tests.harness import encoded, until
+
+__all__ = ["shard", "start"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "payloads"
+
+
+@pytest.fixture
+def store(redis, folder, monkeypatch):
+    """Blocks in a store that was made before, which is asked again at once after an error; objects are deleted at once."""
+    monkeypatch.setattr(stored_blocks, "_RETRY_S", 0.0)
+    monkeypatch.setattr(stored_blocks, "_KEPT_S", 0.0)
+    offload = PayloadOffload(FolderStore(folder), folder.as_uri(), 1_000, made_before=True)
+    offload.make_store()
+    made = StoredBlocks(offload)
+    attach_store(redis, made)
+    yield made
+    attach_store(redis, IN_REDIS)
+
+
+def objects(folder):
+    return [one.name for one in FolderStore(folder).list(BLOBS)]
+
+
+def held_in_store(redis, numbers, store):
+    jobs = held(redis, PAUSED, range(numbers))
+    one = HeldPacker(redis, PAUSED.encode(), DEPTH, RUN, store)
+    while one.step():
+        pass
+    return jobs
+
+
+def deferred_in_store(redis, numbers, start, store):
+    jobs = deferred(redis, range(numbers), start)
+    one = DeferredPacker(redis, 5, RUN, 2, store=store)
+    while one.step():
+        pass
+    return jobs
+
+
+def test_queue_has_references_and_runs_in_order(redis, store, folder):
+    jobs = packed(redis, 30, step=2, store=store)
+    elements = redis.lrange(QUEUE, 0, -1)
+    # The last block grows in Redis, until it has room for no other step.
+    assert [blocks.stored_id(one) is not None for one in elements] == [True] * 4 + [False] * 13
+    assert blocks.count(elements[4]) == 2
+    assert max(map(len, elements[:4])) < 500
+    assert len(objects(folder)) == 4
+    assert waiting(redis) == jobs[::-1]
+    assert drained(redis) == jobs
+    assert objects(folder) == []
+    assert not redis.exists(keys.PACKED, keys.PACKED_BLOCKS)
+
+
+def test_held_jobs_have_references_and_return(redis, store, folder):
+    jobs = held_in_store(redis, 30, store)
+    assert sum(blocks.stored_id(one) is not None for one in redis.zrange(PAUSED, 0, -1)) == len(objects(folder)) == 4
+    assert waiting_held(redis, PAUSED) == jobs
+    assert resume(redis, "Job", b"", class_known=True).moved == 30
+    assert redis.lrange(QUEUE, 0, -1) == [data.partition(b"\n")[2] for data, _ in reversed(jobs)]
+    assert objects(folder) == []
+
+
+def test_deferred_jobs_have_references_and_return(redis, store, folder, start):
+    jobs = deferred_in_store(redis, 17, start, store)
+    assert all(blocks.stored_id(one) for one in redis.hvals(keys.DEFERRED_BLOCKS))
+    assert len(objects(folder)) == 3
+    assert waiting_deferred(redis) == jobs
+    for block in blocks_of(redis, WORKER):
+        assert unpack_deferred(redis, block)
+    assert redis.zrange(keys.SCHEDULE, 0, -1, withscores=True) == jobs
+    assert objects(folder) == []
+
+
+def test_object_stays_for_a_while_after_its_reference(redis, stored, tmp_path):
+    packed(redis, 14, store=stored)
+    reference = redis.lindex(QUEUE, 0)
+    assert drained(redis)
+    # As after a failover that has lost the last write.
+    assert len(blocks.unpack(stored.read(reference))) == RUN
+    assert len(objects(tmp_path / "payloads")) == 1
+
+
+def test_store_that_is_away_packs_nothing_and_loses_nothing(redis, store, folder, start):
+    jobs = packed(redis, 30, store=store)
+    held_jobs, deferred_jobs = held_in_store(redis, 30, store), deferred_in_store(redis, 17, start, store)
+    redis.lpush(QUEUE, *[encoded(jid=f"new{number:021}") for number in range(2 * RUN)])
+    away = folder.rename(folder.with_name("away"))
+    before = {key: redis.dump(key) for key in redis.scan_iter()}
+    oldest = next(one for one in reversed(redis.lrange(QUEUE, 0, -1)) if blocks.is_block(one))
+    steps = [
+        QueuePacker(redis, "default", DEPTH, RUN, store=store).pack,
+        lambda: unpack(redis, "default", oldest, behind=DEPTH),
+        lambda: unpack_next(redis, PAUSED, 100),
+        lambda: unpack_deferred(redis, blocks_of(redis, WORKER)[0]),
+        lambda: waiting(redis),
+        lambda: search(redis, "0" * 24, ignore_progress),
+    ]
+    for step in steps:
+        with pytest.raises(StoredBlocksError, match="packed jobs wait in the payload store"):
+            step()
+    # Those that could leave have left: the next one is in a block.
+    assert resume(redis, "Job", b"", class_known=True).moved == DEPTH
+    redis.zadd(PAUSED, dict(held_jobs[:DEPTH]))
+    redis.ltrim(QUEUE, DEPTH, -1)
+    assert {key: redis.dump(key) for key in redis.scan_iter() if key != b"queues"} == {
+        key: value for key, value in before.items() if key != b"queues"
+    }
+    away.rename(folder)
+    assert waiting_held(redis, PAUSED) == held_jobs
+    assert waiting_deferred(redis) == deferred_jobs
+    assert drained(redis)[:30] == jobs
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_damaged_object_moves_its_reference_to_the_dead_set(redis, store, folder, damage):
+    jobs = packed(redis, 14, store=store)
+    reference = redis.lindex(QUEUE, 0)
+    (path,) = [folder / name for name in objects(folder)]
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-3])
+    assert drained(redis) == jobs[:DEPTH]
+    assert redis.zrange(keys.DEAD, 0, -1) == [reference]
+    assert [name for name in redis.hkeys(keys.COUNTERS) if b"malformed" in name]
+
+
+def test_jobs_in_the_store_are_found_counted_and_dropped(redis, shard, store, folder):
+    attach_store(shard.client, store)
+    jobs = packed(redis, 30, store=store)
+    inside = jobs[20]
+    (found,) = search(redis, f"{20:024}", ignore_progress)
+    assert (found.data, found.position, found.total) == (inside, 21, 30)
+    assert count_jobs_by_class(redis, ["NoopWorker"], ignore_progress)["NoopWorker"].total() == 30
+    wanted = job_filter(cls="NoopWorker")
+    done = cancel_on_shard(
+        shard, wanted, load({}), time.monotonic() + 60, ignore_progress, quota=JobQuota(wanted), dry_run=True
+    )
+    assert done.marked == 30
+    assert drop_job(redis, "default", inside, from_left=False)
+    assert waiting(redis) == [job for job in reversed(jobs) if job != inside]
+    assert len(objects(folder)) == 4
+    assert clear_queue(redis, "default", lambda _: None) == 29
+    assert objects(folder) == []
+
+
+def test_sample_reads_few_objects_of_a_deep_queue(redis, store, monkeypatch):
+    packed(redis, 200, depth=0, store=store)
+    reads = []
+    real = store.read
+    monkeypatch.setattr(store, "read", lambda data: reads.append(data) or real(data))
+    drawn = list(draw_indexes(redis, [(JobStore("queue", QUEUE.encode()), 200, 100)]))
+    assert len(drawn) > 100
+    assert 1 <= len({*reads}) <= 10
+
+
+def test_sweep_keeps_what_a_block_names_and_deletes_orphans(redis, store, folder, start):
+    packed(redis, 14, store=store)
+    held_in_store(redis, 30, store)
+    deferred_in_store(redis, 17, start, store)
+    # A job in the last block has arguments in the store itself.
+    offload = PayloadOffload(FolderStore(folder), "", 1_000)
+    arguments = offload.put(b"arguments")
+    redis.lpush(QUEUE, *[encoded(jid=f"n{number:023}", args=[arguments], aw_offloaded=9) for number in range(RUN)])
+    assert QueuePacker(redis, "default", DEPTH, RUN, store=store).pack()
+    named = {*objects(folder)}
+    assert len(named) == 1 + 4 + 3 + 2
+    # As after a death between the object and its script.
+    store.keep(blocks.pack("default", [encoded()]))
+    for _ in range(2):
+        time.sleep(0.01)
+        PayloadSweeper(offload, 0.0, {"main": redis}).sweep()
+    assert {*objects(folder)} == named
+    away = folder.rename(folder.with_name("away"))
+    with pytest.raises(OSError, match="payload store"):
+        list(
+            PayloadSweeper(PayloadOffload(FolderStore(away), "", 1_000), 0.0, {"main": redis})._named_blobs(
+                lambda *_: None
+            )
+        )
+    shutil.rmtree(away)
+
+
+def test_fetcher_waits_for_the_store_and_goes_on(redis, redis_url, store, folder):
+    jobs = packed(redis, 30, store=store)
+    away = folder.rename(folder.with_name("away"))
+    ran = []
+    bench = FetcherBench(redis, redis_url, slots=1, job=lambda unit: ran.append(unit.data) or True)
+    attach_store(bench.pipeline._client, store)
+    bench.start()
+    try:
+        until(lambda: len(ran) == DEPTH, "the jobs before the blocks run")
+        until(lambda: bench.pipeline._stored.waiting == {"default"}, "the queue waits")
+        # Another queue goes on.
+        assert ran == jobs[:DEPTH]
+        away.rename(folder)
+        until(lambda: len(ran) == len(jobs), "all jobs run")
+        assert ran == jobs
+    finally:
+        bench.stop()
+    assert not bench.errors
