@@ -41,7 +41,7 @@ COMMANDS = {
     "run": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
     "run locked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
     "packed": f"{PACK},{HEARTBEAT},fetch,unpack,fetch,fetch,{BLOCK}",
-    "packed in store": f"{PACK},unpack",
+    "packed in store": f"{PACK},LINDEX,unpack,LINDEX,{HEARTBEAT},fetch,fetch,{BLOCK}",
     "packed cleared": f"{PACK},SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,unpack,migrate,migrate,mark_dead,unregister,"
     f"WATCH,EXISTS,MULTI,EXEC,ring,{HEARTBEAT},fetch,fetch,{BLOCK}",
     "packed in turn": f"{PACK},{HEARTBEAT},fetch,return_block,fetch,fetch,{BLOCK}",

@@ -350,6 +350,7 @@ ENTRIES = [
         "size_limit.mode",
         "must be one of compress, track, not 'compres' (did you mean 'compress'?)",
     ),
+    (APP, "packing_place: disk", "packing_place", "must be one of redis, payload_store, not 'disk'"),
     (
         APP,
         "strict_arguments: rasie",

@@ -1,7 +1,7 @@
 """Find packed jobs that wait for a payload store."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import redis
 
@@ -30,12 +30,9 @@ class PackingCauses(CauseReader):
         for key in held:
             pipeline.zrange(key, 0, 0)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
-        # A key of another type answers with an error.
-        first = [one[0] if isinstance(one, list) and one else one for one in replies]
-        waiting = [one if isinstance(one, bytes) and stored_id(one) else None for one in first]
-        reasons = [_reason(client, one) if one else "" for one in waiting]
         names = [*queues, *held.values()]
-        away = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
+        reasons = {name: _reason(client, reply) for name, reply in zip(names, replies, strict=True)}
+        away = {name: reason for name, reason in reasons.items() if reason}
         if away:
             yield self._away(sorted(away), next(iter(away.values())), sum(queues.get(name, 0) for name in away))
 
@@ -53,10 +50,14 @@ class PackingCauses(CauseReader):
         )
 
 
-def _reason(client: "redis.Redis", reference: bytes) -> str:
-    """Return why the block of a reference cannot be read now; empty if it can, or is damaged."""
+def _reason(client: "redis.Redis", reply: Any) -> str:
+    """Return why the next jobs of a queue or set cannot be read now: empty if they are in Redis, can be read, or are damaged."""
+    first = cast("list[object]", reply)[0] if isinstance(reply, list) and reply else reply
+    # A key of another type answers with an error.
+    if not isinstance(first, bytes) or stored_id(first) is None:
+        return ""
     try:
-        block_store(client).read(reference)
+        block_store(client).read(first)
     except StoredBlocksError as error:
         return error.reason
     except PayloadError:

@@ -12,6 +12,6 @@ from framework.store.block_store import IN_REDIS
 def packing_problems(workers: LoadedWorkers) -> Iterator[ConfigurationProblem]:
     """Yield a problem if packed jobs go to a payload store, and there is none."""
     settings = PackingSettings.of(workers.settings)
-    if settings.packing_place == "payload_store" and open_block_store(settings) is IN_REDIS:
+    if settings.packing_place == "payload_store" and open_block_store(workers.settings) is IN_REDIS:
         message = "payload_store needs a store for the packed jobs: set payload_offload.url, or packing_place: redis"
         yield ConfigurationProblem(settings.config_file_label("application.yml"), "packing_place", message)

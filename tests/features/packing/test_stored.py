@@ -6,6 +6,9 @@ import time
 import pytest
 
 from framework.admin.cancel import cancel_on_shard
+from framework.admin.diagnosis.diagnose import diagnose
+from framework.admin.diagnosis.facts import DiagnosisScope, Installation
+from framework.admin.explain import KnownClasses
 from framework.admin.groups import draw_indexes
 from framework.admin.job_record import JobQuota, job_filter
 from framework.admin.queue_actions import clear_queue, drop_job
@@ -21,10 +24,12 @@ from framework.features.encryption.sweep import PayloadSweeper
 from framework.features.packing.deferred_packer import DeferredPacker
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
+from framework.features.packing.problems import packing_problems
 from framework.features.pause.admission import resume
 from framework.fetch.blocks import unpack
 from framework.fetch.deferred_blocks import blocks_of, unpack_deferred
 from framework.fetch.held_blocks import unpack_next
+from framework.route.router import LoadedWorkers
 from framework.store.block_store import IN_REDIS, attach_store
 from framework.wire import blocks, keys
 from tests.admin.conftest import shard
@@ -167,12 +172,13 @@ def test_damaged_object_moves_its_reference_to_the_dead_set(redis, store, folder
 
 def test_jobs_in_the_store_are_found_counted_and_dropped(redis, shard, store, folder):
     attach_store(shard.client, store)
+    redis.sadd(keys.QUEUES, "default")
     jobs = packed(redis, 30, store=store)
     inside = jobs[20]
     (found,) = search(redis, f"{20:024}", ignore_progress)
     assert (found.data, found.position, found.total) == (inside, 21, 30)
-    assert count_jobs_by_class(redis, ["NoopWorker"], ignore_progress)["NoopWorker"].total() == 30
-    wanted = job_filter(cls="NoopWorker")
+    assert count_jobs_by_class(redis, ["Job"], ignore_progress)["Job"].total() == 30
+    wanted = job_filter(cls="Job")
     done = cancel_on_shard(
         shard, wanted, load({}), time.monotonic() + 60, ignore_progress, quota=JobQuota(wanted), dry_run=True
     )
@@ -182,6 +188,33 @@ def test_jobs_in_the_store_are_found_counted_and_dropped(redis, shard, store, fo
     assert len(objects(folder)) == 4
     assert clear_queue(redis, "default", lambda _: None) == 29
     assert objects(folder) == []
+
+
+def test_payload_store_needs_a_store():
+    workers = LoadedWorkers(load({"FRAMEWORK_PACKING_PLACE": "payload_store"}), (), from_modules=True, whole=True)
+    (found,) = packing_problems(workers)
+    assert (found.key, "set payload_offload.url" in found.message) == ("packing_place", True)
+
+
+def test_store_that_is_away_is_a_cause(redis, shard, store, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMEWORK_VAR_DIR", str(tmp_path))
+    attach_store(shard.client, store)
+    packed(redis, 30, store=store)
+    held_in_store(redis, 30, store)
+    redis.sadd(keys.PAUSED_CLASSES, "Job")
+    redis.sadd(keys.QUEUES, "default")
+
+    def away():
+        found = diagnose([shard], Installation(load({}), KnownClasses()), DiagnosisScope())
+        return [one for one in found.causes if one.code == "packed_jobs_away"]
+
+    redis.ltrim(QUEUE, 0, -DEPTH - 1)
+    redis.zremrangebyrank(PAUSED, 0, DEPTH - 1)
+    assert away() == []
+    folder.rename(folder.with_name("away"))
+    (one,) = away()
+    assert one.queues == {"default", "Job"}
+    assert (one.jobs, "no payload store" in one.evidence[0]) == (20, True)
 
 
 def test_sample_reads_few_objects_of_a_deep_queue(redis, store, monkeypatch):

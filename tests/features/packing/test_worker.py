@@ -113,7 +113,9 @@ def test_leader_packs_its_queues_and_leaves_a_pause(redis, shard_packer):
 
 def test_leader_packs_held_jobs_and_no_queue_by_default(redis, shard_packer, monkeypatch):
     monkeypatch.setattr(worker_module, "HELD_DEPTH", 10)
-    monkeypatch.setattr(worker_module, "HeldPacker", lambda client, key, depth: HeldPacker(client, key, depth, 4))
+    monkeypatch.setattr(
+        worker_module, "HeldPacker", lambda client, key, depth, store: HeldPacker(client, key, depth, 4, store)
+    )
     redis.sadd(keys.QUEUES, "default")
     redis.lpush(QUEUE, *[encoded(jid=f"{number:024}") for number in range(30)])
     redis.sadd(keys.PAUSED_CLASSES, "Job")

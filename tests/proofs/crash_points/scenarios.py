@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from redis.exceptions import RedisError
 
@@ -21,9 +21,11 @@ from framework.features.batches import keys as batch_keys
 from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
+from framework.fetch.blocks import unpack
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.types import JobState
 from framework.wire import keys
+from framework.wire.blocks import is_block
 from framework.wire.job import DEATH_COUNT
 from framework.wire.resources import slot_member
 from tests.proofs.crash_points import jobs
@@ -483,10 +485,15 @@ def _packed(step: Step, queue: str = QUEUE) -> Step:
 
 
 def _pack_into_store(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
-    """Pack the waiting jobs into the payload store, and unpack them as the leader does, again after each failure; then they run."""
+    """Pack the waiting jobs into the payload store, and unpack them, each again after a failure; then they run."""
     shard = environment.shard("main")
-    packer = QueuePacker(shard.client, QUEUE, 0, max(1, batch // 2), store=environment.blocks)
-    for step in (packer.pack, packer.unpack):
+    packer = QueuePacker(shard.client, QUEUE, 0, batch, store=environment.blocks)
+
+    def unpack_next() -> bool:
+        block = cast("bytes | None", shard.client.lindex(keys.queue(QUEUE), -1))
+        return block is not None and is_block(block) and unpack(shard.client, QUEUE, block)
+
+    for step in (packer.pack, unpack_next):
         done = False
         while not done:
             try:
