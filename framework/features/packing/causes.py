@@ -52,7 +52,7 @@ class PackingCauses(CauseReader):
 
 def _reason(client: "redis.Redis", reply: Any) -> str:
     """Return why the next jobs of a queue or set cannot be read now: empty if they are in Redis, can be read, or are damaged."""
-    first = cast("list[object]", reply)[0] if isinstance(reply, list) and reply else reply
+    first: object = (cast("list[object]", reply) or [None])[0] if isinstance(reply, list) else reply
     # A key of another type answers with an error.
     if not isinstance(first, bytes) or stored_id(first) is None:
         return ""
