@@ -28,6 +28,7 @@ FrameworkError
 ├── WorkflowError             a workflow is declared wrongly, or cannot start
 │   └── UnknownWorkflowError  no shard has a workflow of this id
 ├── UnsafeFileError           another user may have written a file on which the process would act (also an OSError)
+├── StoredBlocksError         packed jobs are in a payload store that this process cannot use now (also an OSError)
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs

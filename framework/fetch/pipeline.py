@@ -152,7 +152,7 @@ class FetchPipeline:
         self._events = events
         self._process_limits = process_limits
         self._lock = threading.Lock()
-        self._stored = StoredUnpacker(client, state.expect_jobs)
+        self._stored = StoredUnpacker(client, state)
         self._rotation = QueueRotation(order)
         self.prefetch = Prefetch()
         self._error_rate = ErrorRateLimit(events)

@@ -4,13 +4,13 @@ At a crash: as ``fetch/blocks.py``. Until its block is unpacked, a queue counts 
 """
 
 import threading
-from collections.abc import Callable
 
 import redis
 from redis.exceptions import RedisError
 
 from framework.errors import StoredBlocksError
 from framework.fetch.blocks import unpack
+from framework.fetch.state import FetchState
 from framework.supervised_threads import SupervisedThread
 
 _RETRY_S = 5.0
@@ -18,27 +18,24 @@ _RETRY_S = 5.0
 
 
 class StoredUnpacker:
-    """Unpack one block after another. Safe from any thread. The thread lives while blocks wait; ``on_unpacked`` is called in it."""
+    """Unpack one block after another. Safe from any thread. The thread lives while blocks wait."""
 
-    def __init__(self, client: "redis.Redis", on_unpacked: Callable[[], None]) -> None:
+    def __init__(self, client: "redis.Redis", state: FetchState) -> None:
         self._client = client
-        self._on_unpacked = on_unpacked
+        self._state = state
         self._lock = threading.Lock()
         self._next: dict[str, bytes] = {}
         """By queue the block that is next there."""
+        self.waiting: frozenset[str] = frozenset()
+        """The queues whose next jobs are in a block that is not unpacked yet."""
         self._closing = threading.Event()
         self._runs = False
-
-    @property
-    def waiting(self) -> frozenset[str]:
-        """The queues whose next jobs are in a block that is not unpacked yet."""
-        with self._lock:
-            return frozenset(self._next)
 
     def request(self, queue: str, block: bytes) -> None:
         """Let the thread unpack the block that is next in a queue. Returns at once."""
         with self._lock:
             self._next[queue] = block
+            self.waiting = frozenset(self._next)
             if not self._runs and not self._closing.is_set():
                 SupervisedThread("stored-unpacker", self._run).start()
                 self._runs = True
@@ -60,7 +57,8 @@ class StoredUnpacker:
                 pass
             with self._lock:
                 self._next.pop(found[0], None)
-            self._on_unpacked()
+                self.waiting = frozenset(self._next)
+            self._state.expect_jobs()
 
     def _first(self) -> tuple[str, bytes] | None:
         with self._lock:

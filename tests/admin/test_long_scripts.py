@@ -139,6 +139,7 @@ def used_s(client):
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(1_800)
 @pytest.mark.proves("R55")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.place.__name__}: {case.command}"[:60])
 def test_command_holds_redis_briefly(case, short_path, make_server, record_property):

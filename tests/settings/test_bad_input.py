@@ -350,7 +350,12 @@ ENTRIES = [
         "size_limit.mode",
         "must be one of compress, track, not 'compres' (did you mean 'compress'?)",
     ),
-    (APP, "packing_place: disk", "packing_place", "must be one of redis, payload_store, not 'disk'"),
+    (
+        APP,
+        "packing_place: disk",
+        "packing_place",
+        "must be one of redis, payload_store, not 'disk' (did you mean 'redis'?)",
+    ),
     (
         APP,
         "strict_arguments: rasie",
