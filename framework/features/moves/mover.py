@@ -31,7 +31,7 @@ from framework.features.moves.belongings import NOTHING, Belongings, read_belong
 from framework.features.moves.plan import MovePlan
 from framework.features.moves.records import MoveRecord
 from framework.features.moves.store import PAGE, RECEIVE, RESTORE, TAKE, TAKE_ASIDE, TAKE_HELD
-from framework.fetch.held_blocks import unpack_held
+from framework.fetch.held_blocks import expand_member, unpack_held
 from framework.migrate.plan import MigrationReport, MoveDecision, Quota, jid_of
 from framework.migrate.queues import QueueMigrator, SetMigrator
 from framework.route.route_moves import RouteMoves
@@ -41,7 +41,7 @@ from framework.store.connect import server_time
 from framework.store.script import NO_KEY, is_wrong_type, write_when_full
 from framework.store.steps import UNPACED, BoundedSteps
 from framework.wire import keys
-from framework.wire.blocks import expand_member, is_block
+from framework.wire.blocks import is_block
 from framework.wire.job import BY_FLAG, DEFERRED, DEFERRED_BY
 from framework.wire.json import dumps, loads_object
 from framework.wire.sub_queues import is_aside, parent_of
@@ -465,7 +465,7 @@ class _LeavingHeld:
             if jobs:
                 stay += len(jobs) - self._leave(held, jobs, dry_run=dry_run)
                 continue
-            block, members = found[0][0], [one.data for one in expand_member(*found[0])]
+            block, members = found[0][0], [one.data for one in expand_member(self._client, *found[0])]
             if not dry_run and any(self._decide(one).decision.target for one in members):
                 # Its jobs are the next ones.
                 unpack_held(self._client, held.key, block)

@@ -15,10 +15,11 @@ from framework.features.moves.mover import MoveProgress, Mover, places_left
 from framework.features.moves.moves import ShardMoves, check_distinct
 from framework.features.packing.deferred_packer import DeferredPacker
 from framework.features.packing.held_packer import HeldPacker
+from framework.fetch.held_blocks import expand_member
 from framework.migrate import queues
 from framework.store.steps import UNPACED
 from framework.wire import keys
-from framework.wire.blocks import expand_member, is_block
+from framework.wire.blocks import is_block
 from framework.wire.json import dumps
 from framework.wire.sub_queues import aside_list
 from tests.harness import encoded, forked, full_memory, opened
@@ -93,7 +94,7 @@ def hold(redis):
 
 def held(redis):
     """Return the held jobs, those at the limit first."""
-    found = [expand_member(*one) for key in HELD_SETS for one in redis.zrange(key, 0, -1, withscores=True)]
+    found = [expand_member(redis, *one) for key in HELD_SETS for one in redis.zrange(key, 0, -1, withscores=True)]
     return [one.data.partition(b"\n")[2] for members in found for one in members]
 
 
