@@ -116,12 +116,14 @@ class OtherSlots:
 class OtherLeases:
     """The leases that other holders have: written on the shards of the fake."""
 
-    def __init__(self, shards: Mapping[str, Shard]) -> None:
+    def __init__(self, shards: Mapping[str, Shard], fleet_shard: str) -> None:
         self._shards = shards
+        self._fleet_shard = fleet_shard
         self._taken: dict[tuple[str, str], float] = {}
 
-    def take(self, name: str, *, timeout_s: float = 3_600.0, shard: str = "main") -> None:
+    def take(self, name: str, *, timeout_s: float = 3_600.0, shard: str | None = None) -> None:
         """Let another holder have the lease from now on: its holder in the test has lost it."""
+        shard = shard or self._fleet_shard
         self._taken[name, shard] = timeout_s
         on, place = self._shards[shard], exclusive_lease(name)
         client: Any = on.client
@@ -233,7 +235,7 @@ class Stubs:
         self.flags = StubFlags(clock)
         self.limits = OtherSlots(shards)
         self.limiters = StubLimiters()
-        self.leases = OtherLeases(shards)
+        self.leases = OtherLeases(shards, settings.fleet_shard)
         self.health = StubHealth()
         self.replicas = StubReplicas(settings.databases)
         self.interrupt_every: int | None = None

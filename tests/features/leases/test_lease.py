@@ -15,6 +15,7 @@ from framework.all_settings import load
 from framework.errors import DeclarationError, LeaseLostError, LeaseTakenError, ShardUnavailableError
 from framework.features.leases import keys
 from framework.features.leases.commands import leases as command
+from framework.testing import fake
 from framework.wiring.client import ProcessClient, override
 from tests.harness import Site, until
 
@@ -241,3 +242,14 @@ def test_fake_lease_is_held_by_the_test(application_worker):
         application_worker.leases.clear()
         held.obtain()
     assert one.holder() is None
+
+
+def test_fake_lease_is_on_the_shard_with_the_role_meta(tmp_path, monkeypatch):
+    (tmp_path / "redis.yml").write_text(
+        "{shards: {main: {url: embedded}, second: {url: embedded}}, roles: {meta: second}}"
+    )
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))
+    one = lease.Lease("import", timeout=60)
+    with fake() as jobs, pytest.raises(LeaseLostError), one.hold() as held:
+        jobs.leases.take("import")
+        held.renew()
