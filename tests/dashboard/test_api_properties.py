@@ -2,9 +2,7 @@
 
 import hypothesis
 import pytest
-import schemathesis
 from hypothesis import strategies as st
-from schemathesis import GenerationMode
 
 from framework.dashboard import Caller, app
 from tests.harness import encoded, examples
@@ -18,6 +16,8 @@ _LONG = ("/api/job/{jid}",)
 
 
 def ask_everything(redis, count):
+    import schemathesis  # here: each process of the tests would import it, a quarter of a second
+
     redis.sadd("queues", "default")
     redis.lpush("queue:default", encoded("Job", jid="J1"))
     redis.zadd("dead", {encoded("Job", jid="J2", error_class="E", error_message="x"): 1.0})
@@ -27,7 +27,9 @@ def ask_everything(redis, count):
         operation = found.ok()
 
         @hypothesis.settings(_SETTINGS, max_examples=count(operation.path))
-        @hypothesis.given(case=operation.as_strategy(generation_mode=GenerationMode.POSITIVE), data=st.data())
+        @hypothesis.given(
+            case=operation.as_strategy(generation_mode=schemathesis.GenerationMode.POSITIVE), data=st.data()
+        )
         def ask(case, data):
             for words in (case.path_parameters, case.query):
                 for name in words or {}:

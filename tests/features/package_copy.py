@@ -7,7 +7,8 @@ doors. All other files of a copy are unchanged.
 import ast
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "framework"
@@ -60,28 +61,29 @@ def removals() -> list[list[str]]:
     the removal of each room alone, in a third of the runs.
     """
     closed = {name: frozenset(with_dependents(name)) for name in rooms()}
-    open_pairs = {(gone, kept) for gone in closed for kept in closed if kept not in closed[gone]}
+    open_pairs = {gone: closed.keys() - needed for gone, needed in closed.items()}
     found = []
-    while open_pairs:
+    while any(open_pairs.values()):
         chosen = _with_most_of(open_pairs, list(closed.values()))
         found.append(sorted(chosen))
-        open_pairs = {pair for pair in open_pairs if not _parts(chosen, pair)}
+        for gone in chosen:
+            open_pairs[gone] &= chosen
     return found
 
 
-def _with_most_of(pairs: Collection[tuple[str, str]], closed: Collection[frozenset[str]]) -> frozenset[str]:
+def _with_most_of(pairs: Mapping[str, AbstractSet[str]], closed: Collection[frozenset[str]]) -> frozenset[str]:
     """Add the rooms of ``closed`` to one set, the best first, as long as it parts more pairs."""
     chosen: frozenset[str] = frozenset()
     parted = -1
-    while (now := sum(_parts(chosen, pair) for pair in pairs)) > parted:
+    while (now := _parted(chosen, pairs)) > parted:
         parted, before = now, chosen
-        chosen = max((before | one for one in closed), key=lambda one: sum(_parts(one, pair) for pair in pairs))
+        chosen = max((before | one for one in closed), key=lambda one: _parted(one, pairs))
     return before
 
 
-def _parts(chosen: Collection[str], pair: tuple[str, str]) -> bool:
-    gone, kept = pair
-    return gone in chosen and kept not in chosen
+def _parted(chosen: frozenset[str], pairs: Mapping[str, AbstractSet[str]]) -> int:
+    """Return how many pairs have their first room in ``chosen`` and their second room outside."""
+    return sum(len(pairs[gone] - chosen) for gone in chosen)
 
 
 def names_of(removed: Collection[str]) -> set[str]:

@@ -1,7 +1,8 @@
 """Run cases on request for the suite. A test process has threads and cannot fork; this one has none.
 
 A line of JSON on standard input is a request, a line on standard output its answer: ``{"ask": "commands"}``;
-``{"scenario": NAME, "way": WAY, "commands": LIST}``, with the commands that are expected of the smallest batch;
+``{"scenario": NAME, "way": WAY, "commands": LIST, "part": [FIRST, STEP]}``, with the commands that are expected of the smallest
+batch, and which of the cases run: each ``STEP``-th from the ``FIRST`` on;
 ``{"scenario": NAME, "batch": N, "way": WAY, "recovered": COMMAND}``, the double faults whose first fault is at the first of
 these commands. It ends with its standard input.
 """
@@ -39,10 +40,9 @@ def answer(runner: CaseRunner, request: dict[str, Any]) -> Any:
         ]
         return _summary([first, *map(runner.run_case, doubles)])
     runner.expect(name, request["commands"])
-    batches = SCENARIOS[name].batches
-    return _summary(
-        [runner.run_case(case) for batch in batches for case in runner.cases(name, batch, (way,), suite=True)]
-    )
+    cases = [case for batch in SCENARIOS[name].batches for case in runner.cases(name, batch, (way,), suite=True)]
+    first, step = request["part"]
+    return _summary(map(runner.run_case, cases[first::step] or cases[:1]))
 
 
 def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
