@@ -299,6 +299,7 @@ class Process:
 
 
 _OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store", "flags", "cron", "dashboard", "shards", "tasks")
+_ROLES_OF_COMMANDS = ("operator", "read-only")
 _READ_ONLY_COMMANDS = ("diagnose", "retired", "route", "exporter")
 
 
@@ -329,16 +330,9 @@ class Site:
         shutil.copy(SAMPLE_JOBS, folder / "jobs.py")
         shards = {"main": {"url": url}} | ({"second": {"url": second_url}} if second_url else {})
         self.write("redis.yml", {"shards": shards})
-        self.write("application.yml", {})
 
     def write(self, name: str, content: Any) -> None:
-        """Write a file of config/, as JSON unless the content is text: JSON is YAML.
-
-        The workers are those of ``jobs`` unless the content names others. By default each command would import the examples of
-        this checkout, a tenth of a second.
-        """
-        if name == "application.yml" and isinstance(content, dict):
-            content = {"workers_module": "jobs", **content}
+        """Write a file of config/, as JSON unless the content is text: JSON is YAML."""
         (self.folder / "config").mkdir(exist_ok=True)
         (self.folder / "config" / name).write_text(content if isinstance(content, str) else json.dumps(content))
 
@@ -390,7 +384,16 @@ class Site:
             if "@" in found.get(f"{prefix}URL", ""):
                 continue
             found = {f"{prefix}USERNAME": name_of(role), f"{prefix}PASSWORD": PASSWORD} | found
+        if role in _ROLES_OF_COMMANDS and not self._names_workers(Path(found["FRAMEWORK_CONFIG_DIR"])):
+            # By default a command imports `workers`, the examples of this checkout: a tenth of a second.
+            found = {"FRAMEWORK_WORKERS_MODULE": "jobs"} | found
         return found
+
+    def _names_workers(self, config: Path) -> bool:
+        """Return whether the files name the workers of the application."""
+        file = config / "application.yml"
+        own = self.folder / "workers"
+        return own.exists() or (file.exists() and "workers_module" in file.read_text())
 
     def _shards_without_credentials(self, config: str, main: str | None) -> Iterator[str]:
         """Yield the shards without credentials of their own; ``main``: a URL that replaces that of the file."""

@@ -161,7 +161,7 @@ class PageRunner:
             searched = len(lines)
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.background):
                 raise PageError(f"not logged: {line}\n{self.log.read_text()}")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def stop(self, *, gracefully: bool) -> None:
         for process in self.background:

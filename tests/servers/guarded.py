@@ -9,8 +9,9 @@ The users are in the server's configuration, so they exist from its first answer
 """
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
@@ -32,7 +33,7 @@ _LAST_LOOK_S: Final = 0.5
 """The read timeout for the ACL LOG of an ending server; a frozen server does not answer."""
 
 
-def user_lines(password: str | None = None, *, prefixes: Sequence[str] = ("",)) -> list[str]:
+def user_lines(password: str | None = None, *, prefixes: tuple[str, ...] = ("",)) -> list[str]:
     """Return the users as lines of a server's configuration; ``password``: of the user ``default``.
 
     ``prefixes``: of the keys of the shards in a cluster.
@@ -87,7 +88,9 @@ def lacking(refused: Iterable[str]) -> list[str]:
     return [one for one in refused if not one.startswith(_KEPT_FROM_PRODUCERS)]
 
 
-def _default(password: str | None, prefixes: Sequence[str] = ("",)) -> tuple[str, ...]:
+# Cached: each test gives `default` its rights again.
+@cache
+def _default(password: str | None, prefixes: tuple[str, ...] = ("",)) -> tuple[str, ...]:
     """Join the rules of several roles: Redis accepts ``on`` and ``-@all`` repeatedly."""
     together = dict.fromkeys((*WORKER.rules_for(*prefixes), *OPERATOR.rules_for(*prefixes)))
     return ("reset", f">{password}" if password else "nopass", *together)
