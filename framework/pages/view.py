@@ -55,31 +55,39 @@ class ShardReads:
         Raises:
             ShardUnavailableError: the shard does not answer in time, or has not a moment ago.
         """
-        since, reason = self._away.get(shard.name, (0.0, ""))
-        if reason and time.monotonic() - since < _AWAY_S:
-            raise ShardUnavailableError(shard.name, reason)
-        if within_s > ANSWER_WITHIN_S:
-            # A long read begins on a shard that answers only.
-            await self._run(shard, server_times, ANSWER_WITHIN_S)
-        return await self._run(shard, step, within_s)
-
-    async def _run(self, shard: Shard, step: Callable[[str], T], within_s: float) -> T:
-        is_long = within_s > ANSWER_WITHIN_S
-        threads = self._threads.get((shard.name, is_long))
-        if threads is None:
-            threads = CallThreads(_THREADS_OF_LONG_READS if is_long else _THREADS_OF_SHARD)
-            self._threads[shard.name, is_long] = threads
         try:
-            async with asyncio.timeout(within_s):
-                found = await threads.run(lambda: step(shard.name))
-        except TimeoutError:
-            reason = Sentence("no answer within {within_s:g} s", within_s=within_s)
-            if within_s <= ANSWER_WITHIN_S:
-                self._away[shard.name] = time.monotonic(), reason
-            raise ShardUnavailableError(shard.name, reason) from None
+            if within_s > ANSWER_WITHIN_S:
+                # A long read begins on a shard that answers only.
+                await self.answer(shard.name, lambda: server_times(shard.name))
+            return await self.answer(shard.name, lambda: step(shard.name), within_s)
+        except TimeoutError as error:
+            raise ShardUnavailableError(shard.name, str(error)) from None
         except (RedisError, OSError) as error:
             raise unavailable_error(shard.name, shard.endpoint, error) from error
-        self._away.pop(shard.name, None)
+
+    async def answer(self, name: str, step: Callable[[], T], within_s: float = ANSWER_WITHIN_S) -> T:
+        """Return what the step reads from a store: a shard, or the database of tasks. Raises what the step raises.
+
+        Raises:
+            TimeoutError: the store does not answer in time, or has not a moment ago.
+        """
+        since, reason = self._away.get(name, (0.0, ""))
+        if reason and time.monotonic() - since < _AWAY_S:
+            raise TimeoutError(reason)
+        is_long = within_s > ANSWER_WITHIN_S
+        threads = self._threads.get((name, is_long))
+        if threads is None:
+            threads = CallThreads(_THREADS_OF_LONG_READS if is_long else _THREADS_OF_SHARD)
+            self._threads[name, is_long] = threads
+        try:
+            async with asyncio.timeout(within_s):
+                found = await threads.run(step)
+        except TimeoutError:
+            reason = Sentence("no answer within {within_s:g} s", within_s=within_s)
+            if not is_long:
+                self._away[name] = time.monotonic(), reason
+            raise TimeoutError(reason) from None
+        self._away.pop(name, None)
         return found
 
 

@@ -15,6 +15,7 @@ from framework.features.history.access import load_rollup
 from framework.features.history.marks import MOST_DAYS, mark_deploy, read_marks
 from framework.features.history.series import (
     BUCKETS,
+    DAY_S,
     HOUR_S,
     MINUTE_S,
     SETTLED_S,
@@ -36,6 +37,9 @@ from framework.wire.keys import METRICS_LONG_S, METRICS_SHORT_S
 _FINE_HOURS = 2.0
 """The longest time that is shown by minute: each is a command."""
 
+_HOURLY_HOURS = 7 * 24.0
+"""The longest time that is shown by hour: of 300 classes these are 50,000 values, and 90 days would be 650,000."""
+
 _MOST_HOURS = 90 * 24
 _MOST_LABEL = 200
 
@@ -45,7 +49,7 @@ class RunSeries:
     """The runs of some time by period: a list has one entry for each of ``starts``."""
 
     step_s: int
-    """The length of a period: a minute, ten minutes or an hour."""
+    """The length of a period: a minute, ten minutes, an hour or a day."""
     starts: Sequence[float]
     """The beginning of each period, in epoch seconds, the oldest first. The last one goes on."""
     total: Sequence[Runs]
@@ -129,7 +133,8 @@ def run_series(hours: float = 8.0, cls: str | None = None, shard: str | None = N
     """Return the runs of the last hours by period, in total and of each class, or of the class ``cls``.
 
     Up to 2 hours are shown by minute, up to 72 by ten minutes: from the keys of Sidekiq's Metrics page (setting ``sidekiq_metrics``).
-    A longer time, up to 90 days, is shown by hour: from these keys and, for older hours, from the database of tasks.
+    A longer time is shown by hour, and above 7 days, up to 90, by day of UTC: from these keys and, for older hours, from the database
+    of tasks, which adds them up.
 
     Raises:
         ValueError: ``hours`` is not above 0, or above 2,160.
@@ -148,12 +153,20 @@ def read_series(
     """Return the runs as ``run_series``; with ``kept``, those that a read of ``most_s`` of processor time has on each shard."""
     settings = current().settings
     now = time.time()
-    step_s = MINUTE_S if hours <= _FINE_HOURS else TEN_MINUTES_S if hours * HOUR_S <= METRICS_LONG_S else HOUR_S
+    step_s = _step_of(hours)
     count = math.ceil(hours * HOUR_S / step_s)
     last = int(now // step_s) * step_s
     made = _Series([last - step_s * back for back in range(count - 1, -1, -1)], step_s, cls, settings, kept, most_s)
     answers = ask(shard, lambda one: made.read(one, now))
     return made.result(answers, shard, now)
+
+
+def _step_of(hours: float) -> int:
+    if hours <= _FINE_HOURS:
+        return MINUTE_S
+    if hours * HOUR_S <= METRICS_LONG_S:
+        return TEN_MINUTES_S
+    return HOUR_S if hours <= _HOURLY_HOURS else DAY_S
 
 
 class _ShardRuns(NamedTuple):
@@ -182,8 +195,8 @@ class _Series:
 
     def read(self, shard: Shard, now: float) -> _ShardRuns:
         """Return the runs of a shard by class, and the histogram of the class. Raises redis errors."""
-        if self._step_s == HOUR_S:
-            periods: list[dict[str, Runs] | None] = [*self._read_hours(shard, now)]
+        if self._step_s >= HOUR_S:
+            periods: list[dict[str, Runs] | None] = [*self._read_long(shard, now)]
         else:
             periods = self._read_periods(shard, self._starts, self._step_s, now)
         found = by_class([one or {} for one in periods])
@@ -205,12 +218,13 @@ class _Series:
             return [*read(starts)]
         return self._kept.read((shard.name, step_s, self._cls), starts, now - step_s - SETTLED_S, self._most_s, read)
 
-    def _read_hours(self, shard: Shard, now: float) -> list[dict[str, Runs]]:
+    def _read_long(self, shard: Shard, now: float) -> list[dict[str, Runs]]:
         recent = [start for start in self._starts if start > now - METRICS_LONG_S]
-        pieces = [start + TEN_MINUTES_S * one for start in recent for one in range(6)]
+        count = self._step_s // TEN_MINUTES_S
+        pieces = [start + TEN_MINUTES_S * one for start in recent for one in range(count)]
         runs = read_runs(shard.client, pieces, TEN_MINUTES_S, self._versions, self._cls)
-        hours = [_merged(runs[at : at + 6]) for at in range(0, len(runs), 6)]
-        return [*[{} for _ in range(len(self._starts) - len(recent))], *hours]
+        periods = [_merged(runs[at : at + count]) for at in range(0, len(runs), count)]
+        return [*[{} for _ in range(len(self._starts) - len(recent))], *periods]
 
     def result(self, answers: Answers[_ShardRuns], shard: str | None, now: float) -> RunSeries:
         classes: dict[str, list[Runs]] = {}
@@ -220,8 +234,8 @@ class _Series:
                 classes[name] = list(map(Runs.plus, classes[name], runs)) if name in classes else runs
             if found.durations:
                 durations = [one + other for one, other in zip(durations, found.durations, strict=True)]
-        if self._step_s == HOUR_S and self._url is not None:
-            durations = self._add_kept_hours(classes, durations, shard, now)
+        if self._step_s >= HOUR_S and self._url is not None:
+            durations = self._add_kept_runs(classes, durations, shard, now)
         total = list(map(sum_of, zip(*classes.values(), strict=True))) or [Runs()] * len(self._starts)
         return RunSeries(
             self._step_s,
@@ -234,19 +248,19 @@ class _Series:
             answers.unanswered,
         )
 
-    def _add_kept_hours(
+    def _add_kept_runs(
         self, classes: dict[str, list[Runs]], durations: list[int], shard: str | None, now: float
     ) -> list[int]:
-        """Take the hours of the database where they have more: older ones, and those that Redis has lost."""
+        """Take the periods of the database where they have more: older ones, and those that Redis has lost."""
         rollup = load_rollup()
-        kept: Mapping[str, Mapping[int, Runs]] = rollup.read_hours(
-            rollup.open_database(self._url), self._starts[0], self._starts[-1], self._cls, shard
+        kept: Mapping[str, Mapping[int, Runs]] = rollup.read_kept_runs(
+            rollup.open_database(self._url), self._starts[0], now, self._cls, shard, self._step_s
         )
         places = {int(start): at for at, start in enumerate(self._starts)}
-        for name, hours in kept.items():
+        for name, periods in kept.items():
             known = classes.setdefault(name, [Runs()] * len(self._starts))
-            for hour, runs in hours.items():
-                known[places[hour]] = max(known[places[hour]], runs)
+            for start, runs in periods.items():
+                known[places[start]] = max(known[places[start]], runs)
         if self._cls is None:
             return durations
         # The histograms of the last eight hours were read from Redis.

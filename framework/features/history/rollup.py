@@ -117,22 +117,27 @@ def _upsert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def read_hours(
-    database: TaskDatabase, first: float, last: float, cls: str | None, shard: str | None
+def read_kept_runs(
+    database: TaskDatabase, first: float, last: float, cls: str | None, shard: str | None, step_s: int = HOUR_S
 ) -> Mapping[str, Mapping[int, Runs]]:
-    """Return the runs by class and hour, summed over the shards, from ``first`` to before ``last``. Raises SQLAlchemyError."""
+    """Return the runs by class and period, summed over the shards, from ``first`` to before ``last``. Raises SQLAlchemyError.
+
+    The database adds up the hours of a period: 90 days of a class are 90 rows by day.
+    """
     wanted = [history.c.hour >= first, history.c.hour < last]
     if cls is not None:
         wanted.append(history.c.worker == cls)
     if shard is not None:
         wanted.append(history.c.shard == shard)
-    columns = (history.c.worker, history.c.hour)
+    columns = (history.c.worker, (history.c.hour - history.c.hour % step_s).label("period"))
     sums = (func.sum(history.c.processed), func.sum(history.c.failed), func.sum(history.c.seconds))
     found: dict[str, dict[int, Runs]] = {}
     with database.reading() as connection:
-        for worker, hour, *counts in connection.execute(select(*columns, *sums).where(*wanted).group_by(*columns)):
+        for worker, period, *counts in connection.execute(
+            select(*columns, *sums).where(*wanted).group_by(history.c.worker, "period")
+        ):
             processed, failed, seconds = cast("Sequence[Any]", counts)
-            found.setdefault(worker, {})[hour] = Runs(int(processed), int(failed), float(seconds))
+            found.setdefault(worker, {})[period] = Runs(int(processed), int(failed), float(seconds))
     return found
 
 

@@ -14,7 +14,7 @@ from framework.store.hashes import read_hashes
 from framework.text import decode_escaped
 from framework.wire import keys
 
-MINUTE_S, TEN_MINUTES_S, HOUR_S = 60, 600, 3_600
+MINUTE_S, TEN_MINUTES_S, HOUR_S, DAY_S = 60, 600, 3_600, 86_400
 SETTLED_S = 120
 """After this time, every process has written its runs of a period."""
 

@@ -18,7 +18,7 @@ from framework.pages.caller import Role
 from framework.pages.forms import Form
 from framework.pages.page import Action, Page, Preview
 from framework.pages.shard_action import SAMPLE
-from framework.pages.view import Facts, View
+from framework.pages.view import ANSWER_WITHIN_S, Facts, View
 from framework.settings.urls import shown_url
 from framework.text import Sentence, format_count
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 100
 _SHOWN_MESSAGES = 3
-_ANSWER_WITHIN_S = 2.0
-"""How long a page waits for each answer of PostgreSQL."""
+_DATABASE = "tasks.url"
+"""The name of the database among the stores that pages read: no shard has a point in its name."""
 _SQLITE = "sqlite:///"
 
 T = TypeVar("T")
@@ -221,20 +221,30 @@ def _check_database(view: View) -> None:
 
 async def _read(view: View, step: Callable[[], Facts]) -> Facts:
     """Return what the step reads, and the database; without one, or if it does not answer, only that."""
-    await view.each(server_times)
     facts: Facts = {"database": shown_url(_database_url(view)), "has_database": _has_database(view), "problem": ""}
+    # At the same time: each may take its second.
+    _, found = await asyncio.gather(view.each(server_times), _read_database(view, step, facts))
+    return facts | found
+
+
+async def _read_database(view: View, step: Callable[[], Facts], facts: Facts) -> Facts:
     if not facts["has_database"]:
-        return facts
+        return {}
     try:
-        return facts | await asyncio.to_thread(_within, step)
+        return await view.reads.answer(_DATABASE, lambda: _within(step))
     except TaskNotFoundError:
         raise
+    except TimeoutError as error:
+        problem = Sentence(
+            "The database of tasks ({database}) does not answer: {error}.", database=facts["database"], error=str(error)
+        )
+        return {"problem": problem}
     except FrameworkError as error:
-        return facts | {"problem": str(error)}
+        return {"problem": str(error)}
 
 
 def _within(step: Callable[[], T]) -> T:
-    with load_part("database").limited(_ANSWER_WITHIN_S):
+    with load_part("database").limited(ANSWER_WITHIN_S):
         return step()
 
 

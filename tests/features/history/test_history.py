@@ -7,10 +7,13 @@ import pytest
 import framework
 from framework import admin
 from framework.features.history.marks import mark_deploy
-from framework.features.history.rollup import HourlyRollup, read_hours
-from framework.features.history.series import BUCKETS, HOUR_S, Runs
+from framework.features.history.rollup import HourlyRollup, read_kept_runs
+from framework.features.history.series import BUCKETS, DAY_S, HOUR_S, Runs
 from framework.features.tasks.database import TaskDatabase
 from framework.wire import keys
+from tests.postgres import database, postgres
+
+__all__ = ["database", "postgres"]
 
 NOW = 1_800_000_000 // HOUR_S * HOUR_S + 600.0
 
@@ -57,7 +60,7 @@ def test_series_has_runs_by_class_and_in_total(both_shards, redis, second_redis)
     write_runs(second_redis, now, "Mail", 1)
     write_runs(redis, now - 3_000, "Report", 2)
     redis.set(keys.histogram(8, "Mail", time.gmtime(now)), b"\x00\x03")
-    for hours, step_s in ((1, 60), (8, 600), (100, 3_600)):
+    for hours, step_s in ((1, 60), (8, 600), (100, 3_600), (384, 86_400)):
         series = admin.run_series(hours)
         assert (series.step_s, len(series.starts)) == (step_s, hours * 3_600 // step_s)
         assert (series.classes["Mail"][-1], sum(one.processed for one in series.total)) == (Runs(6, 1, 2.0), 8)
@@ -68,27 +71,36 @@ def test_series_has_runs_by_class_and_in_total(both_shards, redis, second_redis)
         admin.run_series(0)
 
 
-def test_rollup_writes_ended_hours_once(redis, tmp_path):
-    database = TaskDatabase(f"sqlite:///{tmp_path / 'tasks.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def tasks(request, tmp_path):
+    is_sqlite = request.param == "sqlite"
+    one = TaskDatabase(f"sqlite:///{tmp_path / 'tasks.db'}" if is_sqlite else request.getfixturevalue("database"))
+    one.migrate()
+    yield one
+    one.dispose()
+
+
+def test_rollup_writes_ended_hours_once(redis, tasks):
     write_runs(redis, NOW - HOUR_S, "Mail", 5, 1, 2.0)
     write_runs(redis, NOW - 2 * HOUR_S, "Mail", 3)
     write_runs(redis, NOW, "Mail", 7)
-    assert HourlyRollup(redis, "main", database, (7, 8)).run(NOW) > 60
+    assert HourlyRollup(redis, "main", tasks, (7, 8)).run(NOW) > 60
     hour = int(NOW // HOUR_S) * HOUR_S
     whole = {"Mail": {hour - HOUR_S: Runs(5, 1, 2.0), hour - 2 * HOUR_S: Runs(3)}}
-    assert read_hours(database, 0, NOW, None, None) == whole
+    assert read_kept_runs(tasks, 0, NOW, None, None) == whole
+    day = hour // DAY_S * DAY_S
+    assert read_kept_runs(tasks, 0, NOW, None, None, DAY_S) == {"Mail": {day: Runs(8, 1, 2.0)}}
     # A process that was killed before it knew what it had written, and a Redis that has lost its data.
     redis.hincrby(keys.metrics(8, time.gmtime(NOW - HOUR_S))[1][0], "Mail|p", -2)
-    again = HourlyRollup(redis, "main", database, (7, 8))
+    again = HourlyRollup(redis, "main", tasks, (7, 8))
     again._done = set()
     again.run(NOW)
-    assert read_hours(database, 0, NOW, "Mail", "main") == whole
+    assert read_kept_runs(tasks, 0, NOW, "Mail", "main") == whole
     redis.hincrby(keys.metrics(8, time.gmtime(NOW - HOUR_S))[1][0], "Mail|p", 3)
     again._done = set()
     again.run(NOW)
-    assert read_hours(database, 0, NOW, "Mail", None)["Mail"][hour - HOUR_S].processed == 6
-    assert read_hours(database, 0, NOW, None, "other") == {}
-    database.dispose()
+    assert read_kept_runs(tasks, 0, NOW, "Mail", None)["Mail"][hour - HOUR_S].processed == 6
+    assert read_kept_runs(tasks, 0, NOW, None, "other") == {}
 
 
 def test_rollup_removes_hours_after_90_days(redis, tmp_path):
@@ -96,5 +108,5 @@ def test_rollup_removes_hours_after_90_days(redis, tmp_path):
     write_runs(redis, NOW - HOUR_S, "Mail", 5)
     HourlyRollup(redis, "main", database, (8,)).run(NOW)
     HourlyRollup(redis, "main", database, (8,)).run(NOW + 91 * 86_400)
-    assert read_hours(database, 0, NOW + 1e9, None, None) == {}
+    assert read_kept_runs(database, 0, NOW + 1e9, None, None) == {}
     database.dispose()

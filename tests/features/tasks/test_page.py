@@ -1,6 +1,7 @@
 """Test the pages of tasks on a real database and real shards: progress, failures, roles, and actions with their records."""
 
 import json
+import socket
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from framework.dashboard import Caller, application
 from framework.declare import port
 from framework.features.tasks.access import current
 from framework.features.tasks.apply import apply_changes
+from framework.features.tasks.database import TaskDatabase
 from framework.tasks import Task
 from framework.wire import keys
 from framework.wiring.client import bind_default
@@ -30,9 +32,15 @@ ADMIN = Caller("ann", "admin")
 BILLING = Caller("eve", feature_categories={"billing": "operate"})
 
 
-@pytest.fixture
-def tasks(own_classes, tmp_path, redis_url, second_redis_url, monkeypatch):
+@pytest.fixture(params=["sqlite", "postgresql"])
+def tasks(request, own_classes, tmp_path, redis_url, second_redis_url, monkeypatch):
     """Let the process use a database of its own; return a function that makes a task whose second job has failed."""
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database")
+        database = TaskDatabase(url)
+        database.migrate()
+        database.dispose()
 
     class ImportWorker(ApplicationWorker):
         feature_category = "billing"
@@ -45,7 +53,7 @@ def tasks(own_classes, tmp_path, redis_url, second_redis_url, monkeypatch):
     config.mkdir()
     urls = {"main": redis_url, "second": second_redis_url}
     (config / "redis.yml").write_text(json.dumps({"shards": {name: {"url": url} for name, url in urls.items()}}))
-    chosen = {"url": f"sqlite:///{tmp_path}/tasks.db", "params": "whole"}
+    chosen = {"url": url, "params": "whole"}
     (config / "application.yml").write_text(json.dumps({"tasks": chosen}))
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(config))
     monkeypatch.delenv("REDIS_URL", raising=False)
@@ -136,15 +144,38 @@ def test_page_without_a_database_says_so_and_makes_none(browser, shards, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_database_that_does_not_answer_is_told(browser, shards, tmp_path, monkeypatch):
-    tasks = load({}).tasks.model_copy(update={"url": f"sqlite:///{tmp_path}"})
-    settings = load({}).model_copy(update={"tasks": tasks})
-    monkeypatch.setattr(application, "read_installation", lambda: Installation(settings, KnownClasses({})))
-    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))
-    monkeypatch.setenv("FRAMEWORK_TASKS__URL", f"sqlite:///{tmp_path}")
+@pytest.fixture
+def database_at(shards, tmp_path, monkeypatch):
+    """Return a function that lets the dashboard use the database of a URL, which is away."""
+
+    def use(url):
+        tasks = load({}).tasks.model_copy(update={"url": url})
+        settings = load({}).model_copy(update={"tasks": tasks})
+        monkeypatch.setattr(application, "read_installation", lambda: Installation(settings, KnownClasses({})))
+        monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))
+        monkeypatch.setenv("FRAMEWORK_TASKS__URL", url)
+        port.unbind()
+        bind_default()
+
+    yield use
     port.unbind()
     bind_default()
+
+
+def test_database_that_does_not_answer_is_told(browser, database_at, tmp_path):
+    database_at(f"sqlite:///{tmp_path}")
     found = browser(ADMIN).get("/api/tasks").json()
     assert (found["tasks"], bool(found["problem"])) == ([], True)
-    port.unbind()
-    bind_default()
+
+
+def test_hanging_database_is_asked_once_in_five_seconds(dashboard, browser, database_at):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database_at(f"postgresql+psycopg://ann@127.0.0.1:{silent.getsockname()[1]}/tasks")
+        client = browser(ADMIN)
+        for path in ("/tasks", "/tasks/x"):
+            assert "does not answer: no answer within 1 s" in client.get(path).text
+        assert "没有响应" in client.get("/tasks", headers={"accept-language": "zh"}).text
+        silent.settimeout(0)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
