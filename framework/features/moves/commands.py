@@ -2,11 +2,11 @@
 
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import click
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
@@ -15,6 +15,7 @@ from framework.all_settings import Settings, load
 from framework.command_line import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, command
 from framework.declare import registry
 from framework.errors import ShardUnavailableError, TargetRefusedError
+from framework.features.batches.store import list_batches
 from framework.features.moves.mover import MoveProgress, Mover
 from framework.features.moves.moves import MoveCounts, ShardMoves, check_distinct, passes
 from framework.features.moves.records import MoveRecord
@@ -37,9 +38,12 @@ from framework.terminal.output import (
 from framework.terminal.project import Project, load_project
 from framework.terminal.shards import recorded
 from framework.text import format_count, format_duration
+from framework.wire import keys
 
 _PASS_WAIT_S = 0.5
 _PROGRESS_INTERVAL_S = 1.0
+_KEPT_PERIOD_S = 2.0
+"""How often a drain that waits looks at the shard."""
 _RUN_AGAIN = "Run the command again when Redis answers: it continues."
 
 REASONS: Mapping[SkipReason, str] = {
@@ -140,20 +144,26 @@ def move(
     elif dry_run:
         session.show_preview(plans)
     else:
-        sys.exit(session.carry_out(plans, rate=rate))
+        sys.exit(session.carry_out([plans], rate=rate))
 
 
 @shards.command("drain")
 @click.argument("source", metavar="SHARD")
 @dry_run_option
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait until running jobs, batches and workflows on SHARD have ended."
+)
 @rate_option
 @json_option
 @modules_option
 @reports_errors
-def drain(source: str, *, dry_run: bool, rate: float | None, as_json: bool, modules: Sequence[str]) -> None:
+def drain(
+    source: str, *, dry_run: bool, waits: bool, rate: float | None, as_json: bool, modules: Sequence[str]
+) -> None:
     """Move the waiting jobs of SHARD to the shards that the routing rules name for their classes.
 
-    No rule may name the shard any more. Jobs of unknown classes stay and are listed.
+    No rule may name the shard any more. Jobs of unknown classes stay and are listed. Members of batches and workflows run on SHARD:
+    with --wait the command shows how many are left, moves what still comes, and ends when SHARD has none of them.
     """
     project = load_project(modules)
     check_shard(project.settings, source)
@@ -171,17 +181,21 @@ def drain(source: str, *, dry_run: bool, rate: float | None, as_json: bool, modu
         )
         sys.exit(EXIT_FAILED)
     session.require(*routes.values())
-    plans = [
-        plan
-        for name, shard in sorted(routes.items())
-        for plan in session.plans("class", name, [source], shard, 100, project)
-    ]
-    if not plans:
-        echo(f"{source} has no waiting job of a known class", err=True)
-    elif dry_run:
-        session.show_preview(plans)
+
+    def plans() -> list[_Plan]:
+        return [
+            plan
+            for name, shard in sorted(routes.items())
+            for plan in session.plans("class", name, [source], shard, 100, project)
+        ]
+
+    first = plans()
+    if dry_run:
+        session.show_preview(first)
+    elif first or waits:
+        sys.exit(session.carry_out(session.rounds(first, source, plans) if waits else [first], rate=rate))
     else:
-        sys.exit(session.carry_out(plans, rate=rate))
+        echo(f"{source} has no waiting job of a known class", err=True)
 
 
 @shards.command("undo")
@@ -207,7 +221,7 @@ def undo(move_id: str, *, rate: float | None, as_json: bool, modules: Sequence[s
         return
     plan = _Plan(record if record.is_undo else session.moves.reversed(record))
     session.preview(plan)
-    sys.exit(session.carry_out([plan], rate=rate))
+    sys.exit(session.carry_out([[plan]], rate=rate))
 
 
 @shards.command("status")
@@ -227,6 +241,8 @@ class _Session:
     def __init__(self, settings: Settings, *, as_json: bool) -> None:
         self.shards: Mapping[str, Shard] = open_shards(settings, role="shards")
         self._as_json = as_json
+        self._quota = Quota()
+        """Asked to stop by a signal."""
         self.unanswered: list[str] = []
         for shard, error in answering(self.shards.values()):
             if error is not None:
@@ -267,19 +283,25 @@ class _Session:
         source, target = self.shards[record.source], self.shards[record.target]
         Mover(record, self.moves.with_record(record), source, target, progress).preview()
 
-    def carry_out(self, plans: Sequence[_Plan], *, rate: float | None) -> int:
-        """Carry out the moves one after the other, and show them; return the exit status."""
-        quota, failed = Quota(), False
+    def carry_out(self, rounds: Iterable[Sequence[_Plan]], *, rate: float | None) -> int:
+        """Carry out the moves of each round one after the other, and show them; return the exit status."""
+        quota, failed = self._quota, False
         quota.stop_on_signals()
+        done: dict[str, _Plan] = {}
         with self._talking():
-            for plan in plans:
-                recorded(partial(self._begin, plan))(self.shards[plan.record.source])
-            for plan in plans:
-                try:
-                    self._run(plan, quota, rate)
-                except TargetRefusedError as error:
-                    echo(str(error), err=True)
-                    failed = True
+            for found in rounds:
+                for plan in found:
+                    recorded(partial(self._begin, plan))(self.shards[plan.record.source])
+                for plan in found:
+                    done[plan.record.id] = plan
+                    try:
+                        self._run(plan, quota, rate)
+                    except TargetRefusedError as error:
+                        echo(str(error), err=True)
+                        failed = True
+                if failed:
+                    break
+        plans = list(done.values())
         records = [self.moves.find(plan.record.id) or plan.record for plan in plans]
         self.show(records, plans)
         if quota.stopped:
@@ -290,6 +312,24 @@ class _Session:
             echo(_RUN_AGAIN, err=True)
             return EXIT_UNREACHABLE
         return EXIT_FAILED if failed or quota.stopped else EXIT_OK
+
+    def rounds(
+        self, first: Sequence[_Plan], source: str, again: Callable[[], Sequence[_Plan]]
+    ) -> Iterator[Sequence[_Plan]]:
+        """Yield the moves away from a shard again and again, until nothing there runs or belongs to an open batch."""
+        yield first
+        told = ""
+        while not self._quota.stopped:
+            kept = _kept(self.shards[source])
+            if kept:
+                if kept != told:
+                    echo(f"{source}: {kept}; waiting until they have ended", err=True)
+                told = kept
+                time.sleep(_KEPT_PERIOD_S)
+            # Also after the last end: it may have pushed a callback.
+            yield again()
+            if not kept:
+                return
 
     def _begin(self, plan: _Plan, _source: Shard) -> int:
         """Publish a move; return how many jobs wait for it. Raises redis errors."""
@@ -383,6 +423,18 @@ class _Session:
             if not lasting:
                 echo(_RUN_AGAIN, err=True)
             sys.exit(EXIT_FAILED if lasting else EXIT_UNREACHABLE)
+
+
+def _kept(shard: Shard) -> str:
+    """Return what must end on a shard before it is empty, for people; empty for nothing. Raises redis errors."""
+    open_batches = sum(not one.finished for one in list_batches(shard))
+    owners = cast("list[bytes]", shard.client.zrange(keys.REGISTRY, 0, -1))
+    pipeline: Any = shard.client.pipeline(transaction=False)
+    for owner in owners:
+        pipeline.llen(keys.working(owner.decode(errors="replace")))
+    in_flight = sum(pipeline.execute())
+    found = [(open_batches, "open batch", "open batches"), (in_flight, "job in flight", "jobs in flight")]
+    return " and ".join(f"{count:,} {one if count == 1 else more}" for count, one, more in found if count)
 
 
 def _facts(record: MoveRecord, counts: MoveCounts | None) -> dict[str, Any]:

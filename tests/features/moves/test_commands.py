@@ -18,7 +18,7 @@ from framework.route.router import open_router
 from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
-from tests.harness import encoded, full_memory
+from tests.harness import encoded, full_memory, until
 
 JOBS = """
 from framework import ApplicationWorker
@@ -117,6 +117,32 @@ def test_drain_moves_jobs_where_the_rules_send_them(office, redis, second_redis)
     assert [(one["what"], one["moved"]) for one in drained] == [("class MailWorker", 1), ("class ReportWorker", 4)]
     assert jids(second_redis) == ["m", "r0", "r1", "r2"]
     assert jids(redis) == ["x"]
+
+
+PUSH_BATCH = """
+from framework.batches import Batch
+from office import MailWorker, ReportWorker
+batch = Batch()
+batch.on_success(MailWorker)
+with batch.jobs():
+    ReportWorker.perform_bulk([(1,), (2,)])
+"""
+
+
+def test_drain_waits_for_batches_and_loses_no_callback(office, redis, second_redis):
+    pushed = office.run("-c", PUSH_BATCH)
+    assert pushed.returncode == 0, pushed.stderr
+    office.write("routing.yml", {"routing_rules": [["*", "default", "second"]]})
+    (stays,) = run("drain", "main", "--json")["moves"]
+    assert [(one["reason"], one["class"], one["jobs"]) for one in stays["stay"]] == [("awaited", "ReportWorker", 2)]
+    drain = office.start("-m", "framework", "shards", "drain", "main", "--wait", "-r", "office")
+    until(lambda: "main: 1 open batch; waiting until they have ended" in drain.output, "the drain waits")
+    worker = office.hurried_worker("-r", "office", "-q", "default").ready()
+    assert drain.wait() == 0, drain.output
+    assert not redis.exists("queue:default")
+    worker.end()
+    # The callback ran here, or has moved.
+    assert int(redis.get(keys.STAT_PROCESSED) or 0) + second_redis.llen("queue:default") == 3
 
 
 @pytest.mark.parametrize(
