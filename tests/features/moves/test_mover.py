@@ -13,6 +13,7 @@ from framework.features.moves import keys as own_keys
 from framework.features.moves import mover as module
 from framework.features.moves.mover import MoveProgress, Mover, places_left
 from framework.features.moves.moves import ShardMoves, check_distinct
+from framework.features.moves.store import TAKE_ASIDE
 from framework.features.packing.deferred_packer import DeferredPacker
 from framework.features.packing.held_packer import HeldPacker
 from framework.fetch.held_blocks import expand_member
@@ -231,11 +232,17 @@ def test_move_takes_jobs_that_were_set_aside(moves, redis, second_redis):
     redis.sadd(keys.QUEUES, "old", aside, other)
     redis.sadd(keys.ASIDE, aside, other)
     redis.lpush(QUEUE, job(40))
-    redis.lpush(keys.queue(aside), *[job(serial) for serial in range(30)])
+    # Where the text of a class is among the arguments of another job, it is set aside with those of the class.
+    mixed = [job(serial, "StayWorker" if serial == 8 else MOVED) for serial in range(30)]
+    redis.lpush(keys.queue(aside), *mixed)
     redis.lpush(keys.queue(other), job(1, "StayWorker"))
     run(moves, begin(moves))
-    assert waiting(second_redis) == [job(serial) for serial in (*range(30), 40)]
+    assert waiting(second_redis) == [*filter(moves_away, mixed), job(40)]
     assert second_redis.smembers(keys.QUEUES) == {b"old"}
+    assert waiting(redis, keys.queue(aside)) == [mixed[8]]
+    redis.delete(keys.queue(aside))
+    redis.lpush(keys.queue(aside), job(50))
+    run(moves, moves.records[0])
     assert redis.smembers(keys.ASIDE) == {other.encode()}
     assert waiting(redis, keys.queue(other)) == [job(1, "StayWorker")]
 
@@ -269,6 +276,13 @@ def test_move_takes_what_belongs_to_a_job(moves, redis, second_redis):
     assert not redis.exists(*map(keys.iteration, (jid, other)), keys.status(jid), keys.result(jid))
     for key, here, there in ((keys.ACCEPTED_JOBS, b"1", b"1"), (keys.ACCEPTED_BYTES, b"3", b"7")):
         assert (redis.hget(key, MOVED), second_redis.hget(key, MOVED)) == (here, there)
+
+
+def test_take_aside_takes_nothing_if_the_oldest_is_another(redis):
+    redis.rpush("aside", b"newer", b"older")
+    assert TAKE_ASIDE(redis, ["aside", "list", "queues", "names"], ["n", 1, b"newer", 1]) == 0
+    assert redis.lrange("aside", 0, -1) == [b"newer", b"older"]
+    assert not redis.exists("list")
 
 
 def test_move_names_classes_whose_jobs_a_flag_defers(moves, redis, second_redis):
