@@ -73,7 +73,14 @@ class DestinationResolver:
         """
         found = self._resolve(payload)
         moves = self._router.moves
-        return found._replace(shard=moves.shard_of(movable_job(payload, found.queue), found.shard)) if moves else found
+        if not moves:
+            return found
+        job = movable_job(payload, found.queue)
+        worker: Any = registry.find(payload["class"])
+        if worker is not None and worker.declaration().is_iterable and moves.last_move(job, self._shard)[1] is not None:
+            # Its cursor is here. In its queue it waits for the mover, which takes both (decision 283).
+            return found._replace(shard=self._shard)
+        return found._replace(shard=moves.shard_of(job, found.shard))
 
     def _resolve(self, payload: Payload) -> QueueLocation:
         queue = payload.get("queue")

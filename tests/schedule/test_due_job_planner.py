@@ -1,9 +1,11 @@
 import pytest
 
+from framework import IterableWorker
 from framework.application_worker import ApplicationWorker
 from framework.declare import registry
 from framework.declare.spread import spread
 from framework.errors import ConfigurationError, PayloadError
+from framework.route.route_moves import RouteMove, RouteMoves
 from framework.route.router import Router
 from framework.schedule.due_job_planner import DestinationResolver
 from framework.settings.model import RoutingRule
@@ -80,6 +82,20 @@ def test_destination_of_a_spread_class_is_chosen_by_the_key():
         # A chosen queue has the same shards, and a chosen shard is the one.
         assert where({**job, "aw_queue": "mine", "queue": "mine"}) == ("mine", several.shard_of(jid))
         assert where({**job, "aw_shard": "main"}).shard == "main"
+
+
+def test_destination_of_a_moved_iteration_is_here_for_its_mover():
+    router = Router(RULES, ["main", "fast"])
+    router.use_moves(RouteMoves([RouteMove("1", "class", "Job", "here", "main")]))
+    resolver, job = DestinationResolver(router, "here"), payload(queue="chosen")
+    worker()
+    assert resolver.resolve(job) == ("chosen", "main")
+    head = {"feature_category": "not_owned", "wire_name": "Job", "__module__": __name__}
+    steps = {"build_enumerator": lambda self, *, cursor: iter(()), "each_iteration": lambda self, item: None}
+    type("JobWorker", (IterableWorker,), {**head, **steps})
+    assert resolver.resolve(job) == ("chosen", "here")
+    # Another shard has no cursor of it.
+    assert DestinationResolver(router, "fast").resolve(job) == ("chosen", "fast")
 
 
 def test_destination_of_an_unknown_class_stays():
