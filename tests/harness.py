@@ -21,6 +21,7 @@ import yaml
 from redis import Redis
 
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.settings.urls import parse_redis_url
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
@@ -51,6 +52,10 @@ ALL_EXAMPLES = "TESTS_ALL_EXAMPLES"
 
 DIED = "component.died"
 """The event of a dead thread of the framework: a process of a test logs it only if the test asks for it."""
+
+
+ON_CLUSTER = "TESTS_ON_CLUSTER"
+"""A variable in the environment of the test run: the shards of the tests are hash tags of clusters."""
 
 
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 60.0) -> Any:
@@ -192,8 +197,18 @@ def hold(redis: Redis, data: bytes, identity: str = IDENTITY, queue: str = "defa
     return UnitOfWork(queue, data)
 
 
+def endpoint(url: str) -> Endpoint:
+    """Return the endpoint of a server, or of a shard on a cluster."""
+    if "+cluster" not in url:
+        return Endpoint(url)
+    parts = parse_redis_url(url)
+    login = {"username": parts.username, "password": parts.password}
+    options = tuple((name, value) for name, value in login.items() if value)
+    return Endpoint("", options=options, cluster=parts.cluster, tag=parts.tag or "")
+
+
 def opened(url: str, name: str = "main") -> Shard:
-    return Shard(name, Endpoint(url), role="tests")
+    return Shard(name, endpoint(url), role="tests")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard
+from framework.shard.shards import answering
 from framework.store.connect import server_time
 from framework.store.script import RECEIVE_TRANSFER
 from framework.telemetry.job_events import JobsEnqueued
@@ -33,6 +34,9 @@ TRANSFERRED_GUARD_S = 60
 TRANSFER_WITHIN_S = 30.0
 """How long the read of the old shard is valid. A later transfer, by a poller that was suspended, writes nothing: the job may be
 removed and its guard expired."""
+
+ANSWER_WITHIN_S = 0.5
+"""How long the due jobs of this shard wait for another one that does not answer, once in ``UNAVAILABLE_S``."""
 
 UNAVAILABLE_S = 10.0
 """How long a shard that did not answer is skipped. Its jobs are delayed without a timeout per page."""
@@ -143,6 +147,10 @@ class CrossShardTransfer:
 
     def _transfer_to(self, source: str, shard: str, group: Sequence[ShardTransfer]) -> list[DueAction]:
         there = self._shards[shard].client
+        # A frozen shard would hold the due jobs of this one for the whole timeout of a command.
+        for _, late in answering([self._shards[shard]], ANSWER_WITHIN_S):
+            if late is not None:
+                return self._delay(shard, group, late)
         try:
             now = server_time(there)
         except (RedisError, OSError) as error:

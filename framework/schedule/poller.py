@@ -251,11 +251,19 @@ class Poller:
         return len(members)
 
     def promote(self, source: str, members: Sequence[bytes], scores: Sequence[bytes]) -> None:
-        """Move these members of a set, which are due since these times, in one script. Raises redis errors."""
+        """Move these members of a set, which are due since these times: those of this shard in one script, then the others.
+
+        Raises redis errors.
+        """
         planned = zip(members, scores, strict=True)
         plans = [self._planner.plan(source, member, float(score)) for member, score in planned]
-        actions = [plan for plan in plans if isinstance(plan, DueAction)]
-        actions += self._transfer.transfer(source, [plan for plan in plans if isinstance(plan, ShardTransfer)])
+        self._act(source, [plan for plan in plans if isinstance(plan, DueAction)])
+        # Last: another shard may be slow, and the jobs of this one do not wait for it.
+        self._act(
+            source, self._transfer.transfer(source, [plan for plan in plans if isinstance(plan, ShardTransfer)])
+        )
+
+    def _act(self, source: str, actions: Sequence[DueAction]) -> None:
         if not actions:
             return
         for action in actions:

@@ -4,10 +4,13 @@ All keys of a shard are in one slot, so a shard needs ordinary connections to on
 connection asks the node for a key of the slot. The node itself says whether it holds the slot, or which other one does.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
+from weakref import WeakSet
 
 import redis
 from redis.connection import Connection, DefaultParser, SSLConnection
@@ -17,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError as RedisReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.store.deadline import BoundedConnection
+from framework.store.deadline import BoundedConnection, Deadline
 from framework.store.key_prefix import NAMED_IN_REPLY, KeyPrefix, key_prefix
 from framework.wire import keys
 
@@ -25,6 +28,9 @@ Address: TypeAlias = tuple[str, int]
 
 MOVING_WAIT_S = 2.0
 """How long a new connection waits while the slot is on its way to another node."""
+
+NODE_TIMEOUT_S = 2.0
+"""How long a new connection waits for one node. A frozen node takes connections, and never answers."""
 
 _ASK_AGAIN_S = 0.02
 _LEARN_PERIOD_S = 10.0
@@ -56,6 +62,9 @@ class ClusterSlot:
         self._nodes = nodes
         self._learned: tuple[Address, ...] = ()
         self._learned_at = float("-inf")
+        self._silent: frozenset[Address] = frozenset()
+        """The nodes that did not answer when they were asked last: others are asked first."""
+        self.reset_after_fork()
 
     def connect(self, connection: "ClusterConnection", connect_once: Callable[[], None]) -> None:
         """Connect to the node that holds the slot. Raises redis errors: the last one, when no node does.
@@ -70,44 +79,85 @@ class ClusterSlot:
                 if error.status_code == "CLUSTERDOWN" or time.monotonic() >= until:
                     raise
                 # The deadline of the call may be nearer.
-                connection.deadline.left_s()
+                _left_s(connection.deadline)
                 time.sleep(_ASK_AGAIN_S)
             else:
                 return
 
     def _connect_to_holder(self, connection: "ClusterConnection", connect_once: Callable[[], None]) -> None:
-        waiting, tried = list(self._candidates()), set[Address]()
-        failure: Exception | None = None
-        while waiting and len(tried) < _MAX_REDIRECTS:
+        waiting, before = list(self._candidates()), self.holder
+        moved: dict[Address, SlotMovedError] = {}
+        unanswered: dict[Address, Exception] = {}
+        named: list[Address] = []
+        while waiting and len(moved) + len(unanswered) < _MAX_REDIRECTS:
             address = waiting.pop(0)
-            if address in tried:
+            if address in moved or address in unanswered:
                 continue
-            tried.add(address)
-            connection.host, connection.port = address
             try:
-                connect_once()
+                self._connect_to(address, connection, connect_once)
             except AuthenticationError:
                 raise
             except SlotMovedError as error:
-                # What a node says about the slot tells more than a node that does not answer.
-                failure = error
+                moved[address] = error
                 if error.status_code == "MOVED":
-                    waiting.insert(0, _redirected(str(error), address))
+                    named.append(_redirected(str(error), address))
+                    waiting.insert(0, named[-1])
                 # The slot leaves this node, which holds it until it has left.
                 elif error.status_code != "CLUSTERDOWN":
                     raise
             except (RedisConnectionError, RedisTimeoutError) as error:
-                failure = failure or error
+                unanswered[address] = error
             else:
-                self.holder = address
+                self._found(address, connection)
+                if before != address and before in self._silent:
+                    self._leave(before)
                 return
-        raise failure or RedisConnectionError("the cluster has no nodes")
+        # The holder is known and does not answer: its replica may not have taken over yet, and to wait for it would cost each caller
+        # seconds. Else, what a node says about the slot tells more than a node that does not answer.
+        errors = [*(unanswered[one] for one in named if one in unanswered), *moved.values(), *unanswered.values()]
+        raise errors[0] if errors else RedisConnectionError("the cluster has no nodes")
+
+    def _connect_to(self, address: Address, connection: "ClusterConnection", connect_once: Callable[[], None]) -> None:
+        """Connect to a node within its share of the call's time."""
+        connection.host, connection.port = address
+        whole = connection.deadline
+        connection.deadline = Deadline(time.monotonic(), min(NODE_TIMEOUT_S, _left_s(whole)))
+        try:
+            connect_once()
+        except (RedisConnectionError, RedisTimeoutError):
+            self._silent |= {address}
+            raise
+        finally:
+            connection.deadline = whole
+
+    def _found(self, address: Address, connection: "ClusterConnection") -> None:
+        self.holder = address
+        self._silent -= {address}
+        with self._lock:
+            self._connections.add(connection)
+
+    def _leave(self, address: Address) -> None:
+        """Shut down the connections to a node whose slot another one has taken over. Their users see a lost connection.
+
+        A frozen node does not end them, and each would cost a caller its whole timeout. When the node goes on, it takes their
+        commands for a moment, and forgets them as soon as it hears of its successor.
+        """
+        with self._lock:
+            connections = list(self._connections)
+        for one in connections:
+            if (one.host, one.port) == address:
+                one.shut_down()
+
+    def reset_after_fork(self) -> None:
+        """Forget the connections: after a fork they are the parent's."""
+        self._lock = threading.Lock()
+        self._connections: WeakSet[ClusterConnection] = WeakSet()
 
     def _candidates(self) -> Iterator[Address]:
-        if self.holder is not None:
-            yield self.holder
-        yield from self._learned
-        yield from self._nodes
+        known = () if self.holder is None else (self.holder,)
+        found = dict.fromkeys((*known, *self._learned, *self._nodes))
+        silent = self._silent
+        yield from sorted(found, key=silent.__contains__)
 
     def ask(self, connection: "ClusterConnection") -> None:
         """Ask the node at the other end whether it holds the slot. Raises SlotMovedError if it does not, or if the slot leaves it."""
@@ -137,6 +187,14 @@ def _redirected(text: str, asked: Address) -> Address:
     """Return the address in the text of a MOVED reply, ``SLOT HOST:PORT``; without a host it is that of the node that was asked."""
     host, _, port = text.split(" ")[1].rpartition(":")
     return host.strip("[]") or asked[0], int(port)
+
+
+def _left_s(deadline: Deadline) -> float:
+    """Return the remaining time of a call. Raises redis's TimeoutError after its end."""
+    try:
+        return deadline.left_s()
+    except TimeoutError as error:
+        raise RedisTimeoutError(str(error)) from None
 
 
 def _text(value: bytes | None) -> str:
@@ -245,3 +303,11 @@ _slots: dict[tuple[tuple[Address, ...], str], ClusterSlot] = {}
 def cluster_slot(nodes: tuple[Address, ...], tag: str) -> ClusterSlot:
     """Return the process's slot of a shard; the first call sets its nodes."""
     return _slots.setdefault((nodes, tag), ClusterSlot(nodes, tag))
+
+
+def _reset_all_after_fork() -> None:
+    for one in _slots.values():
+        one.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_all_after_fork)

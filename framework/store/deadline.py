@@ -7,6 +7,7 @@ makes progress gets more time, so that a large payload on a slow network arrives
 import socket
 import ssl
 import weakref
+from contextlib import suppress
 from time import monotonic
 from typing import Any, cast
 
@@ -117,6 +118,14 @@ class BoundedConnection(AbstractConnection):
     def disconnect(self, *args: Any, **options: Any) -> None:
         self._replies_due = 0
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
+
+    def shut_down(self) -> None:
+        """End the connection from another thread; its user sees a lost connection."""
+        bounded: Any = self._sock
+        if bounded is not None:
+            with suppress(OSError):
+                # Below the TLS layer, which two threads must not use.
+                socket.socket.shutdown(bounded.opened, socket.SHUT_RDWR)
 
     def pack_commands(self, commands: Any) -> Any:
         """Pack the commands of a pipeline, which form one call."""

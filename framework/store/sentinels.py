@@ -8,7 +8,6 @@ connections to an earlier master. Their users see a lost connection.
 
 import contextlib
 import os
-import socket
 import threading
 from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias, cast
@@ -177,7 +176,7 @@ class MasterWatch:
             connections = list(self._connections)
         for connection in connections:
             if named and (connection.host, connection.port) not in named:
-                _shut_down(connection)
+                connection.shut_down()
 
     def reset_after_fork(self) -> None:
         """Reset the watch after a fork: the connections are the parent's, and the thread does not exist in the child."""
@@ -238,14 +237,6 @@ def _error_text(error: Exception) -> str:
 
 def _address(state: dict[str, Any]) -> Address:
     return state["ip"], state["port"]
-
-
-def _shut_down(connection: Any) -> None:
-    bounded = connection._sock
-    if bounded is not None:
-        with contextlib.suppress(OSError):
-            # Below the TLS layer, which two threads must not use; the connection's user sees its end.
-            socket.socket.shutdown(bounded.opened, socket.SHUT_RDWR)
 
 
 def _reset_all_after_fork() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import socket
 import threading
 
 import pytest
@@ -14,7 +15,13 @@ from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
-from framework.schedule.cross_shard import TRANSFER_WITHIN_S, TRANSFERRED_GUARD_S, UNAVAILABLE_S, CrossShardTransfer
+from framework.schedule.cross_shard import (
+    ANSWER_WITHIN_S,
+    TRANSFER_WITHIN_S,
+    TRANSFERRED_GUARD_S,
+    UNAVAILABLE_S,
+    CrossShardTransfer,
+)
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import PAGE_SIZE, Poller, PollTiming
 from framework.settings.model import RoutingRule
@@ -312,6 +319,30 @@ def test_transfer_to_a_stopped_shard_delays_only_its_jobs(redis, redis_url, set_
     bench.drain()
     assert bench.events.shards == ["second", "second"]
     assert redis.zcard(keys.SCHEDULE) == PAGE_SIZE
+
+
+def test_transfer_to_a_frozen_shard_follows_the_local_jobs(redis, redis_url):
+    """A frozen server takes connections and never answers: a command waits for five seconds."""
+    wait(redis, "away")
+    redis.zadd(keys.SCHEDULE, {encoded("Unknown", jid="here"): LONG_AGO + 1})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bench = Bench(redis_url, f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        at_connection, ended = [], threading.Event()
+
+        def accept():
+            opened_here, _ = silent.accept()
+            at_connection.append(redis.llen(keys.queue("default")))
+            ended.wait()
+            opened_here.close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        bench.drain()
+        ended.set()
+        thread.join()
+    assert at_connection == [1]
+    assert bench.events.shards == ["second"]
+    assert f"no answer within {ANSWER_WITHIN_S:g} s" in str(bench.events.shard_errors[-1])
 
 
 @pytest.mark.proves("R16")

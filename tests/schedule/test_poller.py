@@ -36,7 +36,7 @@ LIMITER = SizeLimiter(SizeLimits(decompressed_limit=1_000_000), None)
 class Events:
     def __init__(self):
         self.unreadable, self.failed, self.dropped = [], [], []
-        self.refused_sets, self.shards, self.queues, self.trims = [], [], [], []
+        self.refused_sets, self.shards, self.queues, self.trims, self.shard_errors = [], [], [], [], []
 
     def due_job_malformed(self, source, data, error):
         self.unreadable.append((source, data))
@@ -52,6 +52,7 @@ class Events:
 
     def shard_failed(self, shard, error):
         self.shards.append(shard)
+        self.shard_errors.append(error)
 
     def queue_wrong_type(self, queue):
         self.queues.append(queue)

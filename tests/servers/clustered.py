@@ -16,9 +16,10 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from framework.store.connect import Endpoint
+from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.embedded import LAUNCHER
 from framework.store.key_prefix import key_prefix
 from tests.servers.guarded import ALL_RIGHTS, PASSWORD, taken_refusals, user_lines
@@ -46,8 +47,9 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 class ClusterNode:
     """One server of a cluster: a process that ends with this one."""
 
-    def __init__(self, folder: Path, binary: Path, prefixes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, binary: Path, prefixes: Sequence[str], certificates: Path | None = None) -> None:
         self.folder = folder
+        self._certificates = certificates
         self.port, self._bus = _free_port(), _free_port()
         self._binary, self._prefixes = binary, prefixes
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,6 +61,8 @@ class ClusterNode:
             socket_timeout=5,
             retry=Retry(NoBackoff(), 0),
             driver_info=None,
+            ssl=certificates is not None,
+            ssl_ca_certs=certificates and str(certificates / "ca.pem"),
         )
         """A plain client of the node with all rights."""
 
@@ -66,7 +70,7 @@ class ClusterNode:
         """Start it; return when it answers."""
         self.folder.mkdir(exist_ok=True)
         lines = [
-            f"port {self.port}",
+            *self._ports(),
             f"cluster-port {self._bus}",
             "bind 127.0.0.1",
             f"dir {self.folder}",
@@ -91,6 +95,19 @@ class ClusterNode:
                 start_new_session=True,
             )
         wait_for(self.answers, f"{self.folder} answers")
+
+    def _ports(self) -> list[str]:
+        if self._certificates is None:
+            return [f"port {self.port}"]
+        files = {"ca-cert-file": "ca.pem", "cert-file": "server.pem", "key-file": "server.key"}
+        return [
+            "port 0",
+            f"tls-port {self.port}",
+            "tls-cluster yes",
+            "tls-replication yes",
+            "tls-auth-clients no",
+            *(f"tls-{name} {self._certificates / file}" for name, file in files.items()),
+        ]
 
     def answers(self) -> bool:
         """Return whether it answers now."""
@@ -130,6 +147,10 @@ class ClusterNode:
         nodes = lines.values() if isinstance(lines, dict) else _text(lines).splitlines()
         return not self.is_master() and any(name in str(one) for one in nodes if "myself" in str(one))
 
+    def is_in_step(self) -> bool:
+        """Return whether it has the data of its master."""
+        return str(cast("Any", self.client.info("replication")).get("master_link_status")) == "up"
+
     def meet(self, other: "ClusterNode") -> None:
         """Let it know another node."""
         self.ask("MEET", "127.0.0.1", other.port, other._bus)
@@ -144,11 +165,22 @@ class ClusterNode:
 class RedisCluster:
     """Three nodes that hold the slots together, and perhaps a replica of each."""
 
-    def __init__(self, folder: Path, binary: Path, *, tags: Sequence[str], replicas: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        binary: Path,
+        *,
+        tags: Sequence[str],
+        replicas: bool = False,
+        certificates: Path | None = None,
+    ) -> None:
+        """``certificates``: the folder of an ``Authority``; the nodes speak TLS only, also to each other."""
         self.moves_at_once = "valkey" in binary.name
         """Whether the servers have Valkey's own migration of slots."""
         prefixes = [key_prefix(tag) for tag in tags]
-        self.nodes = [ClusterNode(folder / str(at), binary, prefixes) for at in range(6 if replicas else 3)]
+        self._secure = certificates is not None
+        places = [folder / str(at) for at in range(6 if replicas else 3)]
+        self.nodes = [ClusterNode(place, binary, prefixes, certificates) for place in places]
 
     def __enter__(self) -> Self:
         for node in self.nodes:
@@ -174,7 +206,7 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """Return the URL for shards."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return f"redis{'s' * self._secure}+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def endpoint(self, tag: str = "main", *nodes: ClusterNode) -> Endpoint:
         """Return the endpoint of a shard, which knows these nodes, else all; its user has all rights."""
@@ -206,9 +238,10 @@ class RedisCluster:
 
     def holder(self, tag: str) -> ClusterNode:
         """Return the node that holds the slot of a hash tag."""
-        return next(node for node in self.nodes if node.answers() and self._holds(node, tag))
+        return next(node for node in self.nodes if node.answers() and self.holds(node, tag))
 
-    def _holds(self, node: ClusterNode, tag: str) -> bool:
+    def holds(self, node: ClusterNode, tag: str) -> bool:
+        """Return whether a node says that it holds the slot of a tag."""
         try:
             cast("Any", node.client).execute_command("TTL", f"{key_prefix(tag)}never")
         except ResponseError as error:
@@ -240,7 +273,46 @@ class RedisCluster:
         """Move the slot of a tag by Valkey's own migration; return when the target holds it."""
         slot, source = key_slot(key_prefix(tag).encode()), self.holder(tag)
         source.ask("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
-        wait_for(lambda: self._holds(target, tag), "the slot has moved")
+        wait_for(lambda: self.holds(target, tag), "the slot has moved")
+
+    def take_over(self, tag: str, target: ClusterNode) -> None:
+        """Give the slot of a tag to a node without its data, while the holder is away."""
+        slot, name = key_slot(key_prefix(tag).encode()), target.id
+        for node in self.nodes:
+            with suppress(RedisTimeoutError):
+                node.ask("SETSLOT", slot, "NODE", name)
+        # When the holder goes on, the higher epoch wins.
+        target.ask("BUMPEPOCH")
+
+
+class ClusterShard:
+    """A shard on a cluster in the place of a server of its own (``GuardedServer``)."""
+
+    running = True
+
+    def __init__(self, cluster: RedisCluster, tag: str) -> None:
+        self._cluster, self._tag = cluster, tag
+        self.url = f"{cluster.url}?tag={tag}"
+
+    def open(self, name: str = "tests", *, read_timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
+        """Return a client with all rights; FLUSHALL removes the keys of the shard."""
+        client = open_client(self._cluster.endpoint(self._tag), name=name, read_timeout_s=read_timeout_s)
+        cast("Any", client).flushall = lambda: _remove_all(client)
+        return client
+
+    def empty(self, client: Redis) -> None:
+        """Remove all data of the shard, and forget the refusals."""
+        _remove_all(client)
+        self._cluster.refusals()
+
+    def refusals(self, _: Redis | None = None) -> list[str]:
+        """Return the refusals of the nodes since it was emptied."""
+        return self._cluster.refusals()
+
+
+def _remove_all(client: Redis) -> None:
+    if found := cast("list[bytes]", client.keys("*")):
+        client.unlink(*found)
 
 
 def _text(value: Any) -> str:

@@ -1,21 +1,31 @@
 """Use a shard on a real cluster: its node is found, and the slot is followed when it moves."""
 
+import json
+import shutil
+import signal
+import socket
 from dataclasses import replace
 from threading import Thread
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from framework.all_settings import load
 from framework.errors import ShardUnavailableError
 from framework.shard.redis_errors import is_refusal, unavailable_error, wrong_setting
 from framework.shard.shard import Shard
+from framework.shard.shards import open_shards
 from framework.store import cluster_slot
 from framework.store.channel import open_channel
 from framework.store.cluster_slot import SlotMovedError
 from framework.store.connect import Endpoint, UnsupportedServerError, open_client
 from framework.store.script import Script
+from tests.chaos.test_access import Authority
+from tests.conftest import binary_or_skip
 from tests.harness import until
-from tests.servers.guarded import as_user
+from tests.servers.clustered import TAGS, RedisCluster
+from tests.servers.guarded import ALL_RIGHTS, PASSWORD, as_user
 
 
 @pytest.fixture
@@ -206,3 +216,53 @@ def test_nodes_of_the_cluster_are_learned(each_cluster):
         client.ttl("absent")
         slot = client.connection_pool.connection_kwargs["slot"]
         until(lambda: {("127.0.0.1", node.port) for node in each_cluster.nodes} <= set(slot._candidates()), "learned")
+
+
+def test_node_that_never_answers_is_passed_over(each_cluster, monkeypatch):
+    """A frozen node takes connections; the time of the call must suffice for the next one."""
+    monkeypatch.setattr(cluster_slot, "NODE_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = each_cluster.endpoint()
+        places = (silent.getsockname(), *endpoint.cluster)
+        with open_client(replace(endpoint, cluster=places), name="tests", read_timeout_s=2.0) as client:
+            assert client.ttl("absent") == -2
+
+
+def test_takeover_ends_the_connections_to_a_frozen_node(each_cluster, client, monkeypatch):
+    monkeypatch.setattr(cluster_slot, "NODE_TIMEOUT_S", 0.2)
+    parked = open_channel(client, read_timeout_s=600)
+    parked.send(("BLMOVE", "queue:b", "working", "RIGHT", "LEFT", 0))
+    frozen = each_cluster.holder("main")
+    frozen.send(signal.SIGSTOP)
+    try:
+        with open_client(each_cluster.endpoint(), name="tests", read_timeout_s=1.0) as another:
+            # Nobody has taken over: the node that the others name does not answer, and a call fails without a wait for more.
+            with pytest.raises(RedisTimeoutError):
+                another.ttl("absent")
+            each_cluster.take_over("main", next(node for node in each_cluster.nodes if node is not frozen))
+            assert another.ttl("absent") == -2
+        with pytest.raises(RedisConnectionError):
+            parked.read()
+    finally:
+        frozen.send(signal.SIGCONT)
+        parked.close()
+    until(lambda: not each_cluster.holds(frozen, "main"), "it has heard of its successor")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
+def test_slot_is_followed_over_tls(short_path):
+    """The nodes have no other port, and speak TLS to each other."""
+    authority = Authority(short_path)
+    authority.certificate("server.pem", 1)
+    binary = binary_or_skip("redis-server")
+    with RedisCluster(short_path, binary, tags=TAGS, certificates=short_path) as cluster:
+        main = {"url": cluster.url, "tls": {"ca_file": str(short_path / "ca.pem")}}
+        login = {"username": ALL_RIGHTS, "password": PASSWORD}
+        (short_path / "redis.yml").write_text(json.dumps({"shards": {"main": main | login}}))
+        shards = open_shards(load({"FRAMEWORK_CONFIG_DIR": str(short_path)}, short_path), role="tests")
+        shards["main"].enqueue_one("a", b"1")
+        target = move(cluster)
+        shards["main"].enqueue("a", [b"2"], "token")
+        assert shards["main"].client.lrange("queue:a", 0, -1) == [b"2", b"1"]
+        assert target.client.exists("{main}:queue:a")
+        shards.close()

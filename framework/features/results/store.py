@@ -22,6 +22,7 @@ from framework.errors import MissingKeyError, ShardUnavailableError, StateRefuse
 from framework.features.results.keys import result_calls, result_facts
 from framework.push.client import Client
 from framework.shard.shard import Shard
+from framework.shard.shards import answering
 from framework.supervised_threads import SupervisedThread
 from framework.timings import backoff_s
 from framework.types import Jid, JobState
@@ -36,6 +37,8 @@ _SCRIPT_END = re.compile(rb'\{"end":"(?:dead|removed|skipped)"\}')
 _BLOCK_S = 2
 _LOOK_EVERY = 2
 """After so many waits without a message all waiting calls are looked for."""
+_OTHERS_WITHIN_S = 0.5
+"""How long the answers of one shard wait for a shard that does not answer."""
 _PAGE = 500
 _IDLE_WAITS = 5
 """After so many waits without any waiting call the thread ends."""
@@ -72,8 +75,9 @@ class JobResults:
                 thread.add(jid, future)
                 thread.start()
                 self._threads[shard.name] = thread
-        # After the registration: an answer that comes from now on is seen by the thread.
-        thread.look([jid], [shard, *thread.others])
+        # After the registration: an answer that comes from now on is seen by the thread. The caller does not ask the other shards: one
+        # that does not answer would cost each call of this shard its timeout.
+        thread.look([jid])
         return future
 
     def find(self, jid: Jid) -> tuple[bytes | None, JobState]:
@@ -125,7 +129,7 @@ class _ShardThread:
     def __init__(self, shard: Shard, others: Sequence[Shard], caller: str, signatures: StateSignatures) -> None:
         self._shard = shard
         self._signatures = signatures
-        self.others = others
+        self._others = others
         self._list = result_calls(caller)
         self._lock = threading.Lock()
         self._waiting: dict[Jid, list[Future[bytes]]] = {}
@@ -153,16 +157,24 @@ class _ShardThread:
             if not found:
                 self._waiting.pop(jid, None)
 
-    def look(self, jids: Sequence[Jid], shards: Sequence[Shard]) -> None:
-        """Read the answers that are stored, and end their futures. A shard that does not answer is asked again later."""
-        for shard in shards:
-            for start in range(0, len(jids), _PAGE):
-                page = jids[start : start + _PAGE]
-                try:
-                    found = cast("list[bytes | None]", shard.client.mget([keys.result(jid) for jid in page]))
-                except (RedisError, OSError):
-                    break
-                self._deliver(page, found)
+    def look(self, jids: Sequence[Jid]) -> None:
+        """Read the answers that the shard has stored, and end their futures. If it does not answer, it is asked again later."""
+        self._look_on(self._shard, jids)
+
+    def _look_everywhere(self, jids: Sequence[Jid]) -> None:
+        """Do the same on all shards that answer: the job of a call may have moved to another one."""
+        for shard, late in answering([self._shard, *self._others], _OTHERS_WITHIN_S):
+            if late is None:
+                self._look_on(shard, jids)
+
+    def _look_on(self, shard: Shard, jids: Sequence[Jid]) -> None:
+        for start in range(0, len(jids), _PAGE):
+            page = jids[start : start + _PAGE]
+            try:
+                found = cast("Sequence[bytes | None]", shard.read("MGET", *(keys.result(jid) for jid in page)))
+            except ShardUnavailableError:
+                return
+            self._deliver(page, found)
 
     def _run(self) -> None:
         idle = failures = waits = 0
@@ -179,12 +191,13 @@ class _ShardThread:
                 failures = 0
             idle = 0 if self._waiting else idle + 1
             if jids:
-                self.look(jids, [self._shard])
+                self.look(jids)
             elif (waits := waits + 1) >= _LOOK_EVERY:
                 waits = 0
                 with self._lock:
                     jids = list(self._waiting)
-                self.look(jids, [self._shard, *self.others])
+                if jids:
+                    self._look_everywhere(jids)
         self._client.close()
 
     def _next_jids(self, client: "redis.Redis") -> list[Jid]:

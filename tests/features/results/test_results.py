@@ -1,7 +1,9 @@
 """Test calls of jobs: a real worker process ends jobs in every way, and the caller gets a result or a typed error."""
 
 import asyncio
+import json
 import shutil
+import socket
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -178,3 +180,22 @@ def test_call_refuses_what_it_cannot_answer(application_worker):
         assert jobs.AsyncSumWorker.call(1).result() == "é"
     application_worker.drain()
     assert first.result() == 2
+
+
+def test_call_asks_no_other_shard_for_its_answer(tmp_path, redis, redis_url, monkeypatch):
+    """A frozen shard takes connections and never answers: each call of another shard would wait for it."""
+    (tmp_path / "config").mkdir()
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path / "config"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        urls = {"main": redis_url, "second": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
+        shards = {"shards": {name: {"url": url} for name, url in urls.items()}}
+        (tmp_path / "config" / "redis.yml").write_text(json.dumps(shards))
+        client = ProcessClient(load({"FRAMEWORK_CONFIG_DIR": str(tmp_path / "config")}, tmp_path))
+        with override(client):
+            pending = jobs.SumWorker.call(1, 2)
+            redis.set(keys.result(pending.jid), b'{"value":{"sum":3}}')
+            assert pending.result(timeout=20) == {"sum": 3}
+            with pytest.raises(BlockingIOError):
+                silent.accept()
+        client.shards.close()
