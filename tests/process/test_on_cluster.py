@@ -4,14 +4,19 @@ import json
 
 import pytest
 
+from framework.store.connect import open_client
 from tests.harness import Site, until
 from tests.servers.guarded import with_all_rights
 
 JOBS = """
 from datetime import timedelta
-from framework import ApplicationWorker, CronWorker, Deduplicate
+from framework import ApplicationWorker, CronWorker, Deduplicate, IterableWorker, lease, limiter
 from framework.batches import Batch
+from framework.workflows import Workflow
 from jobs import prove
+
+ROOM = limiter.window("room", 100, "hour")
+DOOR = lease.Lease("door", timeout=60)
 
 class Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
@@ -37,6 +42,31 @@ class OtherShardWorker(Base):
     def perform(self, number: int) -> None:
         prove("other", number)
 
+class RoomWorker(Base):
+    def perform(self, number: int) -> None:
+        with ROOM.within(), DOOR.hold(wait=20):
+            prove("rooms", number)
+
+class PagesWorker(IterableWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    def build_enumerator(self, number: int, *, cursor: int | None):
+        yield from ((page, page) for page in range(cursor or 0, 3))
+    def each_iteration(self, page: int, number: int) -> None:
+        prove("pages", number + page)
+
+class TickWorker(CronWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    cron = "0 0 1 1 *"
+    def perform(self) -> None:
+        prove("tick")
+
+class DoubleWorker(Base):
+    retry = False
+    def perform(self, number: int) -> int:
+        return 2 * number
+
 def push(first: int) -> None:
     numbers = range(first, first + 5)
     LimitedWorker.perform_bulk([(number,) for number in numbers])
@@ -49,6 +79,11 @@ def push(first: int) -> None:
     with batch.jobs():
         LimitedWorker.perform_async(first + 6)
         UniqueWorker.perform_async(first + 6)
+    for number in (first, first + 1):
+        RoomWorker.perform_async(number)
+    Workflow("rooms").step("first", RoomWorker, [(first + 2,)]).then("second", RoomWorker, [(first + 3,)]).start()
+    PagesWorker.perform_async(first)
+    print(DoubleWorker.call(first).result(timeout=60))
 """
 
 
@@ -62,7 +97,8 @@ def site(short_path, each_cluster, redis_url):
 
 
 def test_jobs_run_before_and_after_a_move_of_their_slots(site, each_cluster, redis):
-    modules = ("-r", "cluster_jobs", "-q", "default", "-c", "2")
+    """Each feature whose state is on Redis does its work once before the move, and once after."""
+    modules = ("-r", "cluster_jobs", "-q", "default", "-c", "4")
     workers = [site.hurried_worker(*modules, "--shard", shard).ready() for shard in ("main", "second")]
     push(site, redis, 100)
     for tag in ("main", "second"):
@@ -76,20 +112,51 @@ def test_jobs_run_before_and_after_a_move_of_their_slots(site, each_cluster, red
         found = site.run("-m", "framework", "jobs", *words, "--json")
         assert found.returncode == 0, found.stderr
         json.loads(found.stdout)
+    shown = site.run("-m", "framework", "top", "--once", role="operator")
+    assert (shown.returncode, "main" in shown.stdout, "second" in shown.stdout) == (0, True, True), shown
     assert [worker.end() for worker in workers] == [0, 0]
     assert not each_cluster.keys("main").keys() & {"aw:processes", "queue:default", "schedule", "retry"}
+    check_move_of_a_queue(site, each_cluster)
+
+
+def check_move_of_a_queue(site, cluster):
+    """Move waiting jobs to the other shard of the cluster, and back."""
+    pushed = site.run("-c", "import cluster_jobs; cluster_jobs.RoomWorker.perform_bulk([(n,) for n in range(30)])")
+    assert pushed.returncode == 0, pushed.stderr
+    (move,) = moves(site, "move", "--queue", "default", "--to", "second")
+    for name, words in (("second", ()), ("main", ("undo", move["id"]))):
+        if words:
+            moves(site, *words)
+        with open_client(cluster.endpoint(name), name="tests") as there:
+            assert there.llen("queue:default") == 30
+    assert "queue:default" not in cluster.keys("second")
+
+
+def moves(site, *words):
+    done = site.run("-m", "framework", "shards", *words, "-r", "cluster_jobs", "--json")
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)["moves"]
 
 
 def push(site, redis, first):
     """Push jobs of each kind, and wait until each has run once."""
     pushed = site.run("-c", f"import cluster_jobs; cluster_jobs.push({first})")
-    assert (pushed.returncode, pushed.stdout) == (0, "[False, True, True]\n"), pushed.stderr
+    assert (pushed.returncode, pushed.stdout) == (0, f"[False, True, True]\n{2 * first}\n"), pushed.stderr
+    ticked = site.run("-m", "framework", "cron", "run", "TickWorker", "-r", "cluster_jobs")
+    assert ticked.returncode == 0, ticked.stderr
     numbers = [str(number) for number in range(first, first + 7) if number != first + 6]
-    expected = {"limited": {*numbers, str(first + 6)}, "unique": {str(first), str(first + 6)}, "other": {*numbers[:5]}}
+    expected = {
+        "limited": {*numbers, str(first + 6)},
+        "unique": {str(first), str(first + 6)},
+        "other": {*numbers[:5]},
+        "rooms": {*numbers[:4]},
+        "pages": {*numbers[:3]},
+        "callback": {"1"},
+        "tick": {"1"},
+    }
     for name, values in expected.items():
         until(lambda name=name, values=values: ran(redis, name) == sorted(values), f"{name} has run once")
-    until(lambda: redis.llen("proof:callback") == 1, "the batch has succeeded")
-    redis.delete(*(f"proof:{name}" for name in (*expected, "callback")))
+    redis.delete(*(f"proof:{name}" for name in expected))
 
 
 def ran(redis, name):
