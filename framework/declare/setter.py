@@ -413,11 +413,14 @@ _threads: dict[tuple[str, bool], CallThreads] = {}
 async def run_in_thread(
     declaration: Declaration, options: Mapping[str, Any], push: Callable[[], R], *, is_bulk: bool
 ) -> R:
-    """Call ``push`` in a thread of the shard of the class with these options; return its result or raise its error."""
+    """Call ``push`` in a thread of the shard of the class with these options; return its result or raise its error.
+
+    The shard of a job of a class with several is found in the thread, so such classes have threads of their own.
+    """
     client = port.client.bound
     if client is None:
         client = await _building.run(port.current)
-    shard = options.get("shard") or client.route(declaration).shard
+    shard = options.get("shard") or str(declaration.several_shards or client.route(declaration).shard)
     threads = _threads.get((shard, is_bulk))
     if threads is None:
         made = CallThreads(_MAX_BULK_THREADS if is_bulk else _MAX_THREADS)

@@ -259,9 +259,7 @@ class Poller:
         plans = [self._planner.plan(source, member, float(score)) for member, score in planned]
         self._act(source, [plan for plan in plans if isinstance(plan, DueAction)])
         # Last: another shard may be slow, and the jobs of this one do not wait for it.
-        self._act(
-            source, self._transfer.transfer(source, [plan for plan in plans if isinstance(plan, ShardTransfer)])
-        )
+        self._act(source, self._transfer.transfer(source, [plan for plan in plans if isinstance(plan, ShardTransfer)]))
 
     def _act(self, source: str, actions: Sequence[DueAction]) -> None:
         if not actions:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from framework import spread
 from framework.declare import port
 from framework.errors import ArgumentsError, ShardUnavailableError
 from framework.features.concurrency.limited_capacity import LimitedCapacityWorker
@@ -100,6 +101,25 @@ def silent_shard(redis_url, job, *, read_timeout_s):
 def pushes_to_silent_shard(job):
     """Begin more pushes than a shard has threads, so that all threads of the silent shard wait."""
     return [asyncio.create_task(job.set(shard="silent").aperform_async(number)) for number in range(40)]
+
+
+def test_class_on_several_shards_takes_no_thread_of_others(redis, redis_url, pusher):
+    """A push finds its shard in the thread: those to the silent one wait, and so may those of the class to ``main``."""
+    job, spread_job = worker(queue="default"), worker("Spread", queue="spread", shard=spread("main", "silent"))
+
+    async def act(proxy):
+        waiting = [asyncio.create_task(spread_job.aperform_async(number)) for number in range(80)]
+        await asyncio.sleep(0)
+        for number in range(3):
+            assert await job.aperform_async(number)
+        assert not [task for task in waiting if task.done() and task.exception()]
+        assert not all(task.done() for task in waiting)
+        proxy.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    with silent_shard(redis_url, job, read_timeout_s=240) as proxy:
+        asyncio.run(act(proxy))
+    assert redis.llen("queue:default") == 4
 
 
 def test_silent_shard_stops_neither_loop_nor_other_shards(redis, redis_url, pusher):

@@ -75,8 +75,8 @@ class JobResults:
                 thread.add(jid, future)
                 thread.start()
                 self._threads[shard.name] = thread
-        # After the registration: an answer that comes from now on is seen by the thread. The caller does not ask the other shards: one
-        # that does not answer would cost each call of this shard its timeout.
+        # After the registration: an answer that comes from now on is seen by the thread. The caller does not ask the other
+        # shards: one that does not answer would cost each call of this shard its timeout.
         thread.look([jid])
         return future
 
