@@ -1,6 +1,6 @@
 """Move the slot of a shard between the nodes of a cluster under load, kill its master, and freeze it: no accepted job is lost.
 
-What a dead master had accepted and its replica had not received is lost by Redis (decision 66): such jobs are counted. Those of
+What a dead master had accepted and its replica had not received is lost by Redis: such jobs are counted. Those of
 which the replica has said that it has them (WAIT) must run.
 """
 

@@ -5,9 +5,12 @@ import asyncio
 import pytest
 
 from framework import admin
-from framework.errors import ShardUnavailableError
+from framework.errors import ShardUnavailableError, UnknownBatchError
 from framework.features.batches import keys as batch_keys
+from framework.features.batches.store import Homes
+from framework.shard.shards import Shards
 from tests.admin.conftest import both_shards, silent_second
+from tests.harness import opened
 
 __all__ = ["both_shards", "silent_second"]
 
@@ -36,3 +39,15 @@ def test_batches_of_a_silent_shard_are_an_error(silent_second, redis):
     assert next(found).bid == "aw-0"
     with pytest.raises(ShardUnavailableError):
         next(found)
+
+
+def test_shard_with_an_open_circuit_is_asked_last(redis_url):
+    """It would hold up each look for a batch whose shard is not known."""
+    shards = Shards({name: opened(redis_url, name) for name in ("away", "main")})
+    shards["away"]._connection._circuit.open = True
+    asked = []
+    for name in ("b-1", "b-2"):
+        Homes(shards, UnknownBatchError).ask(name, lambda shard: asked.append(shard.name) or True)
+        shards["away"]._connection._circuit.open = False
+    assert asked == ["main", "away"]
+    shards.close()
