@@ -73,7 +73,7 @@ def template_of(call, file):
     match getattr(call.func, "attr", getattr(call.func, "id", "")):
         case "Sentence" if words:
             return words[0] if re.search("[a-z]", re.sub("{.*?}", "", words[0])) else ""
-        case "format_count" if words and not _OF_COMMANDS & set(file.parts):
+        case "format_count" if words and not _OF_COMMANDS & set(file.relative_to(ROOT).parts):
             return format_count(1, *words).template
         case "audited" if words and " " in words[0]:
             return words[0]
