@@ -18,7 +18,6 @@ from redis.exceptions import RedisError
 
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard
-from framework.shard.shards import answering
 from framework.store.connect import server_time
 from framework.store.script import RECEIVE_TRANSFER
 from framework.telemetry.job_events import JobsEnqueued
@@ -127,6 +126,7 @@ class CrossShardTransfer:
         self._shards = shards
         self._events = events
         self._unavailable_until: dict[str, float] = {}
+        self._asking: dict[str, redis.Redis] = {}
 
     def is_remote(self, shard: str) -> bool:
         return shard != self._local_shard
@@ -147,12 +147,12 @@ class CrossShardTransfer:
 
     def _transfer_to(self, source: str, shard: str, group: Sequence[ShardTransfer]) -> list[DueAction]:
         there = self._shards[shard].client
-        # A frozen shard would hold the due jobs of this one for the whole timeout of a command.
-        for _, late in answering([self._shards[shard]], ANSWER_WITHIN_S):
-            if late is not None:
-                return self._delay(shard, group, late)
+        # A frozen shard would hold the due jobs of this one for the whole timeout of a command, so a client with less patience asks.
+        asking = self._asking.get(shard)
+        if asking is None:
+            asking = self._asking[shard] = self._shards[shard].open_client("transfer", read_timeout_s=ANSWER_WITHIN_S)
         try:
-            now = server_time(there)
+            now = server_time(asking)
         except (RedisError, OSError) as error:
             return self._delay(shard, group, error)
         # The page may be old (a slow middleware): do not write jobs that have been removed since.
