@@ -21,8 +21,9 @@ from framework.admin.search import (
     scan_held,
     search_list_steps,
     search_records,
+    share_of_cursor,
 )
-from framework.admin.statistics import ignore_progress
+from framework.admin.statistics import OnProgress, ignore_progress
 from framework.fetch.held_blocks import packed_held
 from framework.settings.model import SizeLimitSettings
 from framework.shard.shard import Shard
@@ -157,12 +158,19 @@ def search_shard(
     time_limit_s: float,
     most: int,
     resume: tuple[str, int] | None = None,
+    into: ShardSearch | None = None,
+    on_progress: OnProgress = ignore_progress,
 ) -> ShardSearch:
     """Search the places of a shard until the time or the number of jobs is reached, from ``resume`` on. Raises redis errors.
 
+    ``into`` gets what is found, while the search goes on, too.
+
     A job that moves meanwhile may be missed, or found twice. Compressed and encrypted arguments are not searched.
     """
-    return _Search(shard, query, arguments, sizes, time.monotonic() + time_limit_s, most).run(resume)
+    found = ShardSearch() if into is None else into
+    return _Search(shard, query, arguments, sizes, time.monotonic() + time_limit_s, most, found, on_progress).run(
+        resume
+    )
 
 
 class _Search:
@@ -174,13 +182,15 @@ class _Search:
         sizes: SizeLimitSettings,
         deadline: float,
         most: int,
+        result: ShardSearch,
+        on_progress: OnProgress,
     ) -> None:
         self._shard, self._client = shard.name, shard.client
         self._query, self._arguments, self._sizes = query, arguments, sizes
         self._deadline, self._most = deadline, most
         self._needle = query.needle
         self._now = server_time(shard.client)
-        self._result = ShardSearch()
+        self._result, self._on_progress = result, on_progress
 
     def run(self, resume: tuple[str, int] | None) -> ShardSearch:
         stores = [one for one in list_job_stores(self._client) if one.kind in self._query.kinds]
@@ -215,6 +225,7 @@ class _Search:
         return (names.index(resume[0]), resume[1]) if resume[0] in names else (0, 0)
 
     def _ends(self) -> bool:
+        self._on_progress("", round(self._result.searched))
         return time.monotonic() >= self._deadline or len(self._result.found) >= self._most
 
     def _lists(self, stores: Sequence[JobStore], counts: Sequence[int], start: int) -> tuple[str, int] | None:
@@ -234,7 +245,7 @@ class _Search:
             for member, score in page:
                 data = payload_of_member(member) if store.kind in HELD_KINDS else member
                 self._note(FoundJob(self._record(data), store, clamp_time(score)))
-            self._result.searched = before + size * _share_of_cursor(following, size)
+            self._result.searched = before + size * share_of_cursor(following, size)
             if following and self._ends():
                 return decode_escaped(store.key), following
         self._result.searched = before + size
@@ -290,11 +301,3 @@ def _sizes_of(client: "redis.Redis", stores: Sequence[JobStore]) -> list[int]:
     for one in stores:
         pipeline.llen(one.key) if one.is_list else pipeline.zcard(one.key)
     return [one if isinstance(one, int) else 0 for one in pipeline.execute(raise_on_error=False)]
-
-
-def _share_of_cursor(cursor: int, size: int) -> float:
-    """Return how much of a set of this size was scanned when this cursor is the next, about: Redis counts with reversed bits."""
-    if not cursor:
-        return 1.0
-    bits = max(size.bit_length(), cursor.bit_length())
-    return int(f"{cursor:0{bits}b}"[::-1], 2) / (1 << bits)

@@ -106,7 +106,12 @@ class JobLocation:
 
 
 def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[JobLocation]:
-    """Return every place of the job. Raises redis errors.
+    """Return every place of the job, as ``find``. Raises redis errors."""
+    return list(find(client, jid, on_progress))
+
+
+def find(client: "redis.Redis", jid: str, on_progress: OnProgress) -> Iterator[JobLocation]:
+    """Yield every place of the job. Raises redis errors.
 
     A job that moves to a place that was already searched would be missed. So places are searched in the order of a
     job's way, and then once in the opposite order if nothing was found. Several places for one job are normal: a job
@@ -125,11 +130,17 @@ def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[Job
         stores = list_job_stores(client, on_step)[::turn]
         locations = (one for group in _batches(stores) for one in _search_batch(client, group, wanted, on_step))
         # A malformed payload is reported; a job with the id only among its arguments is a different one.
-        found = [one for one in locations if one.payload.get("jid", jid) == jid]
-        found = found or [one for one in search_records(client, wanted, on_step) if one.payload.get("jid") == jid]
-        if found:
-            return found
-    return []
+        is_found = False
+        for one in locations:
+            if one.payload.get("jid", jid) == jid:
+                is_found = True
+                yield one
+        for one in () if is_found else search_records(client, wanted, on_step):
+            if one.payload.get("jid") == jid:
+                is_found = True
+                yield one
+        if is_found:
+            return
 
 
 def search_records(client: "redis.Redis", text: bytes, on_progress: OnProgress) -> Iterator[JobLocation]:
@@ -259,6 +270,14 @@ def scan_from(
     except ResponseError as error:
         if not is_wrong_type(error):
             raise
+
+
+def share_of_cursor(cursor: int, size: int) -> float:
+    """Return how much of a set of this size was scanned when this cursor is the next, about: Redis counts with reversed bits."""
+    if not cursor:
+        return 1.0
+    bits = max(size.bit_length(), cursor.bit_length())
+    return int(f"{cursor:0{bits}b}"[::-1], 2) / (1 << bits)
 
 
 def _glob_containing(needle: bytes | None) -> bytes | None:

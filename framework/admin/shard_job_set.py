@@ -23,7 +23,7 @@ from framework.admin.entries import (
     ordered_entries,
 )
 from framework.admin.job_record import JobFilter, JobQuota, JobRecord
-from framework.admin.search import ScanPage, scan_from, scan_held
+from framework.admin.search import ScanPage, scan_from, scan_held, share_of_cursor
 from framework.admin.statistics import OnProgress
 from framework.errors import ShardUnavailableError
 from framework.fetch.deferred_blocks import DeferredBlock, packed_in_order, unpack_deferred
@@ -159,9 +159,13 @@ class ShardJobSet:
     def matching(self, wanted: JobFilter, on_progress: OnProgress) -> Iterator[SetRecord]:
         """Yield the matching jobs that stay in the set during the scan, in no order; a job may come twice while others move."""
         now = server_time(self._client)
-        scanned = 0
-        pages = scan_from(self._client, self._key, wanted.needle, 0)
-        for _, page in itertools.chain(pages, self._packed_pages(wanted.needle)):
+        # Redis filters: the cursor says how much was scanned, not the members that it sends.
+        scanned, size = 0, self.size()
+        for cursor, page in scan_from(self._client, self._key, wanted.needle, 0):
+            scanned = round(size * share_of_cursor(cursor, size))
+            on_progress(self._key, scanned)
+            yield from self._matches(page, wanted, now)
+        for _, page in self._packed_pages(wanted.needle):
             scanned += len(page)
             on_progress(self._key, scanned)
             yield from self._matches(page, wanted, now)

@@ -244,12 +244,14 @@ class DashboardSite:
         self._streams.discard(ending)
 
     def end_streams(self) -> None:
-        """Let all streams end now: the server ends."""
+        """Let all streams and long reads end now: the server ends."""
+        self._reads.long.forget()
         for ending in self._streams:
             ending.set()
 
     def forget(self) -> None:
         """Let each page be read again: something was changed."""
+        self._reads.long.forget()
         self._shared.forget()
 
     async def _describe(self, request: Request) -> Response:

@@ -32,6 +32,7 @@ class SharedRead:
         self.began = began
         self.reading = reading
         self.facts: Facts = {}
+        self.is_partial = False
         self.fresh_s = 0.0
         """For how long pages that are opened share it."""
         self.period_s = 0.0
@@ -63,7 +64,8 @@ class SharedReads:
         loop = asyncio.get_running_loop()
         shared = self._found.get(key)
         if shared is None or shared.reading.get_loop() is not loop or self._is_old(shared, loop.time(), live=is_live):
-            if page.is_expensive(view):
+            # A page that shows a part goes on with the same read.
+            if page.is_expensive(view) and not (shared is not None and shared.is_partial):
                 self._check_rate(view.caller.name, loop.time())
             while len(self._found) >= self._MOST:
                 self._found.pop(next(iter(self._found)))
@@ -111,8 +113,9 @@ def _note_read(shared: SharedRead, page: Page, view: View, served_s: float, read
     shared.text = json.dumps(shared.facts, default=str)
     processor_s = served_s + view.processor_s + time.thread_time() - began
     shared.fresh_s = page.fresh_s
+    shared.is_partial = view.is_partial
     if view.is_partial:
         shared.fresh_s = shared.period_s = PARTIAL_S
         return
-    by_commands = page.commands * len(view.shards) / COMMANDS_A_SECOND
+    by_commands = (view.commands or page.commands * len(view.shards)) / COMMANDS_A_SECOND
     shared.period_s = max(page.fresh_s, by_commands, processor_s / PROCESSOR_SHARE)

@@ -80,6 +80,8 @@ class Page:
     """For how long all callers share what was read."""
     commands: ClassVar[int] = 10
     """The most commands on each shard. A page that is left open is read so seldom that they are few a second."""
+    is_long: ClassVar[bool] = False
+    """Whether its read is long (``View.read_long``): a caller may begin few a minute."""
     searched_by: ClassVar[Collection[str]] = ()
     """The words of the query for which the page searches all jobs: such a read is expensive."""
     template: ClassVar[str] = ""
@@ -96,7 +98,7 @@ class Page:
 
     def is_expensive(self, view: View) -> bool:
         """Return whether the read is long, so that a caller may ask for few a minute."""
-        return self.within_s > ANSWER_WITHIN_S or bool(set(self.searched_by) & view.query.keys())
+        return self.is_long or self.within_s > ANSWER_WITHIN_S or bool(set(self.searched_by) & view.query.keys())
 
     @property
     def template_path(self) -> Path:

@@ -1,7 +1,7 @@
 """A page that is one table of things of the shards, such as locks: its rows, its columns, and the actions on rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -79,7 +79,10 @@ class TablePage(Page, Generic[T]):
 
     async def read(self, view: View) -> Facts:
         """Read the things of each shard that the caller may see."""
-        found = await view.each(lambda shard: list(self.rows.read(view, view.shards[shard])))
+        return self.facts_of(view, await view.each(lambda shard: list(self.rows.read(view, view.shards[shard]))))
+
+    def facts_of(self, view: View, found: Mapping[str, Sequence[T]]) -> Facts:
+        """Return what the page shows of the things of each shard: those that the caller may see."""
         facts = [
             {"name": self.rows.name_of(one), "shard": shard, **self.rows.facts(one)}
             for shard, things in found.items()

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from redis.exceptions import RedisError
 
@@ -16,6 +16,7 @@ from framework.errors import ShardUnavailableError, UnknownNameError
 from framework.execute.job_log import FILTERED
 from framework.pages.caller import Caller, Role
 from framework.pages.job_column import JobColumn, shown_value
+from framework.pages.long_reads import LongRead, LongReads, ShardRead
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.telemetry.context import CORRELATION_ID
@@ -30,7 +31,7 @@ Facts: TypeAlias = dict[str, Any]
 ANSWER_WITHIN_S = 1.0
 """How long a page waits for a shard."""
 
-PART_S = 0.02
+PART_S = 0.012
 """The processor time that a page spends on what it reads in parts: its next read goes on."""
 
 _AWAY_S = 5.0
@@ -48,6 +49,7 @@ class ShardReads:
         self._threads: dict[tuple[str, bool], CallThreads] = {}
         self._away: dict[str, tuple[float, str]] = {}
         """When a shard did not answer (monotonic time), and how."""
+        self.long = LongReads()
 
     async def read(self, shard: Shard, step: Callable[[str], T], within_s: float) -> T:
         """Return what the step reads on the shard.
@@ -106,6 +108,8 @@ class View:
     within_s: float = ANSWER_WITHIN_S
     unanswered: dict[str, str] = field(default_factory=dict[str, str])
     """Why a shard did not answer, by its name."""
+    errors: dict[str, ShardUnavailableError] = field(default_factory=dict[str, ShardUnavailableError])
+    """The errors of these shards."""
     columns: Sequence[JobColumn] = ()
     """Further columns of lists of jobs: those whose values the caller may see of some jobs."""
     now: float = field(default_factory=time.time)
@@ -113,6 +117,8 @@ class View:
     """Whether the page shows a part, and its next read goes on: it is read again soon."""
     processor_s: float = 0.0
     """The processor time of the threads that have read shards."""
+    commands: int = 0
+    """The commands of a long read, of all shards together."""
 
     async def each(self, step: Callable[[str], T], shards: Collection[str] | None = None) -> dict[str, T]:
         """Return what the step reads on each shard, by the shard's name. They are read at the same time.
@@ -122,6 +128,34 @@ class View:
         names = sorted(self.shards if shards is None else set(shards) & set(self.shards))
         found = await asyncio.gather(*(self._read(name, step) for name in names))
         return {name: answer[0] for name, answer in zip(names, found, strict=True) if answer}
+
+    async def read_long(
+        self, name: str, step: Callable[[str, ShardRead[T]], None], *, share: float = 1.0
+    ) -> Mapping[str, ShardRead[T]]:
+        """Return what a long read of each shard has found so far, by the shard's name. ``is_partial`` says whether it goes on.
+
+        ``name`` is that of the page: a page has one such read for each path and query. The step runs in another thread, notes
+        each of its own steps, and adds to ``found``. The first answer takes ``share`` of the time of a part: less for large steps.
+        """
+        words = tuple(self.parameters.items()), tuple(sorted(self.query.items())), tuple(self.shards)
+        key = (name, *words, self.caller.sight)
+        read = cast("LongRead[T] | None", self.reads.long.get(key))
+        if read is None:
+            # It begins on shards that answer.
+            answering = await self.each(server_times)
+            shards = [self.shards[one] for one in answering]
+            read = cast("LongRead[T]", self.reads.long.begin(key, shards, cast("Any", step), share * self.part_s))
+        await read.first()
+        read.is_shown = read.is_over
+        self.is_partial = not read.is_over
+        for shard, one in read.by_shard.items():
+            if isinstance(one.error, ShardUnavailableError):
+                self._note_away(shard, one.error)
+            elif one.error is not None:
+                raise one.error
+        self.processor_s += sum(one.processor_s for one in read.by_shard.values())
+        self.commands = sum(one.commands for one in read.by_shard.values())
+        return read.by_shard
 
     async def find(self, step: Callable[[str], T | None], what: str) -> T | None:
         """Return what the step finds on one of the shards; ``None`` if no shard has it, and some do not answer.
@@ -145,8 +179,11 @@ class View:
             self.processor_s += processor_s
             return (found,)
         except ShardUnavailableError as error:
-            self.unanswered[name] = str(error)
+            self._note_away(name, error)
             return ()
+
+    def _note_away(self, shard: str, error: ShardUnavailableError) -> None:
+        self.errors[shard], self.unanswered[shard] = error, str(error)
 
     @property
     def part_s(self) -> float:

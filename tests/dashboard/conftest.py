@@ -6,7 +6,7 @@ from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.dashboard import Caller, app, application
 from framework.declare import registry
-from framework.pages import view
+from framework.pages import long_reads, view
 from tests.admin.conftest import SILENT_URL, bound
 from tests.harness import opened
 
@@ -41,6 +41,7 @@ def declarations(monkeypatch):
 def _whole(monkeypatch):
     """Let the first answer of a page be whole, however busy the machine is."""
     monkeypatch.setattr(view, "PART_S", 60.0)
+    monkeypatch.setattr(long_reads, "ANSWER_WITHIN_S", 60.0)
 
 
 @pytest.fixture(scope="session")

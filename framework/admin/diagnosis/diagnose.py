@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -61,7 +61,7 @@ def diagnose(shards: Sequence[Shard], installation: Installation, scope: Diagnos
     reading: list[_Reading] = []
     for shard, error in answering(shards, ANSWER_WITHIN_S):
         if error is not None:
-            _note_away(found, shard, error, installation)
+            found.causes.append(away(shard, error, installation))
         else:
             reading.append(_Reading(shard, installation, scope))
     deadline = time.monotonic() + _READ_WITHIN_S
@@ -74,11 +74,12 @@ def diagnose(shards: Sequence[Shard], installation: Installation, scope: Diagnos
     return found
 
 
-def _note_away(found: Diagnosis, shard: Shard, error: ShardUnavailableError, installation: Installation) -> None:
+def away(shard: Shard, error: ShardUnavailableError, installation: Installation) -> Cause:
+    """Return the cause for a shard that does not answer."""
     # An application may have opened a shard that its settings do not name.
     configured = installation.settings.shards.get(shard.name)
     embedded = configured is not None and configured.is_embedded
-    found.causes.append(cause_away(shard, error, embedded=embedded))
+    return cause_away(shard, error, embedded=embedded)
 
 
 class _Reading:
@@ -101,7 +102,7 @@ class _Reading:
         found.notes += list(self._notes)
         found.processor_s += self._processor_s
         if self._error is not None:
-            _note_away(found, self._shard, self._error, self._facts.installation)
+            found.causes.append(away(self._shard, self._error, self._facts.installation))
         elif not ended:
             found.notes.append(
                 Sentence(
@@ -113,38 +114,40 @@ class _Reading:
 
     def _run(self) -> None:
         try:
-            for kind in readers():
-                if not self._read(kind):
-                    return
+            for found in read_causes(self._facts, self._notes):
+                self._causes += found
+        except (RedisError, OSError) as error:
+            self._error = unavailable_error(self._shard.name, self._shard.endpoint, error)
         finally:
             self._processor_s = time.thread_time()
             self._ended.set()
 
-    def _read(self, kind: type[CauseReader]) -> bool:
-        """Read the causes of one kind; return whether the shard still answers."""
+
+def read_causes(facts: ShardEvidence, notes: list[str]) -> Iterator[list[Cause]]:
+    """Yield the causes that each reader finds on a shard, and add to the notes what could not be looked at.
+
+    Raises redis errors: the shard answers no more.
+    """
+    for kind in readers():
         try:
-            self._causes += _asked_for(kind(self._facts).causes(), self._facts)
+            yield _asked_for(kind(facts).causes(), facts)
         # A missing right, or a key of another type.
         except ResponseError as error:
-            self._notes.append(
+            notes.append(
                 Sentence(
                     "{shard}: {reader} could not look at everything: {error}",
-                    shard=self._shard.name,
+                    shard=facts.shard,
                     reader=kind.__name__,
                     error=error,
                 )
             )
-        except (RedisError, OSError) as error:
-            self._error = unavailable_error(self._shard.name, self._shard.endpoint, error)
-            return False
+        except (RedisError, OSError):
+            raise
         # At 3 a.m. the other causes count: what other programs wrote into a key must not hide them.
         except Exception as error:  # noqa: BLE001
-            self._notes.append(
-                Sentence(
-                    "{shard}: {reader} failed: {error!r}", shard=self._shard.name, reader=kind.__name__, error=error
-                )
+            notes.append(
+                Sentence("{shard}: {reader} failed: {error!r}", shard=facts.shard, reader=kind.__name__, error=error)
             )
-        return True
 
 
 def _asked_for(causes: Iterable[Cause], facts: ShardEvidence) -> list[Cause]:

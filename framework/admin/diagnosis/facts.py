@@ -135,6 +135,8 @@ class QueueFacts(NamedTuple):
     """Jobs at its left end, the last one first."""
     serving: Sequence[WorkerProcess]
     """The processes that fetch from it."""
+    classes: Counter[str]
+    """The classes of the sampled jobs."""
 
     @property
     def name(self) -> str:
@@ -156,11 +158,6 @@ class QueueFacts(NamedTuple):
     @property
     def busy(self) -> int:
         return sum(one.busy for one in self.serving)
-
-    @property
-    def classes(self) -> Counter[str]:
-        """The classes of the sampled jobs."""
-        return Counter(one.cls for one in (*self.oldest.jobs, *self.newest.jobs) if one.cls)
 
 
 class RunNow(NamedTuple):
@@ -290,15 +287,14 @@ class ShardEvidence(ShardSnapshot):
         ends = [(keys.queue(one.name), count) for one, count in zip(chosen, counts, strict=True)]
         oldest = self._pages([(key, -count, -1) for key, count in ends])
         newest = self._pages([(key, 0, count - 1) for key, count in ends])
-        return [
-            QueueFacts(
-                state,
-                JobSample([SampledJob.read(data) for data in reversed(last)], state.size),
-                JobSample([SampledJob.read(data) for data in first], state.size),
-                self.serving(state.name),
-            )
-            for state, last, first in zip(chosen, oldest, newest, strict=True)
-        ]
+        found: list[QueueFacts] = []
+        for state, last, first in zip(chosen, oldest, newest, strict=True):
+            oldest_jobs = [SampledJob.read(data) for data in reversed(last)]
+            newest_jobs = [SampledJob.read(data) for data in first]
+            classes = Counter(name for one in (*oldest_jobs, *newest_jobs) if (name := one.cls))
+            samples = JobSample(oldest_jobs, state.size), JobSample(newest_jobs, state.size)
+            found.append(QueueFacts(state, *samples, self.serving(state.name), classes))
+        return found
 
     def _pages(self, ranges: Sequence[tuple[str, int, int]]) -> list[list[bytes]]:
         """Return the jobs of these parts of lists, of blocks as many as elements were asked for; nothing of a key of another type."""

@@ -1,12 +1,16 @@
 """The page of the likely causes of trouble: what ``application-worker diagnose`` finds."""
 
-import asyncio
+from functools import partial
 
-from framework.admin.diagnosis.cause import Cause
-from framework.admin.diagnosis.diagnose import diagnose
-from framework.admin.diagnosis.facts import DiagnosisScope
+from framework.admin.diagnosis.cause import Cause, in_order
+from framework.admin.diagnosis.diagnose import away, read_causes, readers
+from framework.admin.diagnosis.facts import DiagnosisScope, ShardEvidence
+from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
+
+_SHARE = 0.4
+"""A reader is one step, and takes several milliseconds of a large shard."""
 
 
 class CausesPage(Page):
@@ -24,10 +28,22 @@ class CausesPage(Page):
     async def read(self, view: View) -> Facts:
         """Diagnose the shards. ``class`` and ``queue`` of the query narrow the question."""
         scope = DiagnosisScope(view.query.get("class"), view.query.get("queue"))
-        shards = [view.shards[name] for name in sorted(view.shards)]
-        found = await asyncio.to_thread(diagnose, shards, view.installation, scope)
-        view.processor_s += found.processor_s
-        return {"causes": [_cause_facts(one) for one in found.causes], "notes": found.notes}
+        found = await view.read_long(self.name, partial(self._read, view, scope), share=_SHARE)
+        causes = [one for read in found.values() for one in list(read.found)]
+        causes += [away(view.shards[name], error, view.installation) for name, error in view.errors.items()]
+        return {
+            "causes": [_cause_facts(one) for one in in_order(causes)],
+            "notes": [note for read in found.values() for note in read.notes],
+            "percent": percent_of(found),
+        }
+
+    def _read(self, view: View, scope: DiagnosisScope, shard: str, read: ShardRead[Cause]) -> None:
+        facts = ShardEvidence(view.shards[shard], view.installation, scope)
+        kinds = len(readers())
+        for number, causes in enumerate(read_causes(facts, read.notes), start=1):
+            read.found += causes
+            read.share = number / kinds
+            read.step(self.commands // kinds)
 
 
 def _cause_facts(one: Cause) -> Facts:

@@ -1,18 +1,24 @@
 """One job: where it is, why it does not run, what it holds, its payload and its error."""
 
+from functools import partial
 from typing import NamedTuple
 
+from framework.admin import stats
 from framework.admin.explain import Explainer, Explanation
 from framework.admin.explain_reader import KeptFact, ShardSnapshot
 from framework.admin.job_record import JobRecord
-from framework.admin.search import search
-from framework.admin.statistics import ignore_progress
+from framework.admin.search import find
+from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
+_EXPLANATION = 40
+"""About the commands that explain a job at one place."""
 
-class _Found(NamedTuple):
-    explanations: list[Explanation]
+
+class _Kept(NamedTuple):
+    """What a shard keeps of the job."""
+
     state: str | None
     kept: dict[str, KeptFact | None]
 
@@ -24,27 +30,30 @@ class JobPage(Page):
     path = "/job/{jid:path}"
     title = "Job"
     of_jobs = True
-    within_s = 10.0
+    is_long = True
     fresh_s = 5.0
+    commands = 60
 
     async def read(self, view: View) -> Facts:
         """Search the job on each shard, and explain it."""
         jid = view.parameters["jid"]
-        found = await view.each(lambda shard: self._read(view, shard, jid))
+        found = await view.read_long(self.name, partial(self._read, view, jid))
         seen = [
             (shard, one)
-            for shard, facts in found.items()
-            for one in facts.explanations
-            if view.may("read", shard, str(one.location.payload.get("class")))
+            for shard, read in found.items()
+            for one in list(read.found)
+            if isinstance(one, Explanation) and view.may("read", shard, str(one.location.payload.get("class")))
         ]
         # What a shard keeps of a job after its end has no class, so it needs the role on the shard.
         kept = {
-            shard: facts
-            for shard, facts in found.items()
-            if view.may("read", shard) or any(shard == at for at, _ in seen)
+            shard: one
+            for shard, read in found.items()
+            for one in list(read.found)
+            if isinstance(one, _Kept) and (view.may("read", shard) or any(shard == at for at, _ in seen))
         }
         return {
             "jid": jid,
+            "percent": percent_of(found),
             "places": [self._place_facts(view, shard, one) for shard, one in seen],
             "states": {shard: facts.state for shard, facts in kept.items() if facts.state is not None},
             "kept": [
@@ -56,12 +65,24 @@ class JobPage(Page):
         }
 
     @staticmethod
-    def _read(view: View, shard: str, jid: str) -> _Found:
+    def _read(view: View, jid: str, shard: str, read: ShardRead["Explanation | _Kept"]) -> None:
         client = view.shards[shard].client
         snapshot = ShardSnapshot(client, shard)
         explainer = Explainer(snapshot, view.installation.classes)
-        found = [explainer.explain(one) for one in search(client, jid, ignore_progress)]
-        return _Found(found, snapshot.status(jid), dict(explainer.kept(jid)))
+        read.found.append(_Kept(snapshot.status(jid), dict(explainer.kept(jid))))
+        sizes = stats(shard)
+        total = sizes.enqueued + sizes.scheduled + sizes.retry + sizes.dead + sizes.interrupted
+        # A job that was found in no place is searched once more, in the opposite order.
+        turns = 2
+
+        def on_progress(_: str, scanned: int) -> None:
+            read.share = min(1.0, scanned / max(1, turns * total))
+            read.step()
+
+        for one in find(client, jid, on_progress):
+            turns = 1
+            read.found.append(explainer.explain(one))
+            read.commands += _EXPLANATION
 
     @staticmethod
     def _place_facts(view: View, shard: str, one: Explanation) -> Facts:

@@ -1,7 +1,7 @@
 """The sorted sets of jobs: scheduled, retries, dead, interrupted. Each lists its first jobs, and its largest groups."""
 
-import time
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
@@ -12,6 +12,7 @@ from framework.admin.job_record import JobFilter, job_filter
 from framework.admin.port import current
 from framework.admin.shard_job_set import ShardJobSet
 from framework.dashboard.pages.actions import SetAction
+from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -19,8 +20,6 @@ _SHOWN = 50
 _GROUPS = 10
 _SAMPLE = 500
 """The jobs of a set, of all shards together, by which the page counts its groups: thousands would take longer than all else."""
-_MATCH_WITHIN_S = 0.5
-"""The longest search for jobs that match. A set of a million jobs takes seconds: the page says how much of it was searched."""
 _FILTERS = ("class", "queue", "error", "tag")
 
 
@@ -29,11 +28,6 @@ class _Found(NamedTuple):
     jobs: list[JobEntry]
     groups: JobGroups | None = None
     """``None`` for jobs that match: they are few of the set."""
-    searched: int = 0
-
-
-class _TimeOverError(Exception):
-    """Ends the search for jobs that match."""
 
 
 class JobSetPage(Page):
@@ -56,53 +50,49 @@ class JobSetPage(Page):
         """Read the size, the first jobs and the groups of the set on each shard."""
         wanted = {name: view.query[name] for name in _FILTERS if name in view.query}
         sample = _SAMPLE // len(view.shards)
-        found = await view.each(lambda shard: self._read(shard, wanted, sample))
+        matching: Mapping[str, ShardRead[JobEntry]] = {}
+        if wanted:
+            matching = await view.read_long(self.name, partial(self._match, wanted))
+        found = await view.each(lambda shard: self._read(shard, sample, matching.get(shard)))
         newest_first = self.name in ("dead", "interrupted")
         jobs = sorted(
             (job for one in found.values() for job in one.jobs), key=lambda one: one.score, reverse=newest_first
         )
         # Only what is shown is decoded.
         shown = islice((job for job in jobs if _sees(view, job)), _SHOWN)
-        sizes = sum(one.size for one in found.values())
         groups = {shard: one.groups for shard, one in found.items() if one.groups and view.may("read", shard)}
         return {
             "total": sum(one.size for shard, one in found.items() if view.may("read", shard)),
-            "searched": min(1.0, sum(one.searched for one in found.values()) / sizes) if wanted and sizes else 1.0,
+            "searched": percent_of(matching) / 100,
             "filters": wanted,
             "jobs": [view.job_facts(job, job.score) for job in shown],
             "grouped_by": self.grouped_by,
             "groups": [fact for shard, one in groups.items() for fact in _group_facts(shard, one)],
         }
 
-    def _read(self, shard: str, wanted: dict[str, str], sample: int) -> _Found:
+    def _read(self, shard: str, sample: int, matching: ShardRead[JobEntry] | None) -> _Found:
         found = self.job_set(shard)
-        if wanted:
-            jobs, searched = self._matching(shard, wanted)
-            return _Found(found.size, jobs, searched=searched)
+        if matching is not None:
+            return _Found(found.size, list(matching.found))
         groups = count_groups(found.kind, self.grouped_by, JobFilter(), _GROUPS, shard=shard, sample=sample)
         return _Found(found.size, list(islice(found, _SHOWN)), groups)
 
-    def _matching(self, shard: str, wanted: dict[str, str]) -> tuple[list[JobEntry], int]:
-        """Return the first jobs that match, and how many jobs were looked at until the time was over."""
-        access, kind = current(), self.job_set(shard).kind
-        ends, scanned, jobs = time.monotonic() + _MATCH_WITHIN_S, 0, list[JobEntry]()
+    def _match(self, wanted: dict[str, str], shard: str, read: ShardRead[JobEntry]) -> None:
+        """Find the first jobs that match."""
+        access, jobs = current(), self.job_set(shard)
+        home, size = access.shards[shard], max(1, jobs.size)
 
-        def on_progress(_: str, so_far: int) -> None:
-            nonlocal scanned
-            if time.monotonic() > ends:
-                raise _TimeOverError
-            scanned = so_far
+        def on_progress(_: str, scanned: int) -> None:
+            read.share = min(1.0, scanned / size)
+            read.step()
 
         criteria = job_filter(
             cls=wanted.get("class"), queue=wanted.get("queue"), error=wanted.get("error"), tag=wanted.get("tag")
         )
-        home = access.shards[shard]
-        with suppress(_TimeOverError):
-            for one in ShardJobSet(home, kind, access.settings).matching(criteria, on_progress):
-                jobs.append(JobEntry(home, one))
-                if len(jobs) == _SHOWN:
-                    break
-        return jobs, scanned
+        for one in ShardJobSet(home, jobs.kind, access.settings).matching(criteria, on_progress):
+            read.found.append(JobEntry(home, one))
+            if len(read.found) == _SHOWN:
+                return
 
 
 class ScheduledPage(JobSetPage):

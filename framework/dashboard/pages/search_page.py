@@ -7,13 +7,14 @@ from typing import Any, cast
 
 from framework import admin
 from framework.admin.job_search import FoundJob, JobQuery, ShardSearch, parse_query, search_shard
+from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 from framework.text import Sentence
 
 _MOST_NAMES = 50
 _MOST_JOBS = 100
-_TIME_LIMIT_S = 2.0
+_TIME_LIMIT_S = 60.0
 """How long the search of a shard takes at most; it says where it has stopped."""
 _JID = re.compile(r"[^\s/:]{8,}")
 """What an id of a job may be: that of Sidekiq has 24 hexadecimal digits."""
@@ -26,7 +27,8 @@ class SearchPage(Page):
     path = "/search"
     title = "Search"
     of_jobs = True
-    within_s = 8.0
+    is_long = True
+    commands = 60
     # A search is not repeated for each event of a page that stays open.
     fresh_s = 60.0
 
@@ -40,8 +42,11 @@ class SearchPage(Page):
         query = parse_query(text) if text else JobQuery()
         resume = _resume_of(view)
         found: dict[str, ShardSearch] = {}
+        percent = 100
         if query:
-            found = await view.each(partial(self._search, view, query, resume), resume.keys() if resume else None)
+            reads = await view.read_long(self.name, partial(self._search, view, query, resume))
+            found = {shard: one for shard, read in reads.items() for one in read.found}
+            percent = percent_of(reads)
         names: Facts = {"queues": [], "classes": []}
         if text and not resume:
             names = await self._names(view, text)
@@ -51,16 +56,34 @@ class SearchPage(Page):
             "text": text,
             "jid": text if _JID.fullmatch(text) else None,
             **names,
-            "jobs": [_facts(view, job) for one in found.values() for job in one.found],
+            "jobs": [
+                _facts(view, job)
+                for shard, one in found.items()
+                for job in list(one.found)
+                if view.may("read", shard, job.job.worker)
+            ],
             "searched": min(searched, total),
             "total": total,
-            "percent": 100 if not points else min(99, int(100 * searched / total)) if total else 0,
+            "is_over": percent == 100,
+            "percent": 100 if percent == 100 and not points else min(99, int(100 * searched / total)) if total else 0,
             "next": json.dumps(points) if points else None,
         }
 
     @staticmethod
-    def _search(view: View, query: JobQuery, resume: dict[str, tuple[str, int]], shard: str) -> ShardSearch:
-        found = search_shard(
+    def _search(
+        view: View, query: JobQuery, resume: dict[str, tuple[str, int]], shard: str, read: ShardRead[ShardSearch]
+    ) -> None:
+        # The other shards were searched before.
+        if resume and shard not in resume:
+            return
+        found = ShardSearch()
+        read.found.append(found)
+
+        def on_progress(_: str, searched: int) -> None:
+            read.share = min(1.0, searched / max(1, found.total))
+            read.step()
+
+        search_shard(
             view.shards[shard],
             query,
             # What the caller may not see matches nothing: else a search would tell it.
@@ -69,9 +92,9 @@ class SearchPage(Page):
             time_limit_s=_TIME_LIMIT_S,
             most=_MOST_JOBS,
             resume=resume.get(shard),
+            into=found,
+            on_progress=on_progress,
         )
-        found.found = [one for one in found.found if view.may("read", shard, one.job.worker)]
-        return found
 
     @staticmethod
     async def _names(view: View, text: str) -> Facts:

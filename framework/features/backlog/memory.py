@@ -19,7 +19,7 @@ from framework.admin.groups import draw_indexes, draw_members, read_all, sized_s
 from framework.admin.held_jobs import held_keys
 from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, payload_of_member
-from framework.admin.statistics import named_queues
+from framework.admin.statistics import OnProgress, ignore_progress, named_queues
 from framework.errors import StoredBlocksError
 from framework.feature import features
 from framework.fetch.held_blocks import has_only_blocks, packed_held
@@ -48,6 +48,8 @@ _MEASURED_KEYS = 2_000
 _SAMPLE, _NODES = 100, 2_000
 """The entries of a set, and the nodes of a list, that ``MEMORY USAGE`` reads."""
 _BESIDE = 120.0
+_TOLD = 50
+"""The jobs of a step of which the caller is told."""
 
 _NODE_BYTES, _NODE_HEAD, _NODE_FACTS = 8_192, 7, 40
 """A list keeps its entries in nodes of 8 KB, or one larger entry in a node of its own (``list-max-listpack-size`` -2)."""
@@ -77,6 +79,15 @@ def measure_memory(client: "redis.Redis", sizes: SizeLimitSettings, *, exact: bo
     )
 
 
+def measure_parts(client: "redis.Redis", sizes: SizeLimitSettings, on_progress: OnProgress) -> Iterator[MemoryPart]:
+    """Yield the parts of the memory in no order, without ``other``. Raises redis errors.
+
+    ``on_progress`` is called with each place, and how many of its jobs were read.
+    """
+    yield from _JobPlaces(client, sizes, exact=False, on_progress=on_progress).parts()
+    yield from _small_keys(client, cast("Any", client.info()), exact=False, on_progress=on_progress)
+
+
 # --- jobs
 
 
@@ -91,10 +102,18 @@ def read_jobs(client: "redis.Redis", sizes: SizeLimitSettings) -> Iterator[tuple
 class _JobPlaces:
     """Measure the jobs of a shard by place and class."""
 
-    def __init__(self, client: "redis.Redis", sizes: SizeLimitSettings, *, exact: bool) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        sizes: SizeLimitSettings,
+        *,
+        exact: bool,
+        on_progress: OnProgress = ignore_progress,
+    ) -> None:
         self._client = client
         self._sizes = sizes
         self._exact = exact
+        self._on_progress = on_progress
         self._packed: Mapping[bytes, int] = {}
         """The jobs of sets of held jobs beyond their members."""
         self.drew = False
@@ -135,7 +154,9 @@ class _JobPlaces:
         beside = self._beside(*max(stores, key=lambda one: used[one[0]]))
         # Blocks whose payload store cannot be read end the sample: what was read before counts.
         with suppress(StoredBlocksError):
-            for store, data in self._entries(stores, used):
+            for number, (store, data) in enumerate(self._entries(stores, used), start=1):
+                if not number % _TOLD:
+                    self._on_progress(store.kind, number)
                 record = JobRecord("", payload_of_member(data) if store.kind in _HELD else data, self._sizes)
                 is_deferred = store.kind == "scheduled" and record.payload.get(DEFERRED) is True
                 place: str = "deferred" if is_deferred else store.kind
@@ -242,7 +263,9 @@ def _allocated(size: int) -> int:
 # --- keys of one job each
 
 
-def _small_keys(client: "redis.Redis", info: Mapping[str, Any], *, exact: bool) -> Iterator[MemoryPart]:
+def _small_keys(
+    client: "redis.Redis", info: Mapping[str, Any], *, exact: bool, on_progress: OnProgress = ignore_progress
+) -> Iterator[MemoryPart]:
     """Measure the keys of which there may be one for each job, by the prefixes that the features name."""
     prefixes = {prefix.encode(): place for one in features() for prefix, place in one.places.items()}
     options = cast("dict[str, Any]", client.get_connection_kwargs())
@@ -255,6 +278,7 @@ def _small_keys(client: "redis.Redis", info: Mapping[str, Any], *, exact: bool) 
     is_whole = exact or total <= _SCANNED_KEYS
     for page in _scan_pages(client) if is_whole else _draw_pages(client):
         read += len(page)
+        on_progress("keys", read)
         known = [(key, place) for key in page if (place := _place_of(key, prefixes))]
         counts.update(place for _, place in known)
         # Of a scan, as large a share of each page: the averages are of all pages.

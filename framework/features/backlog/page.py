@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, get_args
 
 from framework.admin import port
@@ -9,8 +10,9 @@ from framework.admin.entries import JobSetKind
 from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import ignore_progress
-from framework.features.backlog.memory import measure_memory
+from framework.features.backlog.memory import measure_memory, measure_parts
 from framework.pages.forms import Form
+from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
@@ -19,6 +21,8 @@ from framework.shard.shard import Shard
 from framework.text import Sentence, format_bytes, format_count
 
 _TIME_LIMIT_S = 20.0
+_ABOUT_READ = 30_000
+"""About the jobs and keys that are read of a shard with many of them: what was read so far is a share of it."""
 _SETS: Mapping[str, JobSetKind] = {kind: kind for kind in get_args(JobSetKind)}
 _SEPARATOR = " in "
 
@@ -98,9 +102,9 @@ class MemoryPage(TablePage[MemoryPart]):
     mends = ("memory_budget", "memory_full")
     of_jobs = True
     # It reads a sample of all places.
-    within_s = 5.0
+    is_long = True
     fresh_s = 30.0
-    commands = 60
+    commands = 100
     rows = MemoryRows()
     heading = "Part"
     columns = (
@@ -115,6 +119,26 @@ class MemoryPage(TablePage[MemoryPart]):
     )
     empty = "No job and no key of jobs is on these shards."
     actions = (PurgeJobs(),)
+
+    async def read(self, view: View) -> Facts:
+        """Measure each shard: the parts that were measured so far are shown."""
+        found = await view.read_long(self.name, partial(self._read, view))
+        parts = {shard: list(one.found) for shard, one in found.items()}
+        return {**self.facts_of(view, parts), "percent": percent_of(found)}
+
+    @staticmethod
+    def _read(view: View, shard: str, read: ShardRead[MemoryPart]) -> None:
+        places: dict[str, int] = {}
+
+        def on_progress(place: str, jobs: int) -> None:
+            # Each job may be a command.
+            before = places.get(place, 0)
+            places[place] = jobs
+            read.share = min(1.0, sum(places.values()) / _ABOUT_READ)
+            read.step(max(1, jobs - before))
+
+        for one in measure_parts(view.shards[shard].client, view.installation.settings.size_limit, on_progress):
+            read.found.append(one)
 
     def order(self, row: Facts) -> Any:
         """Return the largest first."""
