@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -11,6 +10,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.queue_actions import PauseRecord, pauses_of_queues, read_pause_log
+from framework.admin.read_once import ReadOnce
 from framework.admin.search import JobLocation
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionStage
@@ -66,12 +66,12 @@ class ShardSnapshot:
         other._facts = self._facts
         return other
 
-    @cached_property
+    @ReadOnce
     def now(self) -> float:
         """The time of the shard's clock, which decides what is due."""
         return server_time(self.client)
 
-    @cached_property
+    @ReadOnce
     def processes(self) -> list[ProcessInfo]:
         """The live processes. One with a record but without a lease is dead: a record outlives its process by up to a minute."""
         seen = read_processes(self.client)
@@ -82,12 +82,12 @@ class ShardSnapshot:
         replies = iter(pipeline.execute())
         return [one for one, beat, leased in zip(seen, replies, replies, strict=True) if beat is None or leased]
 
-    @cached_property
+    @ReadOnce
     def paused_queues(self) -> frozenset[str]:
         """The paused queues (Sidekiq Pro's set)."""
         return frozenset(decode_escaped(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
 
-    @cached_property
+    @ReadOnce
     def queue_pauses(self) -> Mapping[str, PauseRecord]:
         """The pauses of queues that an operator of this framework ordered, by queue."""
         return pauses_of_queues(read_pause_log(self.client))

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 from redis.exceptions import ResponseError
@@ -21,6 +20,7 @@ from framework.admin.explain_reader import Blocker, ShardSnapshot
 from framework.admin.held_jobs import HeldJobs, HeldJobsKey, held_keys, measure_held
 from framework.admin.process_list import WorkerProcess, read_running, read_work
 from framework.admin.queue_reader import QueueState, read_queues
+from framework.admin.read_once import ReadOnce
 from framework.admin.statistics import reply_number
 from framework.command_line import worker_command
 from framework.declare.declaration import Declaration
@@ -195,7 +195,7 @@ class ShardEvidence(ShardSnapshot):
 
     # --- server
 
-    @cached_property
+    @ReadOnce
     def round_trips(self) -> list[float]:
         """The times of a few round trips of the smallest command, in seconds."""
         found: list[float] = []
@@ -205,7 +205,7 @@ class ShardEvidence(ShardSnapshot):
             found.append(time.perf_counter() - sent_at)
         return found
 
-    @cached_property
+    @ReadOnce
     def info(self) -> Mapping[str, Any]:
         """What the server says about itself; empty if the user has no right to ask."""
         return self.optional_command("INFO", "all") or {}
@@ -226,12 +226,12 @@ class ShardEvidence(ShardSnapshot):
 
     # --- processes
 
-    @cached_property
+    @ReadOnce
     def running_processes(self) -> list[WorkerProcess]:
         """The processes that have a record and a lease; Ruby's have no lease."""
         return read_running(self.place)
 
-    @cached_property
+    @ReadOnce
     def late_processes(self) -> list[LateProcess]:
         """The processes without a heartbeat for three periods, which no other process has found dead yet."""
         until = self.now - self._timings.silent_after_s
@@ -254,7 +254,7 @@ class ShardEvidence(ShardSnapshot):
             for (name, beat), lease, info, length in zip(named, replies[::3], replies[1::3], replies[2::3], strict=True)
         ]
 
-    @cached_property
+    @ReadOnce
     def runs_now(self) -> list[RunNow]:
         """The running jobs, by the records of the processes, which are some seconds old."""
         # Times of runs are whole seconds, as Sidekiq writes them: less than a second counts as none.
@@ -270,12 +270,12 @@ class ShardEvidence(ShardSnapshot):
 
     # --- places of jobs
 
-    @cached_property
+    @ReadOnce
     def queue_states(self) -> list[QueueState]:
         """Every queue, with its size and the age of its next job."""
         return read_queues(self.place)
 
-    @cached_property
+    @ReadOnce
     def queues(self) -> list[QueueFacts]:
         """The queues with jobs, those with the oldest first; at most 20, and the one that is asked for."""
         waiting = sorted((one for one in self.queue_states if one.size), key=lambda one: -one.latency)
@@ -315,17 +315,17 @@ class ShardEvidence(ShardSnapshot):
             # A cause of its own names it.
             return [element]
 
-    @cached_property
+    @ReadOnce
     def held(self) -> list[HeldJobs]:
         """The jobs that limits and pauses hold, the oldest first."""
         return measure_held(self.client, self.held_keys)
 
-    @cached_property
+    @ReadOnce
     def held_keys(self) -> list[HeldJobsKey]:
         """The keys with held jobs."""
         return held_keys(self.client)
 
-    @cached_property
+    @ReadOnce
     def in_flight(self) -> list[SampledJob]:
         """Jobs that processes, also dead ones, have fetched and not acknowledged: at most 20 of each process."""
         registered: Any = self.client.zrange(keys.REGISTRY, 0, _MOST_PROCESSES - 1)
@@ -341,22 +341,22 @@ class ShardEvidence(ShardSnapshot):
         """The next jobs of the queues, and those that processes have: where a job is that runs again."""
         return [*(job for queue in self.queues for job in queue.oldest.jobs), *self.in_flight]
 
-    @cached_property
+    @ReadOnce
     def retries(self) -> JobSample:
         """Jobs of the retry set."""
         return self._sample(keys.RETRY)
 
-    @cached_property
+    @ReadOnce
     def scheduled(self) -> JobSample:
         """Jobs of the schedule set."""
         return self._sample(keys.SCHEDULE)
 
-    @cached_property
+    @ReadOnce
     def dead(self) -> JobSample:
         """The last jobs of the dead set."""
         return self._last(keys.DEAD)
 
-    @cached_property
+    @ReadOnce
     def interrupted(self) -> JobSample:
         """The last jobs of the interrupted set."""
         return self._last(keys.INTERRUPTED)
@@ -390,7 +390,7 @@ class ShardEvidence(ShardSnapshot):
 
     # --- runs
 
-    @cached_property
+    @ReadOnce
     def classes_now(self) -> list[str]:
         """The classes whose jobs wait, run or failed lately: the most frequent ones."""
         found = Counter[str]()
@@ -403,7 +403,7 @@ class ShardEvidence(ShardSnapshot):
         asked = self.scope.cls
         return [*names, *([asked] if asked is not None and asked not in names else [])]
 
-    @cached_property
+    @ReadOnce
     def histories(self) -> Mapping[str, ClassHistory]:
         """The runs of these classes in the last hour, by class."""
         return read_histories(self.client, self.classes_now, self.now)
@@ -478,7 +478,7 @@ class ShardEvidence(ShardSnapshot):
         explainer = Explainer(self.assuming(assumed), self.installation.classes) if assumed else self._explainer
         return explainer.of_class(cls, queue, is_run=True)
 
-    @cached_property
+    @ReadOnce
     def _explainer(self) -> Explainer:
         """Explains what is in force: many classes may fail, and what it reads of the shard is the same for all."""
         return Explainer(self, self.installation.classes)
