@@ -44,7 +44,7 @@ _IDENTITY = re.compile(r".+:[1-9]\d*:[0-9a-f]{12}")
 """``host:pid:nonce``: other programs may write anything into the registry, and no role may read keys of other names."""
 
 _WINDOWS, _WINDOW = 10, 50
-_END = 100
+_END = 50
 # Of large jobs fewer are read: their arguments take time on the way.
 _LARGE_BYTES, _FEW = 50_000, 5
 _MOST_QUEUES = 20

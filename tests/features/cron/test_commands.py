@@ -89,7 +89,11 @@ def test_cron_run_pushes_a_job_and_keeps_the_ticks(run, second_redis):
     pushed = run("run", "report", "-r", "shop")
     (job,) = map(json.loads, second_redis.lrange("queue:report", 0, -1))
     assert pushed == f"second: report has pushed job {job['jid']}\n"
-    assert (job["args"], job["cron"], job["meta.caller_id"]) == ([30], {"name": "report", "tick": None, "alone": True}, "Cronjob")
+    assert (job["args"], job["cron"], job["meta.caller_id"]) == (
+        [30],
+        {"name": "report", "tick": None, "alone": True},
+        "Cronjob",
+    )
     # The status of the job of an entry that skips overlaps.
     assert second_redis.get(keys.status(job["jid"])) == b"queued"
     assert second_redis.hget(cron_keys.cron_states("default"), "report") == f"1700000000 print {job['jid']}".encode()
