@@ -82,7 +82,7 @@ class ClusterNode:
             'save ""',
             f"masteruser {ALL_RIGHTS}",
             f"masterauth {PASSWORD}",
-            *user_lines(prefixes=self._prefixes),
+            *user_lines(prefixes=tuple(self._prefixes)),
         ]
         conf = self.folder / "server.conf"
         conf.write_text("\n".join([*lines, ""]))

@@ -9,7 +9,7 @@ KEPT = {**COUNTED, "aw_kept": 7}
 
 
 def test_fields_are_those_of_the_features_that_wait() -> None:
-    assert held_fields() == {"aw_accepted", "aw_result", "bid"}
+    assert held_fields() == {"aw_accepted", "aw_result", "bid", "cron"}
 
 
 def test_payload_without_a_readable_field_is_not_awaited() -> None:
