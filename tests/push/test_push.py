@@ -13,7 +13,7 @@ from framework.declare import port
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError, UnroutedCallError
 from framework.feature import Late
 from framework.features.batches.calls import BlockClient
-from framework.features.leases.store import Leases
+from framework.features.batches.store import Batches
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
@@ -415,10 +415,10 @@ def test_route_is_returned_without_a_push(pusher, redis):
 
 def test_service_belongs_to_one_client(pusher):
     """Each client, and each block of a batch before it, has one object of a kind."""
-    leases: Late[type[Leases]] = Late("framework.features.leases.store:Leases")
+    batches: Late[type[Batches]] = Late("framework.features.batches.store:Batches")
     first = pusher.client
-    made = first.service(leases)
-    assert type(made) is Leases
-    assert first.service(leases) is made
-    assert BlockClient(first).service(leases) is made
-    assert pusher.open().client.service(leases) is not made
+    made = first.service(batches)
+    assert type(made) is Batches
+    assert first.service(batches) is made
+    assert BlockClient(first).service(batches) is made
+    assert pusher.open().client.service(batches) is not made
