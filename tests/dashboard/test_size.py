@@ -38,6 +38,8 @@ SHARDS = ("main", "one", "two", "three")
 JOBS_OF_SET, QUEUES, JOBS_OF_QUEUE, PROCESSES = 250_000, 250, 1_000, 50
 """On each shard."""
 _STEP = 5_000
+PART_S = view.PART_S
+"""The part of a long page's first answer; a fixture lets the other tests wait for the whole."""
 QUERIES = {"search": "?q=class%3ANumber7Worker+arg%3A123456"}
 """What a search page is asked for."""
 
@@ -209,6 +211,7 @@ def test_pages_at_size(make_server, sent, record_property, monkeypatch):
             monkeypatch.setattr(type(page), "within_s", 60.0 + page.within_s)
     for module, name in ((view, "ANSWER_WITHIN_S"), (pages, "ANSWER_WITHIN_S"), (pages.Page, "within_s")):
         monkeypatch.setattr(module, name, 60.0)
+    monkeypatch.setattr(view, "PART_S", PART_S)
     words = {"{queue:path}": "queue_1", "{class:path}": "Shop::Number1Worker", "{jid:path}": f"{0:06x}{5:018x}"}
     for _ in bound({name: opened(server.url, name) for name, server in servers.items()}):
         costs = asyncio.run(costs_of_pages(clients, sent, words))
