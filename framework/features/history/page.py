@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 
 from framework.admin.access import Listing
 from framework.execute.stats import BUCKETS_MS
@@ -47,16 +47,17 @@ class ActivityPage(Page):
             return read_series(hours, name, shard, self._kept, view.part_s), deploys(1 + hours // _DAY_HOURS, shard)
 
         found = await view.each(read)
-        classes: dict[str, list[Runs]] = {}
+        # By class, the runs of each shard. Those of eight hours are many: they are summed at once, not shard by shard.
+        classes: dict[str, list[Sequence[Runs]]] = {}
         for shard, (series, _) in found.items():
             for one, runs in series.classes.items():
                 if view.may("read", shard, one):
-                    classes[one] = list(map(Runs.plus, classes[one], runs)) if one in classes else list(runs)
+                    classes.setdefault(one, []).append(runs)
         any_series = next((series for series, _ in found.values()), None)
         starts: Sequence[float] = () if any_series is None else any_series.starts
-        rows: list[Facts] = [{"class": one, **_run_facts(sum_of(runs))} for one, runs in classes.items()]
+        rows: list[Facts] = [{"class": one, **_run_facts(sum_of(chain(*each)))} for one, each in classes.items()]
         shown = sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES]
-        periods = map(sum_of, zip(*classes.values(), strict=True)) if classes else repeat(Runs())
+        periods = map(sum_of, zip(*chain(*classes.values()), strict=True)) if classes else repeat(Runs())
         unread = sum(series.unread for series, _ in found.values())
         view.is_partial = bool(unread)
         return {
@@ -67,7 +68,7 @@ class ActivityPage(Page):
             "percent": 100 - math.ceil(100 * unread / (len(starts) * len(found))) if unread else 100,
             "periods": [{"at": at, **_run_facts(runs)} for at, runs in zip(starts, periods, strict=False)],
             "deploys": _deploy_facts([marks for _, marks in found.values()], starts),
-            "classes": [{**one, "points": [run.processed for run in classes[one["class"]]]} for one in shown],
+            "classes": [{**one, "points": _points(classes[one["class"]])} for one in shown],
             "durations": _durations([series for series, _ in found.values()]) if name in classes else [],
         }
 
@@ -77,6 +78,11 @@ def _hours(view: View) -> int:
     if text not in {str(one) for one in _HOURS}:
         raise ValueError(Sentence("hours={text}: choose one of {names}", text=text, names=", ".join(map(str, _HOURS))))
     return int(text)
+
+
+def _points(each: Sequence[Sequence[Runs]]) -> list[int]:
+    """Return the runs of a class in each period, of all shards."""
+    return [sum(one.processed for one in runs) for runs in zip(*each, strict=True)]
 
 
 def _run_facts(total: Runs) -> Facts:

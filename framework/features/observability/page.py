@@ -141,7 +141,7 @@ class GroupsPage(TablePage[ProcessGroup]):
     menu = "work"
     mends = ("few_slots", "unserved")
     heading = "Group"
-    most = 50
+    most = 30
     columns = (
         Column("Processes", "processes", "count"),
         Column("Quiet", "quiet", "count"),
