@@ -40,12 +40,16 @@ class GroupRows(Rows[ProcessGroup]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._needed: dict[str, NeededSlots] = {}
+        self._reader: FleetReader | None = None
 
     def read(self, view: View, shard: Shard) -> Iterable[ProcessGroup]:
         """Return the groups of a shard."""
         installation = view.installation
         groups = ObservabilitySettings.of(installation.settings).fleet.queue_groups
-        reading = FleetReader(installation.settings).read(shard.name, shard.client, only_load=True)
+        with self._lock:
+            # Its parts read the routes and the schedule from files, once.
+            reader = self._reader = self._reader or FleetReader(installation.settings)
+        reading = reader.read(shard.name, shard.client, only_load=True)
         with self._lock:
             if shard.name not in self._needed:
                 self._needed[shard.name] = NeededSlots(_classes(view, shard.name), groups)
