@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from starlette.testclient import TestClient
 
-from framework.dashboard import Caller
+from framework.dashboard import Caller, app
 from framework.dashboard.pages import queue_pages
 from framework.process.record import RUNS_FIELD
 from tests.harness import encoded, register_process
@@ -13,9 +14,10 @@ PAGES = ("/api/queues?shard=main", "/api/queues/default?shard=main")
 
 
 @pytest.fixture
-def read(browser, shards, redis, monkeypatch):
+def read(shards, redis, monkeypatch):
     """Return a function that reads both pages at a moment, with so many jobs and ended runs."""
-    client = browser(Caller("ann", "admin"))
+    # A dashboard of its own: pages remember the readings of other tests, by another clock.
+    client = TestClient(app(lambda _: Caller("ann", "admin")), base_url="http://localhost")
     redis.sadd("queues", "default")
 
     def read(at, jobs, ended):

@@ -38,8 +38,7 @@ class _Rates:
         """Take a reading, and return the rates of its queues; none for the first one in a minute."""
         now = monotonic()
         read_at, window = self._windows.pop(of, (0.0, RateWindow()))
-        # A test sets the clock back.
-        if abs(now - read_at) > _FORGOTTEN_AFTER_S:
+        if now - read_at > _FORGOTTEN_AFTER_S:
             window = RateWindow()
         self._windows[of] = now, window
         if len(self._windows) > _MOST_WINDOWS:
