@@ -433,8 +433,8 @@ def _kept(shard: Shard) -> str:
     for owner in owners:
         pipeline.llen(keys.working(owner.decode(errors="replace")))
     in_flight = sum(pipeline.execute())
-    found = [(open_batches, "open batch", "open batches"), (in_flight, "job in flight", "jobs in flight")]
-    return " and ".join(f"{count:,} {one if count == 1 else more}" for count, one, more in found if count)
+    batches = [format_count(open_batches, "open batch")] if open_batches else []
+    return " and ".join([*batches, *([f"{format_count(in_flight, 'job')} in flight"] if in_flight else [])])
 
 
 def _facts(record: MoveRecord, counts: MoveCounts | None) -> dict[str, Any]:
