@@ -79,7 +79,7 @@ class Hold:
     field: str
     """The payload field of these jobs. A job without it pays nothing."""
     part: str = ""
-    """The part of scripts with its function: ``"results/answer"``; empty for a waiter that is told nothing, and looks by itself."""
+    """The part of scripts with its function: ``"results/answer"``; empty for a waiter that looks by itself."""
     waiter: Late[Any]
     """``Waiter`` (``wire/waiters.py``)."""
     stays: bool = True

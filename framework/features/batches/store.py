@@ -213,7 +213,7 @@ class Homes:
             ShardUnavailableError: a shard that may have it does not answer.
         """
         known, failure, shards = self._homes.get(name), None, self._shards
-        # A shard that does not answer pushes is asked last: the id is on one that does, or nobody knows.
+        # A shard that does not answer pushes is asked last: the id is on one that does, or no shard that answers has it.
         in_order = sorted(shards, key=lambda name: (shards[name].circuit_open, name))
         for shard in [known] if known is not None else in_order:
             try:

@@ -45,7 +45,7 @@ def tick_of(payload: Payload | None) -> CronTick | None:
 
 
 class EntryWaiter:
-    """The entries whose ticks look at the state of the last job. They are told nothing; the job stays on the shard of its entry."""
+    """The entries whose ticks look at the state of the last job. No script tells them; the job stays on the shard of its entry."""
 
     def read(self, payload: Payload) -> str | None:
         """Return the name of the entry."""

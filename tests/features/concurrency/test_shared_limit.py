@@ -107,7 +107,7 @@ HotWorker.perform_bulk_in(0.5, [(f"later {number % 8}", "go") for number in rang
 """
 
 
-def test_class_on_two_shards_has_one_limit_and_one_lock_for_equal_jobs(shared, redis):
+def test_class_on_two_shards_has_one_limit_and_one_lock(shared, redis):
     fleet = shared("main", "second")
     (fleet.site.folder / "hot_jobs.py").write_text(HOT)
     pushed = fleet.site.run("-c", PUSH)
