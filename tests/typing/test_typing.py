@@ -53,7 +53,7 @@ def refused() -> Path:
     return file
 
 
-@pytest.mark.slow
+# Not `slow`, so that it runs when the step mypy of `scripts/test` has filled the cache: 3 s of a processor, otherwise 16.
 def test_mypy_refuses_every_marked_line_and_no_other(refused: Path) -> None:
     found = mypy(refused)
     assert set(found) == marked(refused), found
