@@ -28,6 +28,8 @@ REFRESH = "ZCARD,ZRANGEBYSCORE,TIME,HSCAN,GET,HVALS"  # the cancelled jobs, the 
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
 PACK = "LLEN,HGET,HGET,LINDEX,LRANGE,packing/pack,LLEN,HGET,HGET,LPOS,LINDEX"
+SETS = ",".join(["HGETALL,ZSCAN"] * 5)
+LOCKS = "SCAN,TIME,HMGET,PTTL,HMGET,PTTL,HMGET,PTTL,WATCH,HMGET,PTTL,TIME,MULTI"  # those of three locks, and of one that changes
 ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
 COMMANDS = {
     "connect": "HELLO,CLIENT SETNAME,SADD,LPUSH",
@@ -37,6 +39,9 @@ COMMANDS = {
     "bulk resumed locked": "push_unique",
     "bulk later": f"TIME,SET,{ONCE},ZADD,EVAL ?,EXEC",
     "push tracked": "SET,SADD,LPUSH",
+    "push full": "SADD,LPUSH,GET,GET,INFO,push_fair_in_reserve",
+    "push full locked": "push_unique,GET,GET,INFO,push_unique_in_reserve",
+    "bulk full": f"SADD,{ONCE},RPUSH,LMOVE,PEXPIRE,EXEC,GET,GET,INFO,push_fair_in_reserve",
     "push locked": "push_unique",
     "schedule": f"push_delayed,{HEARTBEAT},{POLL},enqueue_due",
     "run": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
@@ -83,6 +88,8 @@ COMMANDS = {
     "deleted": OPERATE_ON_SCHEDULE,
     "undone": f"TIME,TIME,ZRANGE,TIME,undo_delete,ZRANGE,{HEARTBEAT},{POLL},enqueue_due,fetch,fetch,{BLOCK}",
     "dropped held": f"TIME,SCAN,HGETALL,ZRANGE,drop_held,ZRANK,ZCOUNT,ZRANGE,{HEARTBEAT},{REFRESH},SMEMBERS,ZCARD,pause/release",
+    "left lock": f"TIME,SCAN,SSCAN,ZSCAN,SMEMBERS,{SETS},search,{LOCKS},PEXPIRE,EXEC,"
+    f"TIME,SCAN,SSCAN,search,{SETS},ZSCAN,SMEMBERS,{LOCKS},DEL,EXEC,{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
     "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,drop_queued,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,"
     "SREM,EXEC,ring",
     "kept": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,migrate,mark_dead,unregister,WATCH,EXISTS,MULTI,EXEC,ring,"

@@ -17,7 +17,7 @@ from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
 from tests.proofs.crash_points.job_notes import Note, count
 from tests.proofs.crash_points.jobs import BATCH, SAMPLE
-from tests.proofs.crash_points.scenarios import ExpectedEnd
+from tests.proofs.crash_points.scenarios import LEFT, ExpectedEnd
 from tests.proofs.leftover_keys import leaks
 from tests.proofs.places import END, jobs_in, payload_in, place_of, unwrapped
 
@@ -170,7 +170,7 @@ class CaseChecks:
         for key in cast("list[bytes]", client.keys(f"{keys.LOCKS}*")):
             owner = cast("bytes", client.hget(key, "jid") or b"").decode()
             locks.add(owner)
-            if owner not in waiting:
+            if owner not in waiting and owner != LEFT:
                 self._add_problem(when, f"{key.decode()} is locked for {owner}, which will not run")
         lists = {(one.key, one.jid) for one in members if one.held}
         for key in cast("list[bytes]", client.keys("aw:limit:*:running")):

@@ -29,6 +29,7 @@ from framework.push import client as push_client
 from framework.settings.model import RoleSettings
 from framework.shard import held_back
 from framework.shard import shard as shard_module
+from framework.shard.memory_report import MemoryPart, MemoryReport
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer, endpoint_of
@@ -66,6 +67,7 @@ class CaseEnvironment:
     def __init__(self, folder: Path) -> None:
         # What a push and a process read again after some seconds would differ in a case that is slow: they know it for ever.
         held_back.READ_PERIOD_S = shard_module.MOVES_AGE_S = push_client.MOVES_AGE_S = math.inf
+        held_back._RESERVE_S = math.inf
         worker_parts.ABSENT_PERIODS = math.inf
         self.blocks = StoredBlocks(PayloadOffload(FolderStore(folder / "payloads"), "file:///payloads", 1_000))
         BLOCKS.store = self.blocks
@@ -109,6 +111,7 @@ class CaseEnvironment:
     def enter(self) -> None:
         """Give the forked process connections and a log of its own."""
         self.clients = self._open(self.clients)
+        self.fill(above=None)  # as an operator does before a process recovers
         self.log = logs.open_server_log("warning", {"pid": os.getpid()}, self.lines)
 
     def leave(self) -> None:
@@ -138,6 +141,7 @@ class CaseEnvironment:
         self.clients = {name: self._everywhere[name] for name in shards}
         for client in self.clients.values():
             pipeline = client.pipeline(transaction=False)
+            pipeline.config_set("maxmemory", 0)
             pipeline.flushall()
             for one in SCRIPTS.values():
                 pipeline.script_load(one.source)
@@ -166,6 +170,16 @@ class CaseEnvironment:
         self.clients["main"].hset(key, mapping={"jid": f"{serial:024x}", **fields})
         self.clients["main"].pexpire(key, 600_000)
         return {IDEMPOTENCY_KEY: key}
+
+    def fill(self, *, above: int | None) -> None:
+        """Let the jobs of another class fill Redis: it has so many bytes more than ``maxmemory``; ``None``: it has room again."""
+        client = self.clients["main"]
+        if above is None:
+            client.config_set("maxmemory", 0)
+            return
+        report = MemoryReport(2_000_000, 1_000_000, {}, [MemoryPart("Other", "queue", 1_000, 1_900_000)])
+        client.set(keys.MEMORY, report.encode(), ex=300)
+        client.config_set("maxmemory", int(cast("dict[str, int]", client.info("memory"))["used_memory"]) - above)
 
     def write_unreadable(self, serial: int, place: str) -> None:
         """Write bytes that no reader can decode."""

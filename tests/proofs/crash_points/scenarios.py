@@ -17,7 +17,9 @@ from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import ignore_progress
 from framework.errors import BulkPushError, ShardUnavailableError
+from framework.declare.policy_options import WAITING_TTL
 from framework.features.batches import keys as batch_keys
+from framework.features.deduplication.left_locks import LeftLocks
 from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner
 from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
@@ -41,6 +43,9 @@ OTHER_POLLER = "rival"
 AWAY = jobs.AwayWorker.declaration().generated_queue
 UNREADABLE, QUARANTINED, HOLDER = 901, 902, 903
 """The serials of jobs besides those of the batch."""
+
+LEFT = f"{904:024x}"
+"""The job of a lock that is left: another program has deleted the job."""
 
 End: TypeAlias = Literal["done", "dead", "interrupted", "gone", "retired", "refused"]
 """The final place of a job: it ended and is in no key; in the set of this name; failed and in no key; never run and
@@ -248,6 +253,19 @@ def _deleted(environment: CaseEnvironment, batch: int) -> None:
     scheduled = ShardJobSet(shard, "scheduled", environment.settings)
     scheduled.act_on_matching(wanted, "delete", math.inf, ignore_progress, quota=JobQuota(wanted))
     shard.close()
+
+
+def _left_lock(environment: CaseEnvironment, batch: int) -> None:
+    """Let jobs wait whose locks last as long, half of them for less than half of it by now, and leave the lock of another job."""
+    client = environment.clients["main"]
+    weeks_ms = round(WAITING_TTL.total_seconds() * 1_000)
+    for serial in _serials(batch):
+        lock = environment.lock(serial, since="1700000000.123456")
+        environment.write(jobs.OnceWorker.declaration().wire_name, serial, keys.queue(QUEUE), **lock)
+        client.pexpire(keys.lock(str(serial)), weeks_ms if serial % 2 else weeks_ms // 3)
+    left = keys.lock("left")
+    client.hset(left, mapping={"jid": LEFT, "since": "1700000000.123456"})
+    client.pexpire(left, weeks_ms)
 
 
 def _in_turn(environment: CaseEnvironment, batch: int) -> None:
@@ -484,6 +502,31 @@ def _packed(step: Step, queue: str = QUEUE) -> Step:
     return act
 
 
+def _delete_left_locks(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Look for left locks by two passes, each again after a failure; then the jobs run."""
+    shard, deleted = environment.shard("main"), 0
+    locks, passes = LeftLocks(shard.client), 0
+    while passes < 2:
+        try:
+            deleted += locks.check()
+            passes += 1
+        except (RedisError, OSError):
+            continue
+    shard.close()
+    _work(environment, worker, _batch)
+
+
+def _push_full(push: Step) -> Step:
+    """Push a small class to a Redis without memory; it has room again before the jobs run."""
+
+    def act(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+        environment.fill(above=100_000)
+        push(environment, worker, batch)
+        environment.fill(above=None)
+
+    return act
+
+
 def _pack_into_store(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     """Pack the waiting jobs into the payload store, and unpack them, each again after a failure; then they run."""
     shard = environment.shard("main")
@@ -623,6 +666,27 @@ SCENARIOS: dict[str, Scenario] = {
             _pushing(jobs.TrackedWorker),
             _always(state="completed"),
             batches=(1, 2),
+        ),
+        Scenario(
+            "push full",
+            "push one by one to a Redis without memory",
+            _push_full(_pushing(jobs.PlainWorker)),
+            batches=(1,),
+        ),
+        Scenario(
+            "push full locked",
+            "the same, each with its lock",
+            _push_full(_pushing(jobs.OnceWorker)),
+            batches=(1,),
+        ),
+        Scenario(
+            "bulk full",
+            "push in bulk to a Redis without memory, and resume what failed",
+            _push_full(
+                lambda environment, _worker, batch: _push_and_resume(
+                    environment, _serials(batch), jobs.PlainWorker.perform_bulk
+                )
+            ),
         ),
         Scenario("push locked", "push one by one, each with its lock", _pushing(jobs.OnceWorker), batches=(1,)),
         Scenario("schedule", "push for later, promote", _schedule, whole=True),
@@ -800,6 +864,15 @@ SCENARIOS: dict[str, Scenario] = {
             _held,
             batches=(1,),
             repeated=True,
+        ),
+        Scenario(
+            "left lock",
+            "delete the lock of a job that another program deleted, renew those of the others, run",
+            _delete_left_locks,
+            prepare=_left_lock,
+            batches=(2,),
+            repeated=True,
+            whole=True,
         ),
         Scenario(
             "cleared",
