@@ -250,10 +250,8 @@ class UnknownClassDelays:
 
     def outcome(self, payload: Payload) -> UnknownClass | ForeignClass:
         name, count = payload["class"], count_of(payload, UNKNOWN_COUNT)
-        if name == PACKED and not count:
-            # A Ruby process had taken a block. One that cannot be read comes again, and then its class is unknown.
-            return ForeignClass(0.0, 1)
-        if self._is_foreign is not None and self._is_foreign(name):
+        # A Ruby process had taken a block, or an operator has retried one. While the payload store is away it comes again.
+        if name == PACKED or (self._is_foreign is not None and self._is_foreign(name)):
             return ForeignClass(self._foreign_delay_s(count), count + 1)
         return self._delayed(payload, UnknownWorkerError(name, self._nearest_to(name)))
 

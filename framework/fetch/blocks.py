@@ -19,7 +19,7 @@ from framework.wire import blocks, keys
 from framework.wire.blocks import is_block
 from framework.wire.json import loads_object
 from framework.wire.malformed import dead_set_entry
-from framework.wire.sub_queues import parent_of
+from framework.wire.sub_queues import SUB_QUEUE, parent_of
 
 
 def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", behind: int = 0) -> bool:
@@ -32,33 +32,41 @@ def unpack(client: "redis.Redis", queue: str, block: bytes, *, key: str = "", be
     try:
         jobs = blocks.unpack(block_store(client).read(block))
     except PayloadError as error:
-        jobs, entry = [], dead_set_entry(block, error, time.time(), queue)
+        jobs, entry = [], dead_block(block, error, queue)
         series = quarantine_counter(blocks.PACKED, "malformed").encode()
     places = [key or keys.queue(queue), keys.PACKED, keys.PACKED_BLOCKS, keys.DEAD, keys.COUNTERS, NO_KEY]
     arguments = [queue, block, len(jobs) or blocks.count(block), behind, entry, series, *jobs]
     done = bool(UNPACK(client, places, arguments))
-    if done:
+    # The object of a block in the dead set may be restored.
+    if done and not entry:
         block_store(client).forget(block)
     return done
+
+
+def dead_block(block: bytes, error: PayloadError, queue: str = "") -> bytes:
+    """Return the entry of the dead set for a block that cannot be read."""
+    if blocks.stored_id(block) is None:
+        return dead_set_entry(block, error, time.time(), queue)
+    return blocks.dead_reference(block, error, time.time(), queue)
 
 
 def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) -> bool | None:
     """Return the jobs of a block that this process has fetched as a job from ``queue`` to the head of their list.
 
-    It was in a sub-queue; or a Ruby process had taken it, and it has not the form of blocks since. Return ``None`` for other data,
-    and for a block that cannot be read; false if this process no longer owns it. Raises redis errors.
+    It was in a sub-queue; or a Ruby process had taken it, and it has not the form of blocks since; or it was in the dead set, and an
+    operator has retried it. Return ``None`` for other data; false if this process no longer owns it.
+
+    Raises redis errors, and PayloadError if it cannot be read.
     """
     payload = loads_object(data)
     if payload.get("class") != blocks.PACKED:
         return None
-    home = payload.get("queue")
+    home = payload.get(SUB_QUEUE) or payload.get("queue")
     queue = home if isinstance(home, str) and parent_of(home) == queue else queue
-    try:
-        jobs = blocks.unpack(block_store(client).read(data))
-    except PayloadError:
-        return None
+    jobs = blocks.unpack_any(block_store(client).read(data))
+    counted = 0 if payload.get(blocks.UNCOUNTED) else len(jobs)
     places = [working, keys.queue(queue), keys.QUEUES, keys.PACKED, keys.PACKED_BLOCKS]
-    done = bool(RETURN_BLOCK(client, places, [data, queue, *jobs]))
+    done = bool(RETURN_BLOCK(client, places, [data, queue, counted, *jobs]))
     if done:
         block_store(client).forget(data)
     return done

@@ -7,13 +7,13 @@ blocks in the payload store, are in a HASH.
 """
 
 import heapq
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import redis
 
 from framework.errors import PayloadError
+from framework.fetch.blocks import dead_block
 from framework.recover.suspects import quarantine_counter
 from framework.store.block_store import BlockStore, block_store
 from framework.store.script import NO_KEY, UNPACK_DEFERRED
@@ -21,7 +21,6 @@ from framework.text import decode_escaped
 from framework.wire import blocks, keys
 from framework.wire.blocks import HeldMember
 from framework.wire.job import generate_jid
-from framework.wire.malformed import dead_set_entry
 
 _PAGE = 1_000
 
@@ -138,7 +137,7 @@ def unpack_deferred(client: "redis.Redis", block: DeferredBlock) -> bool:
     try:
         jobs = _jobs(block, data, block_store(client))
     except PayloadError as error:
-        entry = dead_set_entry(data or block.name, error, time.time(), "")
+        entry = dead_block(data or block.name, error)
         series = quarantine_counter(blocks.PACKED, "malformed").encode()
     names: list[Any] = [keys.SCHEDULE, keys.DEFERRED_PACKED, keys.DEFERRED_BLOCKS, keys.PACKED_HELD]
     names += [keys.DEAD, keys.COUNTERS, NO_KEY]
@@ -146,7 +145,7 @@ def unpack_deferred(client: "redis.Redis", block: DeferredBlock) -> bool:
     done = bool(
         UNPACK_DEFERRED(client, names, [block.name, block.id, repr(block.due), block.jobs, entry, series, *pairs])
     )
-    if done and data is not None:
+    if done and data is not None and not entry:
         block_store(client).forget(data)
     return done
 

@@ -3,21 +3,19 @@
 As in ``fetch/blocks.py`` a block may be in the payload store.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import redis
 
 from framework.errors import PayloadError
-from framework.fetch.blocks import stored_count
+from framework.fetch.blocks import dead_block, stored_count
 from framework.fetch.deferred_blocks import read_jobs
 from framework.recover.suspects import quarantine_counter
 from framework.store.block_store import block_store
 from framework.store.script import NO_KEY, UNPACK_HELD
 from framework.wire import blocks, keys
 from framework.wire.blocks import HeldMember, is_block
-from framework.wire.malformed import dead_set_entry
 
 _PAGE = 100
 """The members that one call reads: each may be a block."""
@@ -33,12 +31,12 @@ def unpack_held(client: "redis.Redis", key: bytes | str, block: bytes) -> bool:
     try:
         members = blocks.unpack_members(block_store(client).read(block))
     except PayloadError as error:
-        entry = dead_set_entry(block, error, time.time(), "")
+        entry = dead_block(block, error)
         series = quarantine_counter(blocks.PACKED, "malformed").encode()
     places: list[Any] = [key, keys.PACKED_HELD, keys.DEAD, keys.COUNTERS, NO_KEY]
     pairs = [word for one in members for word in (repr(one.score), one.data)]
     done = bool(UNPACK_HELD(client, places, [block, len(members) or blocks.count(block), entry, series, *pairs]))
-    if done:
+    if done and not entry:
         block_store(client).forget(block)
     return done
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from framework.errors import StoredBlocksError
+from framework.errors import PayloadError, StoredBlocksError
 from framework.fetch.blocks import return_jobs, unpack
 from framework.fetch.queues import Prefetch, ProcessLimits, QueueOrder, QueueRotation
 from framework.fetch.state import FetchState
@@ -382,8 +382,12 @@ class FetchPipeline:
         for unit in taken:
             # If this fails, or the payload store cannot be read, the reconciler finds the block in the working list.
             with suppress(StoredBlocksError):
-                if return_jobs(self._client, self._call.working, unit.queue, unit.data) is None:
-                    # It cannot be read: its run says so.
+                try:
+                    is_read = return_jobs(self._client, self._call.working, unit.queue, unit.data) is not None
+                except PayloadError:
+                    is_read = False
+                if not is_read:
+                    # Its run says so.
                     self._in_flight.add([unit])
         if taken:
             self._state.expect_jobs()

@@ -1,7 +1,6 @@
 """Move a job out of the working list by its outcome: one case per outcome, one atomic script per case."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, assert_never
@@ -9,8 +8,8 @@ from typing import Any, Literal, TypeAlias, assert_never
 import redis
 from redis import exceptions
 
-from framework.errors import StoredBlocksError
-from framework.fetch.blocks import return_jobs
+from framework.errors import PayloadError, StoredBlocksError
+from framework.fetch.blocks import dead_block, return_jobs
 from framework.fetch.unit_of_work import Move, UnitOfWork
 from framework.finish.answers import note_end, sign_answer
 from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
@@ -232,11 +231,22 @@ class Settler:
             case Retired(name):
                 return self._remove_retired(unit, name, tracked)
             case Malformed(error, stored):
-                worker = loads_object(unit.data).get("class")
-                unit.own_resources().counter = quarantine_counter(worker, "malformed")
-                return self._kill(unit, stored, None, error, tracked, with_others=with_others)
+                return self._kill_malformed(unit, stored, error, tracked, with_others=with_others)
             case _:
                 assert_never(outcome)
+
+    def _kill_malformed(
+        self,
+        unit: UnitOfWork,
+        stored: bytes,
+        error: PayloadError,
+        tracked: TrackedJob | None,
+        *,
+        with_others: bool = False,
+    ) -> SettleResult:
+        worker = loads_object(unit.data).get("class")
+        unit.own_resources().counter = quarantine_counter(worker, "malformed")
+        return self._kill(unit, stored, None, error, tracked, with_others=with_others)
 
     def call_hook(self, name: str, hook: Callable[[], object]) -> None:
         """Call a hook of a job that has left Redis: its error is reported, and changes nothing."""
@@ -451,9 +461,13 @@ class Settler:
     def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
         """Return a job of another application to the head of its queue, with its count, in one step. Of a block, its jobs."""
         # A block whose payload store cannot be read waits as the job of another application does.
-        with suppress(StoredBlocksError):
+        try:
             if (jobs_returned := return_jobs(self._client, self.working, unit.queue, unit.data)) is not None:
                 return SettleResult("queued" if jobs_returned else "lost")
+        except StoredBlocksError:
+            pass
+        except PayloadError as error:
+            return self._kill_malformed(unit, dead_block(unit.data, error, unit.queue), error, tracked=None)
         payload = decode(unit.data, None)
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)

@@ -17,9 +17,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from framework.errors import PayloadError
+from framework.text import error_class
 from framework.types import Payload
 from framework.wire.job import generate_jid, timestamp, wire_timestamp
 from framework.wire.json import dumps, loads_object
+from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE
 
 PACKED = "aw.Packed"
 """Value of the field ``class`` in a block."""
@@ -29,6 +31,9 @@ COUNT, JOBS = "aw_count", "aw_jobs"
 
 STORED = "aw_stored"
 """Field of a reference: the id of the object in the payload store. It ends with the digest of the block."""
+
+UNCOUNTED = "aw_uncounted"
+"""Field of a reference in the dead set: its jobs are not among those in blocks."""
 
 # The space is allowed in JSON, and no encoder writes it: ``scripts/parts/blocks.lua`` looks for it first.
 PREFIX = b'{ "class":"aw.Packed",'
@@ -82,7 +87,9 @@ def pack(queue: str, jobs: Sequence[bytes]) -> bytes:
 def pack_members(members: Sequence[HeldMember]) -> bytes:
     """Return the block of these held jobs, the oldest first: a line of JSON, and their bytes, compressed. No two blocks are equal."""
     rows = [b"%b\n%b" % (repr(one.score).encode(), one.data) for one in members]
-    line = dumps({"class": PACKED, "jid": generate_jid(), COUNT: len(members)})
+    # A reference to it has the queue too: its jobs go there from the dead set.
+    queue = loads_object(_payload(members[0])).get("queue")
+    line = dumps({"class": PACKED, "jid": generate_jid(), "queue": queue, COUNT: len(members)})
     # No other program reads these sets, so the bytes need not be text, which takes a third more.
     return b"{ %b\n%b" % (line[1:], zlib.compress(_by_column(rows)))
 
@@ -93,6 +100,27 @@ def refer(block: bytes, blob_id: str) -> bytes:
     fields = loads_object(line)
     fields.pop(JOBS, None)
     return b"{ %b%b" % (dumps(fields | {STORED: blob_id})[1:], is_held)
+
+
+def dead_reference(data: bytes, error: PayloadError, now: float, queue: str) -> bytes:
+    """Return the entry of the dead set for a reference whose object is missing or damaged.
+
+    An operator who has restored the object retries the entry like a job: its jobs return to their queue.
+    """
+    fields: Payload = loads_object(data.partition(b"\n")[0])
+    home = queue or fields.get("queue")
+    name, _, key = (home if isinstance(home, str) and home else "default").partition(SEPARATOR)
+    found: Payload = {
+        **fields,
+        "queue": name,
+        "args": [f"{count(data):,} waiting jobs"],
+        "retry": True,
+        "failed_at": wire_timestamp(now),
+        "error_class": error_class(error),
+        "error_message": f"{error}. Restore this object of the payload store, and retry this entry: its jobs run then",
+        UNCOUNTED: True,
+    }
+    return dumps(found | {SUB_QUEUE: home} if key else found)
 
 
 def stored_id(data: bytes) -> str | None:
@@ -131,10 +159,22 @@ def _by_row(data: bytes, count: int) -> list[bytes]:
     return [next(tables[width]) for width in widths]
 
 
+def _payload(member: HeldMember) -> bytes:
+    # A ticket is a line with a JSON list; a deferred job has none.
+    return member.data.partition(b"\n")[2] if member.data.startswith(b"[") else member.data
+
+
 def count(block: bytes) -> int:
     """Return the number of jobs that a block says it has; 0 for one that cannot be read."""
     found = loads_object(block.partition(b"\n")[0]).get(COUNT)
     return found if isinstance(found, int) and 0 < found <= MAX_JOBS else 0
+
+
+def unpack_any(block: bytes) -> list[bytes]:
+    """Return the jobs of a block of a queue, or of held jobs, the newest first. Raises as ``unpack``."""
+    if b"\n" not in block:
+        return unpack(block)
+    return [_payload(one) for one in reversed(unpack_members(block))]
 
 
 def unpack(block: bytes) -> list[bytes]:

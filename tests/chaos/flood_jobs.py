@@ -7,13 +7,13 @@ import time
 from framework import ApplicationWorker, Job
 
 HEALTHY = 40
-RECORD = struct.Struct("<Qd")
-"""The serial of a job, and the seconds from its push to its run."""
+SERIAL, HEALTHY_RUN = struct.Struct("<Q"), struct.Struct("<Qdd")
+"""What a run writes. Of the flood: the serial of its job. Of a healthy job: also when it was pushed, and the seconds until it ran."""
 
 
-def _note(kind: str, serial: int, waited_s: float) -> None:
+def _note(kind: str, record: bytes) -> None:
     # One write: a killed process leaves whole records.
-    os.write(_file(kind), RECORD.pack(serial, waited_s))
+    os.write(_file(kind), record)
 
 
 _open: dict[str, int] = {}
@@ -34,7 +34,7 @@ class FloodWorker(ApplicationWorker):
     concurrency_limit = 4
 
     def perform(self, serial: int, pushed_at: float, text: str) -> None:
-        _note("flood", serial, time.time() - pushed_at)
+        _note("flood", SERIAL.pack(serial))
 
 
 class FreeFloodWorker(ApplicationWorker):
@@ -44,12 +44,12 @@ class FreeFloodWorker(ApplicationWorker):
     queue = "flood"
 
     def perform(self, serial: int, pushed_at: float, text: str) -> None:
-        _note("flood", serial, time.time() - pushed_at)
+        _note("flood", SERIAL.pack(serial))
 
 
 def _healthy(number: int) -> type[ApplicationWorker]:
     def perform(self: ApplicationWorker, serial: int, pushed_at: float) -> None:
-        _note("healthy", serial, time.time() - pushed_at)
+        _note("healthy", HEALTHY_RUN.pack(serial, pushed_at, time.time() - pushed_at))
 
     name = f"Healthy{number}Worker"
     body = {

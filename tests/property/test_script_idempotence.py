@@ -756,7 +756,11 @@ CALLS = {
     "unpack_deferred, damaged": (deferred_block, lambda jobs: unpacking_deferred(["entry", "series"])),
     "return_block": (
         fetched_block,
-        lambda jobs: ([WORKING, QUEUE, QUEUES, "packed", "blocks"], [BLOCK, "q", *jobs]),
+        lambda jobs: ([WORKING, QUEUE, QUEUES, "packed", "blocks"], [BLOCK, "q", len(jobs), *jobs]),
+    ),
+    "return_block, from the dead set": (
+        fetched_block,
+        lambda jobs: ([WORKING, QUEUE, QUEUES, "packed", "blocks"], [BLOCK, "q", 0, *jobs]),
     ),
     "split_block": (
         in_block,

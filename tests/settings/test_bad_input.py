@@ -101,6 +101,7 @@ NUMBERS = [
     ("held_alert_after: {}", "held_alert_after", "must be a number from 1 to 604,800, not "),
     ("unknown_class_max_wait: {}", "unknown_class_max_wait", "must be a number from 1 to 604,800, not "),
     ("flags: {{defer_delay: {}}}", "flags.defer_delay", "must be a number from 1 to 86,400, not "),
+    ("flags: {{release_rate: {}}}", "flags.release_rate", "must be a number from 1 to 100,000, not "),
     ("dead: {{timeout_days: {}}}", "dead.timeout_days", "must be a number from 0.001 to 36,500, not "),
     ("health: {{cache: {}}}", "health.cache", "must be a number from 0 to 3,600, not "),
     ("health: {{timeout: {}}}", "health.timeout", "must be a number from 0.01 to 60, not "),

@@ -143,8 +143,9 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of these flags in a worker process. Its policies send nothing to Redis."""
     flags = process.service(WORKER_FLAGS).all
     skips = SkipTracker(flags)
-    parked = ParkedJobs(process.upkeep, process.identity, flags, process.absent)
-    defers = DeferFlag(flags, skips, FlagSettings.of(process.settings).flags.defer_delay, parked)
+    settings = FlagSettings.of(process.settings).flags
+    parked = ParkedJobs(process.upkeep, process.identity, flags, process.absent, settings.release_rate)
+    defers = DeferFlag(flags, skips, settings.defer_delay, parked)
 
     def postpones(declaration: Declaration, payload: Payload) -> float:
         if payload.get(DEFERRED_BY) != REASON or not parked.stops(declaration):

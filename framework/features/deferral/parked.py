@@ -35,10 +35,6 @@ PARKED_S = 3_600.0
 """How long a due job of a class that runs no jobs is postponed."""
 _JITTER = 0.5
 
-RATE = 1_000.0
-"""The jobs of a class that become due per second once its flag lets jobs run: a deferred backlog that became due at once was an
-incident at GitLab (June 2023)."""
-
 _PAGE = (20, 1_000)
 _ROUND_S = 2.0
 _CLAIM_MS = 30_000
@@ -65,8 +61,11 @@ class _Release:
 class ParkedJobs:
     """The classes of a shard whose jobs flags defer. ``note`` is safe from any thread; one thread calls ``release``."""
 
-    def __init__(self, client: "redis.Redis", identity: str, flags: Flags, absent: AbsentKeys) -> None:
+    def __init__(
+        self, client: "redis.Redis", identity: str, flags: Flags, absent: AbsentKeys, release_rate: float
+    ) -> None:
         self._client = client
+        self._rate = release_rate
         self._identity = identity
         self._flags = flags
         self._absent = absent
@@ -130,7 +129,7 @@ class ParkedJobs:
                 )
             jobs = [data for data, _ in found if _NEEDLE in data and _is_deferred_job(data, worker)]
             if jobs:
-                times = {data: release.began + (release.jobs + at) / RATE for at, data in enumerate(jobs)}
+                times = {data: release.began + (release.jobs + at) / self._rate for at, data in enumerate(jobs)}
                 # XX: a job that has left is not added again. LT: a time is only replaced by an earlier one.
                 with steps.step(len(jobs)):
                     self._client.zadd(keys.SCHEDULE, cast("Any", times), xx=True, lt=True)
@@ -145,7 +144,7 @@ class ParkedJobs:
         """Let the blocks of the class be due behind the jobs of the schedule set. They stay packed until then."""
         times = dict[bytes, float]()
         for block in blocks_of(self._client, worker, REASON):
-            times[block.name] = release.began + release.jobs / RATE
+            times[block.name] = release.began + release.jobs / self._rate
             release.jobs += block.jobs
             if len(times) == _PAGE[1]:
                 move_times(self._client, times, sooner=True)
@@ -160,7 +159,7 @@ class ParkedJobs:
         self._client.delete(keys.deferred_release(worker))
         logs.logger(**{"class": worker}).info(
             f"the flag of {worker} lets jobs run again: {format_count(jobs, 'deferred job')} {'becomes' if jobs == 1 else 'become'} "
-            f"due, {RATE:,.0f} per second",
+            f"due, {self._rate:,.0f} per second",
             event_name="flags.released",
             jobs=jobs,
         )

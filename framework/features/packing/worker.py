@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,6 +21,7 @@ from framework.fetch.held_blocks import packed_held, unpack_next
 from framework.process.record import read_processes
 from framework.process.worker_parts import OwnTask, ProcessContext, WorkerPart
 from framework.store.block_store import IN_REDIS
+from framework.store.steps import SHARE
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.blocks import MAX_JOBS
@@ -28,9 +30,11 @@ from framework.wire.sub_queues import SEPARATOR, is_aside, parent_of
 _PERIOD_S = 2.0
 """How often the queues are looked at while none is packed."""
 
-_REDIS_SHARE = 0.2
 _LONGEST_PAUSE_S = 0.1
-"""A pause between two runs: packing takes a fifth of Redis's time at most, and goes on in a busy process."""
+"""A pause between two rounds: packing takes a fifth of Redis's time at most, and goes on in a busy process."""
+
+_FOR_PACE = 16
+"""The steps of a place of which the cheapest says how long Redis needs: a busy machine or process adds to the others."""
 
 _SOON = 1_000
 """The held jobs that are unpacked ahead of those that leave next, where no leader does it."""
@@ -132,6 +136,10 @@ class ShardPacker:
         self._held_packers: dict[bytes, HeldPacker] = {}
         self._deferred_packer = DeferredPacker(self._client, self._held_depth, store=self._store)
         self._returner = DeferredReturner(self._client, process.postpones)
+        self._places: list[Callable[[], bool]] = []
+        """The steps of the places that had work in the last round."""
+        self._look_at = 0.0
+        self._waits_s: dict[Callable[[], bool], deque[float]] = {}
         self._absent_since: dict[str, float] = {}
         self._schedule_read_at = -math.inf
         self._has_held = False
@@ -141,31 +149,44 @@ class ShardPacker:
         """Pack or unpack one run of each place that needs it; return the seconds until the next step. Raises redis errors."""
         # Whoever asks takes part in the lease from then on, which costs commands.
         if not self._needs_leader() or not self._process.leads():
+            self._places = []
             return _PERIOD_S
-        began, worked = time.perf_counter() - time.thread_time(), False
+        if not self._places or self._clock() >= self._look_at:
+            # To find them costs as many commands as some runs.
+            self._places, self._look_at = list(self._find_places()), self._clock() + _PERIOD_S
+            self._waits_s = {step: self._waits_s.get(step) or deque(maxlen=_FOR_PACE) for step in self._places}
+        self._places = [step for step in self._places if self._worked(step)]
+        redis_s = sum(min(self._waits_s[step]) for step in self._places)
+        return min(_LONGEST_PAUSE_S, redis_s * (1 / SHARE - 1)) if self._places else _PERIOD_S
+
+    def _find_places(self) -> Iterator[Callable[[], bool]]:
+        """Yield the step of each place that may need one."""
         for queue_packer, is_ours in self._packers_of_queues(self._queue_depth):
-            worked |= self._worked(queue_packer.step if is_ours else queue_packer.unpack)
+            yield queue_packer.step if is_ours else queue_packer.unpack
         for held_packer in self._packers_of_held():
-            worked |= self._worked(held_packer.step)
-        worked |= self._worked(self._pack_deferred)
-        # What this thread did not compute, it waited for Redis.
-        waited_s = time.perf_counter() - time.thread_time() - began
-        return min(_LONGEST_PAUSE_S, waited_s * (1 / _REDIS_SHARE - 1)) if worked else _PERIOD_S
+            yield held_packer.step
+        yield self._return_deferred
+        yield self._pack_deferred
 
     def _worked(self, step: Callable[[], bool]) -> bool:
         """Return whether a step did anything. While the payload store is away, nothing is packed there; a log line tells."""
+        began = time.perf_counter() - time.thread_time()
         try:
-            return step()
+            worked = step()
         except StoredBlocksError:
             return False
+        if worked:
+            # What this thread did not compute, it waited for Redis.
+            self._waits_s[step].append(time.perf_counter() - time.thread_time() - began)
+        return worked
+
+    def _return_deferred(self) -> bool:
+        return self._process.absent.may_exist(keys.DEFERRED_PACKED) and self._returner.step()
 
     def _pack_deferred(self) -> bool:
-        absent = self._process.absent
-        if absent.may_exist(keys.DEFERRED_PACKED) and self._returner.step():
-            return True
         packed = self._deferred_packer.step()
         if packed:
-            absent.note(keys.DEFERRED_PACKED, found=True)
+            self._process.absent.note(keys.DEFERRED_PACKED, found=True)
         return packed
 
     def _packers_of_queues(self, depth: int | None) -> Iterator[tuple[QueuePacker, bool]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.features.deferral.parked import PARKED_S, RATE, REASON, ParkedJobs
+from framework.features.deferral.parked import PARKED_S, REASON, ParkedJobs
 from framework.features.flags.flag import Flag, run_flag
 from framework.features.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.fetch.deferred_blocks import name_block
@@ -11,6 +11,7 @@ from framework.store.connect import server_time
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, until
 
+RATE = 500.0
 FLAG = Flag(run_flag("NoopWorker"), 0, "off", "me")
 
 
@@ -27,7 +28,7 @@ def flags(redis, granted):
 
 
 def test_jobs_come_back_at_a_rate_once_their_flag_lets_them_run(redis, granted, flags):
-    parked = ParkedJobs(granted, IDENTITY, flags, AbsentKeys())
+    parked = ParkedJobs(granted, IDENTITY, flags, AbsentKeys(), RATE)
     now = server_time(granted)
     jobs = [deferred(number) for number in range(300)]
     others = [deferred(901, "Other"), deferred(902, by="database_health_check"), encoded("NoopWorker", jid="later")]
@@ -58,7 +59,7 @@ def test_packed_jobs_come_back_as_blocks_behind_the_others(redis, granted, flags
     names = [name_block("NoopWorker", REASON, 10) for _ in range(3)]
     other = name_block("NoopWorker", "database_health_check", 10)
     redis.zadd(keys.DEFERRED_PACKED, {name: now + PARKED_S + at for at, name in enumerate([*names, other])})
-    ParkedJobs(granted, IDENTITY, flags, AbsentKeys()).release()
+    ParkedJobs(granted, IDENTITY, flags, AbsentKeys(), RATE).release()
     times = [redis.zscore(keys.DEFERRED_PACKED, name) for name in names]
     assert [round((one - times[0]) * RATE) for one in times] == [0, 10, 20]
     assert redis.zcount(keys.SCHEDULE, now, times[0]) == 20
@@ -73,7 +74,7 @@ def test_another_process_waits_until_the_first_has_died(redis, granted, flags):
     redis.zadd(keys.SCHEDULE, {deferred(1): server_time(granted) + PARKED_S})
     redis.sadd(keys.DEFERRED_CLASSES, "NoopWorker")
     redis.set(keys.deferred_release("NoopWorker"), "another", px=60_000)
-    second = ParkedJobs(granted, IDENTITY, flags, AbsentKeys())
+    second = ParkedJobs(granted, IDENTITY, flags, AbsentKeys(), RATE)
     second.release()
     assert redis.sismember(keys.DEFERRED_CLASSES, "NoopWorker")
     redis.delete(keys.deferred_release("NoopWorker"))

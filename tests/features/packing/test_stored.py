@@ -1,5 +1,6 @@
 """Pack jobs into a payload store, and bring them back: nothing is lost while the store or its objects are away."""
 
+import json
 import shutil
 import time
 
@@ -13,9 +14,10 @@ from framework.admin.groups import draw_indexes
 from framework.admin.job_record import JobQuota, job_filter
 from framework.admin.queue_actions import clear_queue, drop_job
 from framework.admin.search import JobStore, search
+from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import count_jobs_by_class, ignore_progress
 from framework.all_settings import load
-from framework.errors import StoredBlocksError
+from framework.errors import PayloadError, StoredBlocksError
 from framework.features.encryption import stored_blocks
 from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import BLOBS, PayloadOffload
@@ -26,7 +28,7 @@ from framework.features.packing.held_packer import HeldPacker
 from framework.features.packing.packer import QueuePacker
 from framework.features.packing.problems import packing_problems
 from framework.features.pause.admission import resume
-from framework.fetch.blocks import unpack
+from framework.fetch.blocks import return_jobs, unpack
 from framework.fetch.deferred_blocks import blocks_of, unpack_deferred
 from framework.fetch.held_blocks import unpack_next
 from framework.route.router import LoadedWorkers
@@ -39,7 +41,7 @@ from tests.features.packing.test_held_packer import PAUSED, held
 from tests.features.packing.test_held_packer import waiting as waiting_held
 from tests.features.packing.test_packer import DEPTH, QUEUE, RUN, drained, packed, waiting
 from tests.fetch.conftest import FetcherBench
-from tests.harness import encoded, until
+from tests.harness import IDENTITY, encoded, until
 
 __all__ = ["shard", "start"]
 
@@ -89,6 +91,7 @@ def test_queue_has_references_and_runs_in_order(redis, store, folder):
     assert [blocks.stored_id(one) is not None for one in elements] == [True] * 4 + [False] * 13
     assert blocks.count(elements[4]) == 2
     assert max(map(len, elements[:4])) < 500
+    assert not any(blocks.JOBS.encode() in one for one in elements[:4])
     assert len(objects(folder)) == 4
     assert waiting(redis) == jobs[::-1]
     assert drained(redis) == jobs
@@ -166,9 +169,88 @@ def test_damaged_object_moves_its_reference_to_the_dead_set(redis, store, folder
     else:
         # Another block, which only the digest tells from this one.
         path.write_bytes(blocks.pack("default", [encoded(jid="f" * 24)] * RUN))
+    before = path.read_bytes() if damage == "changed" else b""
     assert drained(redis) == jobs[:DEPTH]
-    assert redis.zrange(keys.DEAD, 0, -1) == [reference]
+    (entry,) = map(json.loads, redis.zrange(keys.DEAD, 0, -1))
+    assert entry.items() >= {"aw_stored": blocks.stored_id(reference), "queue": "default", "aw_count": RUN}.items()
+    assert ("has no blob" if damage == "missing" else "is damaged") in entry["error_message"]
+    assert "Restore this object of the payload store, and retry this entry" in entry["error_message"]
     assert [name for name in redis.hkeys(keys.COUNTERS) if b"malformed" in name]
+    # It may be restored in place.
+    time.sleep(0.01)
+    store.forget(b"")
+    assert not before or path.read_bytes() == before
+
+
+def retried(redis, shard):
+    """Retry all that is dead as an operator does, and fetch it; return what was fetched."""
+    entries = ShardJobSet(shard, "dead", load({}))
+    for data in redis.zrange(keys.DEAD, 0, -1):
+        assert entries.act_on("retry", data) == "done"
+    found = []
+    while data := redis.lmove(QUEUE, keys.working(IDENTITY), "RIGHT", "LEFT"):
+        found.append(data)
+    return found
+
+
+def test_jobs_of_a_restored_object_return_to_their_queue(redis, shard, store, folder, start):
+    queued = packed(redis, 14, store=store)[DEPTH:]
+    held_jobs = [data.partition(b"\n")[2] for data, _ in held_in_store(redis, 30, store)][DEPTH : DEPTH + RUN]
+    deferred_jobs = {data for data, _ in deferred_in_store(redis, 17, start, store)}
+    hidden = [(path := folder / name, path.read_bytes()) for name in objects(folder)]
+    for path, _ in hidden:
+        path.unlink()
+    drained(redis)
+    assert unpack_next(redis, PAUSED, 100)
+    assert unpack_deferred(redis, blocks_of(redis, WORKER)[0])
+    assert redis.zcard(keys.DEAD) == 3
+    counts = {key: redis.hgetall(key) for key in (keys.PACKED, keys.PACKED_BLOCKS, keys.PACKED_HELD)}
+    references = retried(redis, shard)
+    for data in references:
+        with pytest.raises(PayloadError, match="has no blob"):
+            return_jobs(redis, keys.working(IDENTITY), "default", data)
+    for path, data in hidden:
+        path.write_bytes(data)
+    for data in references:
+        assert return_jobs(redis, keys.working(IDENTITY), "default", data)
+    found = redis.lrange(QUEUE, 0, -1)[::-1]
+    assert queued == held_jobs
+    runs = [found[at : at + RUN] for at in range(len(found))]
+    assert runs.count(queued) == 2
+    assert len({*found}.intersection(deferred_jobs)) == len(found) - 2 * RUN > 1
+    assert {key: redis.hgetall(key) for key in counts} == counts
+    assert redis.llen(keys.working(IDENTITY)) == DEPTH
+
+
+@pytest.mark.campaign
+def test_worker_runs_the_jobs_of_a_restored_object(site, redis, folder):
+    """A retried reference whose object is still missing is dead again at once."""
+    site.write("application.yml", {"packing_depth": 10_000, "payload_offload": {"url": folder.as_uri()}})
+    offload = PayloadOffload(FolderStore(folder), folder.as_uri(), 1_000)
+    jobs = [encoded("NoopWorker", jid=f"{number:024}") for number in range(RUN)]
+    redis.sadd(keys.QUEUES, "default")
+    offload.make_store()
+    reference = StoredBlocks(offload).keep(blocks.pack("default", jobs))
+    path = folder / objects(folder)[0]
+    before = path.read_bytes()
+    path.unlink()
+    pipeline = redis.pipeline()
+    pipeline.hset(keys.PACKED, "default", RUN)
+    pipeline.hset(keys.PACKED_BLOCKS, "default", 1)
+    pipeline.lpush(QUEUE, reference)
+    pipeline.execute()
+    site.worker("-q", "default").ready()
+    deaths = set()
+    for _ in range(2):
+        until(lambda: redis.zcard(keys.DEAD) == 1, "it is dead")
+        (entry,) = redis.zrange(keys.DEAD, 0, -1)
+        assert "Restore this object" in json.loads(entry)["error_message"]
+        deaths.add(entry)
+        if len(deaths) == 2:
+            path.write_bytes(before)
+        assert site.run("-m", "framework", "jobs", "retry", "--all", "--yes").returncode == 0
+    until(lambda: len({*redis.lrange("proof:noop", 0, -1)}) == RUN, "the jobs run")
+    assert not redis.exists(keys.DEAD, keys.PACKED, keys.PACKED_BLOCKS)
 
 
 def test_jobs_in_the_store_are_found_counted_and_dropped(redis, shard, store, folder):

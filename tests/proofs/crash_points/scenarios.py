@@ -16,8 +16,8 @@ from framework.admin.job_record import JobFilter, JobQuota
 from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import ignore_progress
-from framework.errors import BulkPushError, ShardUnavailableError
 from framework.declare.policy_options import WAITING_TTL
+from framework.errors import BulkPushError, ShardUnavailableError
 from framework.features.batches import keys as batch_keys
 from framework.features.deduplication.left_locks import LeftLocks
 from framework.features.packing.deferred_packer import DeferredPacker, DeferredReturner
