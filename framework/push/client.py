@@ -52,6 +52,7 @@ from framework.wire import keys
 from framework.wire.accepted import AcceptedLimit, CountedJobs
 from framework.wire.context_fields import TRACE_FIELDS
 from framework.wire.json import dumps, loads
+from framework.wire.resources import MOVED_JOBS, FormerOwner, UniqueJobs, WindowJobs
 
 S = TypeVar("S")
 
@@ -348,11 +349,19 @@ class Client:
         shard, queue, dues, counted = plan.shard, batch.queue, batch.dues, batch.counted
         jids: Sequence[Jid | None] = batch.jids
         try:
-            if batch.unique is not None and plan.deduplication is not None:
+            unique = batch.unique
+            if unique is not None and plan.deduplication is not None:
                 if dues is not None and token is None:
                     self._schedule_writer.check_clock(shard)
-                owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "", counted)
-                jids = plan.deduplication.written(batch.unique, owners)
+                if plan.former is not None:
+                    unique = _with_former_owners(unique, plan.former)
+                    batch = batch._replace(unique=unique)
+                owners = shard.enqueue_unique(queue if dues is None else None, unique, token or "", counted)
+                # A call costs every push.
+                if MOVED_JOBS in owners:
+                    jids = self._write_moved(plan, plan.deduplication, batch, token, owners)
+                else:
+                    jids = plan.deduplication.written(unique, owners)
             elif counted is not None:
                 self._write_counted(shard, batch, counted, token)
             elif token is None:
@@ -381,13 +390,35 @@ class Client:
                 if shard.held_back.has_reserve(plan.declaration.wire_name, size):
                     if unique is not None and plan.deduplication is not None:
                         owners = shard.enqueue_unique(batch.queue, unique, token or "", in_reserve=True)
-                        return plan.deduplication.written(unique, owners)
+                        return self._write_moved(plan, plan.deduplication, batch, token, owners)
                     shard.enqueue_in_reserve(batch.queue, batch.payloads, token or "", batch.statuses, batch.lists)
                     return batch.jids
         except ShardUnavailableError as again:
             error = again
         self.fallback.keep(error, batch, token, locks_when_due=_locks_when_due(plan, batch))
         return batch.jids
+
+    def _write_moved(
+        self, plan: PushPlan, deduplication: Deduplication, batch: JobBatch, token: str | None, owners: Sequence[Jid]
+    ) -> Sequence[Jid | None]:
+        """Write those jobs of a batch to their new shard of which the shard says that they have moved (``MOVED_JOBS``).
+
+        Returns the ids of all jobs of the batch, and raises, as ``_write``.
+        """
+        unique: Any = batch.unique
+        jids = list(deduplication.written(unique, ["" if owner == MOVED_JOBS else owner for owner in owners]))
+        self._read_moves(plan.shard)
+        again = self._known_plan(plan.declaration, plan.options)
+        places = [place for place, owner in enumerate(owners) if owner == MOVED_JOBS]
+        moved = batch.of_shard(plan.shard.name, places)._replace(indexes=None)
+        for part in (moved,) if again.places is None else moved.by_shard(again.places):
+            target = again.of(part)
+            # The jobs are recorded and within the limit already. After an undone move the shard is the same: it is told to write.
+            target = target._replace(former=target.former or (), limit=None, recorder=None)
+            written = self._write(target, part, f"{token}:moved" if token else None)
+            for place, jid in zip(part.indexes or range(len(places)), written, strict=True):
+                jids[places[place]] = jid
+        return jids
 
     def _write_counted(self, shard: Shard, batch: JobBatch, counted: CountedJobs, token: str | None) -> None:
         """Write the jobs of a class with a limit of accepted jobs, which takes no lock."""
@@ -532,11 +563,15 @@ class Client:
 
     def _plan_by(self, route: Route, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         shard = self.shards[route.shard]
-        deduplication = None
+        deduplication, former = None, None
         if self.locks is not None and declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self.locks, shard.name)
+            names = self._router.former_shards(declaration, route, options)
+            former = [self.shards[name] for name in names if name in self.shards] or None
         payloads = self._payloads_of(declaration, options, shard, route.queue)
-        plan = PushPlan(declaration, shard, payloads, None, deduplication, queue=route.queue, options=options)
+        plan = PushPlan(
+            declaration, shard, payloads, None, deduplication, queue=route.queue, options=options, former=former
+        )
         for step in self._steps:
             plan = step(plan, self)
         plan = self._with_edits(plan)
@@ -565,6 +600,22 @@ class Client:
         status_ttl_s = queued_lifetime_s(declaration, options)
         template = JobTemplate(declaration, queue, options, limiter)
         return TemplatePayloads(declaration, template, options, status_ttl_s, strict)
+
+
+# Decision 285: it fences the locks that are free there, so that of two equal pushes one sees the other.
+def _with_former_owners(unique: UniqueJobs, shards: Sequence[Shard]) -> UniqueJobs:
+    """Return jobs with the owners of their locks on the shards from which such jobs move."""
+    if isinstance(unique, WindowJobs):
+        return unique
+    found: list[FormerOwner] = [()] * len(unique.jids)
+    for shard in shards:
+        try:
+            # The order is that of the jobs: what has left one shard meanwhile is found on the next.
+            found = [later or one for one, later in zip(found, shard.find_owners(unique), strict=True)]
+        except ShardUnavailableError:
+            # No other shard stops a push (decision 265): an equal job there is merged when it arrives.
+            continue
+    return unique._replace(former=found)
 
 
 def _locks_when_due(plan: PushPlan, batch: JobBatch) -> bool:

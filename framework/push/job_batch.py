@@ -69,9 +69,10 @@ class JobBatch(NamedTuple):
             places.setdefault(chosen.shard_of(key), []).append(place)
         if len(places) == 1:
             return (self._replace(shard=next(iter(places))),)
-        return [self._of_shard(name, on_it) for name, on_it in places.items()]
+        return [self.of_shard(name, on_it) for name, on_it in places.items()]
 
-    def _of_shard(self, shard: str, places: Sequence[int]) -> "JobBatch":
+    def of_shard(self, shard: str, places: Sequence[int]) -> "JobBatch":
+        """Return the jobs at these places as jobs of a shard."""
         dues = None if self.dues is None else [self.dues[place] for place in places]
         lists = None if self.lists is None else [self.lists[place] for place in places]
         return self.chosen(self.queue, places)._replace(shard=shard, dues=dues, lists=lists)
@@ -98,6 +99,7 @@ class JobBatch(NamedTuple):
                 lock_keys=taken(unique.lock_keys),
                 jids=taken(unique.jids),
                 details=taken(unique.details) if unique.details else (),
+                former=None,
             )
         jids = taken(self.jids)
         # Untracked jobs have no status.

@@ -87,6 +87,8 @@ class PushPlan(NamedTuple):
     """Chooses the shards of the jobs; ``None`` for a class that has one shard."""
     parts: "Mapping[str, PushPlan]" = NO_OPTIONS
     """The plans of these shards."""
+    former: Sequence[Shard] | None = None
+    """The shards from which such jobs move to this one: equal jobs may still be there. ``None``: none is known."""
 
     def of(self, batch: JobBatch) -> "PushPlan":
         """Return the plan by which a batch is written."""

@@ -36,6 +36,8 @@ class RouteMove(NamedTuple):
     source: str
     target: str
     percent: int = 100
+    is_undo: bool = False
+    """Whether it moves back what another one has moved, whatever the rules say about its source."""
 
     def covers(self, job: MovableJob) -> bool:
         return self.concerns(job) and self._takes(job.key)
@@ -87,6 +89,16 @@ class RouteMoves:
                 if move.percent >= 100:
                     found.remove(move.source)
         return found
+
+    def former_shards(self, job: MovableJob, first: Iterable[str], shard: str) -> list[str]:
+        """Return the shards from which such jobs move to ``shard``, which would be on ``first`` without moves, in their order."""
+        ways: dict[str, list[str]] = {name: [] for name in first}
+        ways |= {move.source: [] for move in self._moves if move.is_undo and move.concerns(job)}
+        for move in self._moves:
+            if move.source in ways and move.concerns(job):
+                way = [*ways.get(move.target, ()), *ways[move.source], move.source]
+                ways[move.target] = [name for name in dict.fromkeys(way) if name != move.target]
+        return ways.get(shard, [])
 
     def last_move(self, job: MovableJob, shard: str) -> tuple[str, RouteMove | None]:
         """Return the shard of a job, and the first move that takes it from ``shard``; ``None`` if it stays there."""

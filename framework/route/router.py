@@ -106,6 +106,15 @@ class Router:
         job = MovableJob(declaration.wire_name, route.queue, declaration.queue_namespace or "")
         return JobPlaces(self._moves, job, route.shard, declaration.several_shards)
 
+    def former_shards(self, declaration: Declaration, route: Route, options: Mapping[str, Any]) -> list[str]:
+        """Return the shards from which jobs of such a push move to the shard of ``route``: equal jobs may wait or run there."""
+        if not self._moves:
+            return []
+        several = declaration.several_shards
+        first = (self._routes.get(declaration).shard,) if several is None else several.shards
+        job = MovableJob(declaration.wire_name, route.queue, declaration.queue_namespace or "")
+        return self._moves.former_shards(job, (options["shard"],) if "shard" in options else first, route.shard)
+
     def shards_of(self, declaration: Declaration) -> tuple[str, ...]:
         """Return the shards that get jobs of a class. Raises as ``route``."""
         return self._places.get(declaration).shards

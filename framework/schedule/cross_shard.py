@@ -11,7 +11,7 @@ with the same token; the guard then shows that the job is already there. Competi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import redis
 from redis.exceptions import RedisError
@@ -19,10 +19,12 @@ from redis.exceptions import RedisError
 from framework.process_clock import process_clock
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
-from framework.store.script import RECEIVE_TRANSFER
+from framework.store.script import FIND_OWNERS, RECEIVE_TRANSFER
 from framework.telemetry.job_events import JobsEnqueued
 from framework.types import Jid, Payload
 from framework.wire import keys
+from framework.wire.json import dumps, loads_object
+from framework.wire.resources import FENCE_MS, former_owner
 
 GUARD_S = 86_400
 """The lifetime of a guard while the job may still be on its old shard: longer than an outage of that shard."""
@@ -107,6 +109,8 @@ class ShardTransfer:
     on_duplicate: Callable[[Jid], None] | None = None
     """As in ``DueAction``."""
     enqueued: JobsEnqueued | None = None
+    looks_here: bool = False
+    """Whether an equal job on this shard has the lock: jobs are moving between shards."""
 
 
 # No move between two servers is atomic. The job is marked on its old shard with a token; the new shard writes it with a guard key of
@@ -165,13 +169,33 @@ class CrossShardTransfer:
         until = f"{now + TRANSFER_WITHIN_S:.6f}"
         data, queues = [one.data for one in present], [one.queue for one in present]
         try:
-            lock_requests = [one.lock_request for one in present] if any(one.lock_request for one in present) else []
+            lock_requests = self._lock_requests(present) if any(one.lock_request for one in present) else []
             replies: Any = RECEIVE_TRANSFER(
                 there, names, [len(present), GUARD_S * 1000, until, *data, *queues, *lock_requests]
             )
         except (RedisError, OSError) as error:
             return self._delay(shard, present, error)
         return [self._action_after(one, reply) for one, reply in zip(present, replies, strict=bool(replies))]
+
+    def _lock_requests(self, group: Sequence[ShardTransfer]) -> list[bytes]:
+        """Return the lock requests with the owners of these locks here, as a push to another shard looks for them (decision 285)."""
+        if not any(one.looks_here for one in group):
+            return [one.lock_request for one in group]
+        requests: list[dict[str, Any]] = [loads_object(one.lock_request) for one in group]
+        asked = [one for one in requests if one]
+        calls: list[tuple[list[str], list[Any]]] = [
+            (
+                [one["key"]],
+                [dumps([one["jid"]]), "1" if one["drops"] else "", FENCE_MS, dumps({"positions": one["positions"]})],
+            )
+            for one in asked
+        ]
+        for one, reply in zip(asked, FIND_OWNERS.each(self._client, calls), strict=True):
+            # A key of another type, or without the right to it, is no lock.
+            owners = cast("list[Any]", reply) if isinstance(reply, list) else [b""]
+            if found := former_owner(owners[0]):
+                one["former"] = found
+        return [dumps(one) if one else b"" for one in requests]
 
     def _still_due(self, source: str, group: Sequence[ShardTransfer]) -> list[ShardTransfer]:
         members: list[Any] = [one.member for one in group]

@@ -65,6 +65,11 @@ class DestinationResolver:
         self._shard = shard
         self._routable = PerClass(self._routable_queues)
 
+    @property
+    def has_moves(self) -> bool:
+        """Whether jobs are moving between shards."""
+        return bool(self._router.moves)
+
     def resolve(self, payload: Payload) -> QueueLocation:
         """Return the destination of ``payload``. A move between shards applies to all of this.
 
@@ -234,6 +239,7 @@ class DueJobPlanner:
                 _on_end(lock, awaited, "removed" if awaited is not None else ""),
                 tell_duplicate,
                 enqueued,
+                looks_here=self._destinations.has_moves,
             )
         queue = arrival_queue(payload, queue)
         return DueAction(

@@ -19,6 +19,7 @@ from framework.store.block_store import IN_REDIS, BlockStore, attach_store
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, epoch_s, open_client
 from framework.store.script import (
+    FIND_OWNERS,
     MARK_CANCELLED,
     PUSH_DELAYED,
     PUSH_DELAYED_COUNTED,
@@ -38,7 +39,7 @@ from framework.types import Jid
 from framework.wire import keys
 from framework.wire.accepted import CountedJobs
 from framework.wire.json import dumps
-from framework.wire.resources import UniqueJobs, WindowJobs
+from framework.wire.resources import FENCE_MS, FormerOwner, UniqueJobs, WindowJobs, former_owner
 from framework.wire.status_key import StatusCommand
 from framework.wire.sub_queues import SEPARATOR
 
@@ -284,8 +285,9 @@ class Shard:
     ) -> list[Jid]:
         """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.
 
-        Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``, and ``push_window.lua`` for
-        jobs that wait for further pushes). ``token`` and ``counted`` as in ``enqueue``. ``in_reserve``: also where Redis has no
+        Returns for each job the jid of the job that it duplicates, empty for none, ``MOVED_JOBS`` for one that is not written: such
+        jobs have moved, and the caller has not looked for them (``push_unique.lua``, and ``push_window.lua`` for jobs that wait for
+        further pushes). ``token`` and ``counted`` as in ``enqueue``. ``in_reserve``: also where Redis has no
         memory left, as ``enqueue_in_reserve``.
 
         Raises:
@@ -317,6 +319,21 @@ class Shard:
             # Most pushes have no duplicate.
             owners += map(bytes.decode, reply) if any(reply) else [""] * count
         return owners
+
+    def find_owners(self, jobs: UniqueJobs) -> list[FormerOwner]:
+        """Return the owner here of the lock of each job that is about to be pushed to another shard (``find_owners.lua``).
+
+        Raises:
+            ShardUnavailableError: Redis does not answer or refuses.
+        """
+        found: list[FormerOwner] = []
+        for start in range(0, len(jobs.jids), _UNIQUE_CHUNK_SIZE):
+            part = slice(start, start + _UNIQUE_CHUNK_SIZE)
+            *_, drops, _counter, shared = jobs.terms
+            arguments = (dumps(jobs.jids[part]), drops, FENCE_MS, shared, *jobs.details[part])
+            reply = self._connection.run_script(FIND_OWNERS, jobs.lock_keys[part], arguments)
+            found += map(former_owner, reply)
+        return found
 
     def _push_unique_counted(
         self, names: Sequence[str], arguments: Sequence[Any], counted: CountedJobs, *, has_window: bool

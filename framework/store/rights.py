@@ -152,6 +152,7 @@ PRODUCER = Role(
     own_scripts=(
         *(
             script.PUSH_UNIQUE,
+            script.FIND_OWNERS,
             script.PUSH_FAIR,
             script.PUSH_WINDOW,
             script.PUSH_DELAYED,

@@ -237,6 +237,7 @@ ADMIT = Script("admit", "time", late=(*LATE_RELEASE_PARTS, "request_slot", "posi
 TAKE_SLOT = Script("take_slot", *RELEASE_PARTS, "request_slot")
 PUSH_UNIQUE = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS))
 PUSH_UNIQUE_COUNTED = Script("push_unique", "time", "lock", late=("positions", "duplicate", _TURNS), counted=True)
+FIND_OWNERS = Script("find_owners", "time", "lock", late=("positions", "duplicate"))
 PUSH_FAIR = Script("push_fair", _TURNS)
 PUSH_FAIR_COUNTED = Script("push_fair", _TURNS, counted=True)
 PUSH_FAIR_IN_RESERVE = Script("push_fair", "reserve", _TURNS)

@@ -139,6 +139,24 @@ class LockRequest:
         return dumps(fields)
 
 
+FormerOwner: TypeAlias = tuple[str, ...]
+"""The owner of a lock on the shard from which such jobs move, as ``find_owners.lua`` found it: its jid, and, while it is on its way,
+the guard of its page; empty for none."""
+
+
+def former_owner(reply: Any) -> FormerOwner:
+    """Return what ``find_owners.lua`` has answered about one job."""
+    words = cast("list[bytes]", reply) if isinstance(reply, list) else [reply] if reply else []
+    return tuple(word.decode(errors="replace") for word in words)
+
+
+MOVED_JOBS = ">"
+"""In place of the owner of a lock: such jobs have moved to another shard, and the job is not written."""
+
+FENCE_MS = 60_000
+"""For how long a push to the former shard is told so: longer than a process routes by moves that it has read before."""
+
+
 class UniqueJobs(NamedTuple):
     """Hold the jobs of one step of ``push_unique.lua``, all of one class."""
 
@@ -148,6 +166,8 @@ class UniqueJobs(NamedTuple):
     jids: Sequence[Jid]
     details: Sequence[bytes] = ()
     """Per job the details that replace those of the terms; empty if all jobs have the same."""
+    former: "Sequence[FormerOwner] | None" = None
+    """Per job the owner of its lock on another shard; ``None`` for a push that knows of no shard from which such jobs move."""
 
     @classmethod
     def of(
@@ -176,9 +196,13 @@ class UniqueJobs(NamedTuple):
         if start or len(self.jids) > count:
             part = slice(start, start + count)
             details = self.details[part]
-            jobs = UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], details)
+            former = None if self.former is None else self.former[part]
+            jobs = UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], details, former)
             return jobs.arguments(0, count)
-        return (*self.terms, dumps_known([*self.lock_keys, *self.jids]), *self.payloads, *self.details)
+        names: list[Any] = [*self.lock_keys, *self.jids]
+        if self.former is not None:
+            names.append({str(at): found for at, found in enumerate(self.former, 1) if found})
+        return (*self.terms, dumps_known(names), *self.payloads, *self.details)
 
 
 def _with_positions(details: str | int | bytes, wal_positions: Mapping[str, str]) -> bytes:

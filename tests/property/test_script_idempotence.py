@@ -142,6 +142,7 @@ def leaving(redis, jobs):
     """One job is in flight."""
     redis.lpush("list", *jobs)
     redis.hset("pages", "1 q", "old 1")
+    redis.hset("aw:lock:1", "jid", "j1")
 
 
 def nothing(redis, jobs):
@@ -149,8 +150,9 @@ def nothing(redis, jobs):
 
 
 def received(jobs, queue):
+    merge = {"at": 1, "counter": "n", "positions": {}, "mark": ["SET", "aw:status:j9", "discarded"]}
     had = {
-        "locks": [],
+        "locks": [{"key": "aw:lock:1", "jid": "j9", "ms": 60_000, "fields": ["jid", "j9"], "merge": merge}],
         "hashes": [["it-1", 60_000, 1, 2]],
         "strings": [["aw:status:1", 0, 3]],
         "cancelled": [["5", "1"]],
@@ -732,11 +734,22 @@ CALLS = {
                 1_000,
                 "old",
                 "1",
-                dumps({"locks": [], "keys": ["k"], "told": [{"accepted": ["C", "1", "-1"]}]}),
+                dumps(
+                    {
+                        "fence_ms": 60_000,
+                        "locks": [["aw:lock:1", "j1"]],
+                        "keys": ["k"],
+                        "told": [{"accepted": ["C", "1", "-1"]}],
+                    }
+                ),
             ],
         ),
     ),
+    "moves/mark_locks": (leaving, lambda jobs: (["aw:lock:1", "none"], ["guard", "j1", "j2"])),
+    # Without notes of duplicates: each call counts them, and a push that comes again runs at most once more for them.
+    "find_owners": (leaving, lambda jobs: (["aw:lock:1", "none"], [dumps(["j2", "j1"]), "", 60_000, ""])),
     "moves/receive": (nothing, lambda jobs: received(jobs, "q")),
+    "moves/receive, with an equal job": (leaving, lambda jobs: received(jobs, "q")),
     "moves/receive, into a set": (nothing, lambda jobs: received([b"5\n" + job for job in jobs], "")),
     "moves/restore": (leaving, lambda jobs: (["pages", "list", QUEUE, QUEUES], ["1 q", 100, "q", ""])),
     "packing/pack": (in_queue, lambda jobs: packing(jobs, 10)),

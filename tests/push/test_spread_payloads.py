@@ -36,7 +36,8 @@ class Spreading(Pusher):
 
     def locks(self):
         """Return how many shards have each lock."""
-        found = [key for shard in self.shards.values() for key in shard.client.scan_iter("aw:lock:*")]
+        clients = [shard.client for shard in self.shards.values()]
+        found = [key for one in clients for key in one.scan_iter("aw:lock:*") if one.hexists(key, "jid")]
         return {key: found.count(key) for key in found}
 
 

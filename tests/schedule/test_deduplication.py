@@ -12,6 +12,7 @@ from framework.declare.spread import spread
 from framework.features.deduplication.push import Deduplicator
 from framework.finish.status_writer import StatusWriter
 from framework.push.argument_checks import SizeLimiter, SizeLimits
+from framework.route.route_moves import RouteMove, RouteMoves
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
@@ -47,18 +48,20 @@ def worker(policy=None, **attributes):
 
 
 class Bench:
-    def __init__(self, url, second_url=None, *middleware, enabled=None):
+    def __init__(self, url, second_url=None, *middleware, enabled=None, moves=()):
         self.events = Events()
         main = opened(url)
         shards = {"main": main}
         rules = []
         if second_url is not None:
             shards["second"] = Shard("second", Endpoint(second_url), role="tests")
-            rules = [RoutingRule("*", "there", "second")]
+            rules = [] if moves else [RoutingRule("*", "there", "second")]
         transfer = CrossShardTransfer(main.client, "main", shards, self.events)
+        router = Router(rules, list(shards))
+        router.use_moves(RouteMoves(moves))
         preparation = DueJobPlanner(
             self.events,
-            DestinationResolver(Router(rules, list(shards)), "main"),
+            DestinationResolver(router, "main"),
             transfer,
             StatusWriter(main, ignore_failed_status),
             middleware=middleware,
@@ -301,3 +304,20 @@ def test_due_jobs_of_a_spread_class_meet_their_equals(redis, redis_url, second_r
         assert sorted(client.scan_iter("aw:lock:*")) == sorted(job[IDEMPOTENCY_KEY].encode() for job in jobs)
     assert redis.llen(keys.queue("default")) + second_redis.llen(keys.queue("default")) == 8
     assert not redis.zcard(keys.SCHEDULE)
+
+
+@pytest.mark.parametrize("state", ["waits here", "in flight", "has begun there"])
+def test_due_job_that_moves_finds_its_equal_on_the_old_shard(redis, redis_url, second_redis, second_redis_url, state):
+    worker()
+    bench = Bench(redis_url, second_redis_url, moves=[RouteMove("1", "class", "Job", "main", "second")])
+    owned(redis, "first", **({} if state == "waits here" else {"moved": "aw:moved:token"}))
+    if state == "has begun there":
+        second_redis.set("aw:moved:token", 1)
+    due(redis, encoded(jid="later", args=[1], wal_locations={"main": "0/5"}), encoded(jid="other", args=[2]))
+    bench.drain()
+    assert jids(second_redis) == (["later", "other"] if state == "has begun there" else ["other"])
+    assert redis.hget(KEY, "wal:main") == (b"0/5" if state == "waits here" else None)
+    assert not redis.exists(keys.SCHEDULE, keys.queue("default"))
+    # A push here by the old rules is told of the move.
+    other = lock_key("Job", b"[2]")
+    assert redis.hgetall(other) == {b"moved": b""}

@@ -7,13 +7,13 @@ from framework.features.moves import keys
 
 _SCRIPTS = tuple(
     Late[Any](f"framework.features.moves.store:{name}")
-    for name in ("TAKE", "TAKE_ASIDE", "TAKE_HELD", "PAGE", "RECEIVE", "RESTORE", "MIGRATE", "UNPACK")
+    for name in ("TAKE", "TAKE_ASIDE", "TAKE_HELD", "MARK_LOCKS", "PAGE", "RECEIVE", "RESTORE", "MIGRATE", "UNPACK")
 )
 
 MOVES = Feature(
     name="moves",
     rights={
-        "producer": Rights(keys=(keys.MOVES,), commands=("hvals",)),
+        "producer": Rights(keys=(keys.MOVES, keys.moved_page("*")), commands=("hvals",)),
         # The leader of the processes of a shard carries a move on.
         "worker": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "renamenx")),
         "operator": Rights(scripts=_SCRIPTS, commands=("hget", "hvals", "info")),

@@ -27,7 +27,8 @@ from framework.admin.held_jobs import HeldJobsKey, held_keys
 from framework.admin.statistics import queue_names
 from framework.errors import TargetRefusedError
 from framework.features.moves import keys as own_keys
-from framework.features.moves.belongings import NOTHING, Belongings, read_belongings
+from framework.features.moves.belongings import NOTHING, Belongings, read_belongings, tell_merged
+from framework.features.moves.class_controls import ClassControls
 from framework.features.moves.plan import MovePlan
 from framework.features.moves.records import MoveRecord
 from framework.features.moves.store import PAGE, RECEIVE, RESTORE, TAKE, TAKE_ASIDE, TAKE_HELD
@@ -60,7 +61,7 @@ GUARD_MS = 7 * 86_400_000
 WRITE_WITHIN_S = 30.0
 """How long a read page may be written. A mover that was suspended writes nothing: its page may be written, and its guard expired."""
 
-_WRONG_TYPE, _TOO_LATE = -1, -2
+_WRITTEN, _WRONG_TYPE, _TOO_LATE = 1, -1, -2
 _BY_FLAG = dumps(BY_FLAG)
 
 SETS = (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED)
@@ -73,6 +74,10 @@ class _RefusedError(Exception):
     def __init__(self, token: str, reason: str) -> None:
         self.token, self.reason = token, reason
         super().__init__(reason)
+
+
+def _refusal(token: str, error: ResponseError) -> _RefusedError:
+    return _RefusedError(token, "its memory is full (maxmemory)" if error_code(error) == "OOM" else str(error))
 
 
 class Place(NamedTuple):
@@ -163,7 +168,7 @@ class Mover:
         """``rate`` is that of ``BoundedSteps``."""
         self._record = record
         self._source = source.client
-        self._deliverer = Deliverer(record.id, source, target, progress, rate)
+        self._deliverer = Deliverer(record, source, target, progress, rate)
         plan = MovePlan(record, moves)
         leaving = _Leaving(record.id, self._source, self._deliverer)
         self._held = _LeavingHeld(leaving, plan, progress, rate)
@@ -221,9 +226,10 @@ class Deliverer:
     """Write the jobs that leave the source to the target."""
 
     def __init__(
-        self, move: str, source: Shard, target: Shard, progress: MoveProgress, rate: float | None = None
+        self, record: MoveRecord, source: Shard, target: Shard, progress: MoveProgress, rate: float | None = None
     ) -> None:
-        self._move = move
+        self._move = record.id
+        self._controls = ClassControls(record, source, target)
         self._source, self._target = source.client, target.client
         self._target_name = target.name
         self._progress = progress
@@ -256,7 +262,12 @@ class Deliverer:
             if not page:
                 return
             token, jobs = page[0].decode(), page[1:]
-            had = read_belongings(self._source, jobs if place.is_queue else [_payload_of(job) for job in jobs])
+            payloads = jobs if place.is_queue else [_payload_of(job) for job in jobs]
+            # Time has passed where the class has flags, so the page is read again.
+            if self._carry_controls(token, payloads):
+                finished, had = "", NOTHING
+                continue
+            had = read_belongings(self._source, own_keys.moved_page(token), payloads)
             written = self._write(place, token, jobs, had, until)
             if written == _TOO_LATE:
                 finished, had = "", NOTHING
@@ -265,6 +276,12 @@ class Deliverer:
             self._note_deferred(place, jobs)
             finished = token
             self._progress.count(len(jobs))
+
+    def _carry_controls(self, token: str, payloads: Sequence[bytes]) -> bool:
+        try:
+            return self._controls.carry(payloads)
+        except ResponseError as error:
+            raise _refusal(token, error) from error
 
     def _next_page(self, place: Place, finished: str, removed: bytes, most: int) -> list[bytes]:
         names = [own_keys.MOVING_PAGES, own_keys.moving(self._move, place.label), own_keys.MOVED_COUNTS]
@@ -275,14 +292,16 @@ class Deliverer:
         names = [own_keys.moved_page(token), place.key, keys.QUEUES]
         words: list[Any] = [f"{until:.6f}", GUARD_MS, place.queue, had.found, len(had.values), *had.values, *jobs]
         try:
-            written = int(cast("int", RECEIVE(self._target, names, words)))
+            reply = cast("int | list[Any]", RECEIVE(self._target, names, words))
         except ResponseError as error:
             # The script has answered, and its first write has failed: nothing is written.
-            full = error_code(error) == "OOM"
-            raise _RefusedError(token, "its memory is full (maxmemory)" if full else str(error)) from error
-        if written == _WRONG_TYPE:
+            raise _refusal(token, error) from error
+        if isinstance(reply, list):
+            tell_merged(had, reply[1::2], [_text(owner) for owner in reply[2::2]])
+            return _WRITTEN
+        if reply == _WRONG_TYPE:
             raise _RefusedError(token, f"its key {place.key} is of another type")
-        return written
+        return reply
 
     def _note_deferred(self, place: Place, jobs: Sequence[bytes]) -> None:
         """Name on the target the classes of jobs that a flag defers: they come back there when it lets jobs run (room ``deferral``).

@@ -161,7 +161,7 @@ class ShardMoves:
         """Put back what was leaving the former source when its move was reversed. A page in flight goes on, and comes back."""
         source, target = self._shards[record.source], self._shards[record.target]
         put_back(target.client, record)
-        onward = Deliverer(record.id, target, source, MoveProgress(quota=progress.quota))
+        onward = Deliverer(record, target, source, MoveProgress(quota=progress.quota))
         for place, leaving in places_left(target.client, record.id).items():
             if leaving:
                 restore(target.client, record.id, place)

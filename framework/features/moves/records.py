@@ -53,7 +53,7 @@ class MoveRecord:
 
     @property
     def route_move(self) -> RouteMove:
-        return RouteMove(self.id, self.kind, self.name, self.source, self.target, self.percent)
+        return RouteMove(self.id, self.kind, self.name, self.source, self.target, self.percent, self.is_undo)
 
     @property
     def move_epoch(self) -> MoveEpoch:

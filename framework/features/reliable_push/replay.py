@@ -82,7 +82,9 @@ def _is_waiting(shard: Shard, batch: JobBatch) -> bool:
 
 def _write(shard: Shard, batch: JobBatch, token: str) -> Sequence[Jid]:
     if batch.unique is not None:
-        return shard.enqueue_unique(batch.queue if batch.dues is None else None, batch.unique, token, batch.counted)
+        # Of a class that has moved since it goes to its old shard, which forwards it.
+        unique = batch.unique._replace(former=[()] * len(batch.jids))
+        return shard.enqueue_unique(batch.queue if batch.dues is None else None, unique, token, batch.counted)
     if batch.dues is None:
         shard.enqueue(batch.queue, batch.payloads, token, batch.statuses, batch.lists, batch.counted)
     else:

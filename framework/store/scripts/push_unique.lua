@@ -4,9 +4,11 @@
 --         3 key that notes that this step was done, '' for none  4 for how many milliseconds
 --         of all locks: 5 class  6 for how many milliseconds  7 '1' to drop duplicates, '' to write them with the owner's jid
 --         8 counter of dropped duplicates  9 positions, due time, delay, status, seconds until the expiry and batch of all jobs (JSON), '' for none of these
---         10 n lock keys, then n jids (JSON): as arguments they would cost both sides more  then n payloads
+--         10 n lock keys, then n jids (JSON): as arguments they would cost both sides more; then, of a push to the shard to which
+--         such jobs move, an object of what find_owners.lua has found on the other one, by the place of the job  then n payloads
 --         then, where jobs differ in their positions, due time, delay or status, n of these (JSON), in place of those of all jobs
--- RETURN  per job: '' it is in, with its lock; else the jid of the job whose duplicate it is: it is nowhere, or, where the terms
+-- RETURN  per job: '' it is in, with its lock; '>' it is nowhere, as such jobs have moved to another shard, which only a caller without
+--         the object of ARGV 10 does not know; else the jid of the job whose duplicate it is: it is nowhere, or, where the terms
 --         do not drop, in, and says so. Behind them the error of `queues`, where the queue's name could not be put in: the jobs are in.
 --         Of a step that was done before, by a call whose reply was lost, the same again.
 -- ERROR   the server is full (this is a push, and may be refused), or the destination's key is of another type: nothing was written
@@ -21,6 +23,7 @@ local before = done_key ~= '' and redis.call('GET', done_key)
 if before then return cjson.decode(before) end
 local class, ttl_ms, drops = ARGV[5], ARGV[6], ARGV[7] ~= ''
 local names, now = cjson.decode(ARGV[10]), redis_now()
+local former = names[2 * n + 1]
 local shared = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil
 local any_details = shared or ARGV[11 + n]
 
@@ -48,13 +51,24 @@ local function lock_ms(details)
   return string.format('%.0f', math.min(math.floor(ttl_ms + math.max(0, due - now) * 1000), 9007199254740991))
 end
 
+-- Return the owner on the other shard. One on its way from there to here counts until it is here: then its lock is.
+local function former_owner(i)
+  local found = former and former[tostring(i)]
+  if found and (not found[2] or redis.call('EXISTS', found[2]) == 0) then return found[1] end
+end
+
 local all_free = redis.call('EXISTS', unpack(names, 1, n)) == 0
 local found, given, added, dropped, unchanged, write = {}, {}, {}, {}, queue ~= '', {}
 for i = 1, n do
   local key, jid, data = names[i], names[n + i], ARGV[10 + i]
-  local owner = given[key] or not all_free and holder_of(key, jid) or nil
+  local owner, moved = given[key], nil
+  if not owner and not all_free then owner, moved = holder_of(key, jid) end
+  owner = owner or former_owner(i)
   found[i] = ''
-  if owner then
+  moved = moved and not former
+  if moved then
+    found[i], unchanged = '>', false
+  elseif owner then
     unchanged = false
     if owner ~= jid then
       found[i] = owner
@@ -62,7 +76,7 @@ for i = 1, n do
     end
   end
   -- Its own lock: an earlier try has written the job.
-  if not owner or (owner ~= jid and not drops) then
+  if not moved and (not owner or (owner ~= jid and not drops)) then
     given[key] = owner or jid
     if queue == '' then write[#write + 1] = string.format('%.6f', due_of(details_of(i))) end
     write[#write + 1] = data

@@ -224,7 +224,7 @@ def test_lock_of_a_held_job_lasts_as_usual_again(moves, redis, second_redis):
     redis.zadd(PAUSED, {b"%b\n%b" % (ticket, job(1, idempotency_key=own)): 1})
     run(moves, begin(moves))
     assert 400_000 < second_redis.pttl(own) <= 500_000
-    assert not redis.exists(own)
+    assert not redis.hexists(own, "jid")
 
 
 def test_move_takes_jobs_that_were_set_aside(moves, redis, second_redis):
@@ -335,8 +335,10 @@ def test_move_takes_locks_with_their_jobs(moves, redis, second_redis):
     assert second_redis.hgetall(own)[b"duplicates"] == b"3"
     assert 400_000 < second_redis.pttl(own) <= 500_000
     assert not second_redis.exists(foreign)
-    assert not redis.exists(own)
-    assert redis.exists(foreign)
+    # Pushes by the old rules are told so.
+    assert redis.hgetall(own) == {b"moved": b""}
+    assert 50_000 < redis.pttl(own) <= 60_000
+    assert redis.hget(foreign, "jid") == b"another"
 
 
 @pytest.mark.parametrize("why", ["memory", "type"])

@@ -2,7 +2,7 @@
 -- KEYS    1 pages in flight (HASH)  2 list of the jobs that leave one place  3 counts of moved jobs (HASH)
 -- ARGV    1 field of the list in the HASH  2 token for a new page  3 most jobs  4 most bytes (one job is always shown)
 --         5 token of a page that the other shard has written, '' for none  6 move  7 what the jobs of that page had here: JSON
---         {locks: [[key, jid], ...], keys: [...], told: [messages to waiters by name (parts/release.lua), ...]}, '' for nothing
+--         {fence_ms: ..., locks: [[key, jid], ...], keys: [...], told: [messages to waiters by name (parts/release.lua), ...]}, '' for nothing
 -- RETURN  { token, jobs ... } of the page in flight; {} no job is left
 -- COST    O(n), from the end of the list
 -- CRASH   before or after, a page in flight is its token and its length in the HASH, and its jobs at the right end of the list. Only
@@ -17,9 +17,14 @@ if token and token == ARGV[5] then
   token = nil
   if ARGV[7] ~= '' then
     local had = cjson.decode(ARGV[7])
-    -- The lock is on the other shard by now. A lock that another job has taken meanwhile stays.
+    -- The lock is on the other shard by now, and a push that does not know of the move is told so (find_owners.lua). A lock that
+    -- another job has taken meanwhile stays.
     for _, lock in ipairs(had.locks) do
-      if owner_of(lock[1]) == lock[2] then redis.call('DEL', lock[1]) end
+      if owner_of(lock[1]) == lock[2] then
+        redis.call('DEL', lock[1])
+        redis.call('HSET', lock[1], 'moved', '')
+        redis.call('PEXPIRE', lock[1], had.fence_ms)
+      end
     end
     for _, key in ipairs(had.keys) do redis.call('DEL', key) end
     for _, told in ipairs(had.told) do late().tell_waiters(told) end

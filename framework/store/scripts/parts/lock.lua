@@ -2,11 +2,12 @@
 --         job. write_lock(key, jid, class, keep_ms, since, more): the same, where the key does not exist and the time is known.
 -- holder_of(key, jid): the jid of the job of which an equal job is a duplicate, nil for none. A job that will not run has none: from
 --         the step that marks it as cancelled, or its batch, and from the moment of its expiry on, another job may take its lock.
---         Its own lock is that of `jid` in any case.
+--         Its own lock is that of `jid` in any case. The second result is the field `moved`.
 -- key     HASH: v (format of the lock, 1), jid, class, since (seconds of Redis's clock), duplicates (how many came meanwhile),
 --         wal:DATABASE (newest position of those); of `more`: bid (the batch of the job), expiry (epoch seconds, after which the job
---         does not begin); begun ('run', or 'period': until_expired) since the job began with the lock, until it waits again; any
---         other value is no lock, and is overwritten
+--         does not begin); begun ('run', or 'period': until_expired) since the job began with the lock, until it waits again;
+--         moved (decision 285): the guard of the page in which the job is on its way to another shard, or, without a jid, '' for a
+--         minute, as pushes of the job go to another shard; any other value is no lock, and is overwritten
 -- CRASH   as the step that it belongs to. The mark of a job is the release of its lock: one is never without the other. A process
 --         that dies behind the mark leaves a lock that holds up no push. A job that begins nevertheless, because its process does not
 --         know the mark yet, finds the lock of the other job and leaves it alone.
@@ -22,14 +23,14 @@ local function is_cancelled(id)
 end
 
 local function holder_of(key, jid)
-  local lock = redis.pcall('HMGET', key, 'jid', 'bid', 'expiry', 'begun')
-  local owner, bid, expiry, begun = lock[1], lock[2], lock[3], lock[4]
-  if not owner or owner == jid then return owner or nil end
+  local lock = redis.pcall('HMGET', key, 'jid', 'bid', 'expiry', 'begun', 'moved')
+  local owner, bid, expiry, begun, moved = lock[1], lock[2], lock[3], lock[4], lock[5] or nil
+  if not owner or owner == jid then return owner or nil, moved end
   -- The period counts from the start of the job, whatever becomes of it.
-  if begun == 'period' then return owner end
-  if is_cancelled(owner) or (bid and is_cancelled(bid)) then return nil end
-  if not begun and tonumber(expiry or '') and tonumber(expiry) <= redis_now() then return nil end
-  return owner
+  if begun == 'period' then return owner, moved end
+  if is_cancelled(owner) or (bid and is_cancelled(bid)) then return nil, moved end
+  if not begun and tonumber(expiry or '') and tonumber(expiry) <= redis_now() then return nil, moved end
+  return owner, moved
 end
 
 -- Write what decides whether the job will run; a field that `more` does not have stays.

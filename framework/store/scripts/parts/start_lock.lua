@@ -24,7 +24,7 @@ local function start_lock(key, jid, class, keep_ms, unseen, known, is_period)
   if keep_ms ~= '0' then
     if owner then
       redis.call('PEXPIRE', key, keep_ms)
-      redis.call('HDEL', key, 'duplicates')
+      redis.call('HDEL', key, 'duplicates', 'moved')
     else
       take_lock(key, jid, class, keep_ms)
     end
