@@ -35,13 +35,17 @@ class ShardRouter:
     """
 
     def shard_for(self, worker: type[ApplicationWorker]) -> str:
-        """Return the name of the shard to which the rules route this class's jobs.
+        """Return the name of the shard to which the rules route this class's jobs: the first one, if they are on several.
 
         Raises:
             TypeError: ``worker`` is no worker class.
             DeclarationError: the class is abstract and has no jobs.
         """
         return port.current().route(_check_worker_class(worker).declaration()).shard
+
+    def shards_for(self, worker: type[ApplicationWorker]) -> tuple[str, ...]:
+        """Return the names of all shards that get jobs of this class: ``spread(...)`` names several. Raises as ``shard_for``."""
+        return port.current().shards_of(_check_worker_class(worker).declaration())
 
     @contextmanager
     def via(self, worker: type[ApplicationWorker]) -> "Generator[redis.Redis]":

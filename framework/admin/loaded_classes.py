@@ -28,6 +28,9 @@ class WorkerClass:
     queue: str
     """The queue that its jobs go to."""
     shard: str
+    """The first of ``shards``."""
+    shards: tuple[str, ...]
+    """The shards that its jobs go to: several if it is spread, or a part of its jobs moves."""
     rule: str | None
     """The routing rule that has decided; ``None`` if none matches: the generated name on ``main``."""
     parameters: str
@@ -71,6 +74,7 @@ def _shown(worker: type[Any]) -> WorkerClass:
         lines[0] if lines else "",
         queue,
         shard,
+        port.current().shards_of(declaration),
         rule,
         str(inspect.signature(worker.perform)),
         declaration.is_async,

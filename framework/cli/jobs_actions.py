@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
@@ -23,6 +24,7 @@ from framework.command_line import EXIT_FAILED, EXIT_UNREACHABLE
 from framework.declare import registry
 from framework.errors import PayloadError, ShardUnavailableError
 from framework.process.record import unserved_queues
+from framework.route.router import MAIN
 from framework.shard.shard import Shard
 from framework.terminal.jobs import bulk_filter_options, jobs_of_set, read_filter, refuse_absent_class
 from framework.terminal.options import (
@@ -405,7 +407,7 @@ class _DelayOption(DurationOption):
 
 class _Destination(NamedTuple):
     queue: str
-    shard: str
+    shards: Sequence[str]
 
 
 @click.command("enqueue")
@@ -506,16 +508,17 @@ def _print_result(jid: Jid | None, *, as_json: bool) -> None:
 
 def _destination_of(client: ProcessClient, worker: str, queue: str | None, shard: str | None) -> _Destination:
     found = registry.find(worker)
-    routed = None if found is None else client.route(found.declaration())
-    return _Destination(queue or (routed.queue if routed else ""), shard or (routed.shard if routed else "main"))
+    declaration = None if found is None else found.declaration()
+    if declaration is None:
+        return _Destination(queue or "", (shard or MAIN,))
+    shards = client.shards_of(declaration) if shard is None else (shard,)
+    return _Destination(queue or client.route(declaration).queue, shards)
 
 
 def _warn_if_unserved(client: ProcessClient, at: _Destination) -> None:
     """Say on stderr that no running process serves the queue: a script may name the wrong one."""
-    try:
-        missing = unserved_queues(client.shards[at.shard].client, [at.queue])
-    # The job is written: what this look finds decides nothing.
-    except (RedisError, OSError):
-        return
-    for queue in missing:
-        echo(unserved_queue_message(at.shard, queue), err=True)
+    for shard in at.shards:
+        # The job is written: what this look finds decides nothing.
+        with suppress(RedisError, OSError):
+            for queue in unserved_queues(client.shards[shard].client, [at.queue]):
+                echo(unserved_queue_message(shard, queue), err=True)

@@ -228,7 +228,7 @@ def explain_class(
     else:
         for one in shown:
             lines = [] if declaration is not None or worker in classes.retired else [_NOT_LOADED]
-            head, *facts = _class_text(worker, one, route, on_shard[one.shard])
+            head, *facts = _class_text(worker, one, _route_text(one, route, own), on_shard[one.shard])
             echo_lines([head, *lines, *facts])
     on.exit_if_unanswered()
     if not shown:
@@ -236,8 +236,8 @@ def explain_class(
         sys.exit(EXIT_FAILED)
 
 
-def _class_text(worker: str, one: ClassExplanation, route: Route | None, assumed: Assumed) -> Iterator[str]:
-    yield f"{worker} on {one.shard}{_route_text(one, route)}"
+def _class_text(worker: str, one: ClassExplanation, route: str, assumed: Assumed) -> Iterator[str]:
+    yield f"{worker} on {one.shard}{route}"
     yield f"  jobs      {_places_text(one)}"
     if one.backlog.levels:
         yield f"  priority  {', '.join(f'{level} {one.backlog.levels[level]:,}' for level in LEVELS if one.backlog.levels[level])}"
@@ -265,14 +265,12 @@ def _reasons(one: ClassExplanation) -> Iterator[tuple[str | None, Blocker]]:
     yield from ((None, blocker) for blocker in one.failures)
 
 
-def _route_text(one: ClassExplanation, route: Route | None) -> str:
+def _route_text(one: ClassExplanation, route: Route | None, shards: Sequence[str]) -> str:
     if route is None:
         return f": queue {one.queue}" if one.queue else ""
     if one.routed:
         return f": queue {one.queue} ({f'rule {route.rule}' if route.rule is not None else 'no rule matches'})"
-    return (
-        f": new jobs go to {route.queue} on {route.shard}; these stay here until they run, or migrate-jobs moves them"
-    )
+    return f": new jobs go to {route.queue} on {', '.join(shards)}; these stay here until they run, or migrate-jobs moves them"
 
 
 def _places_text(one: ClassExplanation) -> str:

@@ -58,6 +58,10 @@ class ClientPort(Protocol):
         """Return where jobs of this worker go."""
         ...
 
+    def shards_of(self, declaration: "Declaration") -> "tuple[str, ...]":
+        """Return the shards that get jobs of this worker: several if it is spread, or a part of its jobs moves."""
+        ...
+
     def home(self, declaration: "Declaration") -> str:
         """Return the shard of what is kept for this worker, such as its entries of the schedule: moves do not change it."""
         ...

@@ -128,6 +128,10 @@ class Client:
         """Return the queue, the shard and the deciding rule of a class."""
         return self._router.route(declaration)
 
+    def shards_of(self, declaration: Declaration) -> tuple[str, ...]:
+        """See ``ClientPort``."""
+        return self._router.shards_of(declaration)
+
     def home(self, declaration: Declaration) -> str:
         """See ``ClientPort``."""
         return self._router.home(declaration)

@@ -305,7 +305,8 @@ def splits_by_rules(
         name, route = declaration.wire_name, router.route(declaration)
         shards = {route.shard: "its route"}
         for queue in {route.queue, declaration.retry_queue or route.queue}.intersection(queue_limits):
-            queues.setdefault(queue, {}).setdefault(route.shard, []).append(name)
+            for shard in router.shards_of(declaration):
+                queues.setdefault(queue, {}).setdefault(shard, []).append(name)
         for alias in declaration.aliases:
             former = router.route_of_alias(declaration, alias)
             if former.queue in queue_limits:

@@ -44,6 +44,16 @@ def test_enqueue_prints_the_id_of_the_job(enqueue, redis):
     assert (out, "it is a duplicate" in error) == ("", True)
 
 
+def test_each_shard_of_a_spread_class_must_be_served(enqueue, site, second_redis_url):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
+    wide = EMPTY.replace("import ApplicationWorker", "import ApplicationWorker, spread")
+    (site.folder / "wide.py").write_text(
+        wide.replace('queue = "shop"', 'queue = "shop"\n    shard = spread("main", "second")')
+    )
+    _, error = enqueue("ShopWorker", "[7]", "-r", "wide")
+    assert [f"no running process of {name} serves" in error for name in ("main", "second")] == [True, True]
+
+
 def test_enqueue_with_a_queue_needs_no_workers(enqueue, redis):
     (out, _) = enqueue("Ruby::MailJob", '[1, {"a": "é"}]', "--queue", "mails", "--in", "60", "--json")
     ((data, at),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)

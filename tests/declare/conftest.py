@@ -37,6 +37,9 @@ class Recorder:
     def route(self, declaration: Declaration) -> Route:
         return Route(declaration.generated_queue, "main", None)
 
+    def shards_of(self, declaration: Declaration) -> tuple[str, ...]:
+        return (self.home(declaration),)
+
     def home(self, declaration: Declaration) -> str:
         return self.route(declaration).shard
 

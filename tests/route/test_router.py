@@ -13,7 +13,7 @@ from framework.declare.spread import spread
 from framework.errors import ConfigurationError
 from framework.route.route_moves import RouteMove, RouteMoves
 from framework.route.router import Router
-from framework.route.topology import QueueLocations, queues_on
+from framework.route.topology import QueueLocations, queues_on, splits_by_rules
 from framework.settings.model import RoutingRule
 
 
@@ -77,6 +77,8 @@ def test_spread_class_is_on_several_shards_by_its_keys():
     assert QueueLocations(routes, [entry]).routed == {"chaos_sleep": ("main", "queues_shard_a")}
     with pytest.raises(ConfigurationError, match="is not a list of shards"):
         QueueLocations(routes, [{**entry, "spread": ["main", "gone"]}])
+    (split,) = splits_by_rules(routes, [declaration], {"chaos_sleep"}, source="limits")
+    assert set(split.shards) == {"main", "queues_shard_a"}
 
 
 def test_spread_class_needs_known_shards_and_one_limit():

@@ -151,6 +151,10 @@ class ClusterNode:
         """Return whether it has the data of its master."""
         return str(cast("Any", self.client.info("replication")).get("master_link_status")) == "up"
 
+    def names_holder(self, slot: int) -> int | None:
+        """Return the port of the master that holds a slot by what this node says."""
+        return next((one[2][1] for one in self.ask("SLOTS") if one[0] <= slot <= one[1]), None)
+
     def meet(self, other: "ClusterNode") -> None:
         """Let it know another node."""
         self.ask("MEET", "127.0.0.1", other.port, other._bus)
@@ -248,13 +252,19 @@ class RedisCluster:
             return "ASK" in type(error).__name__.upper()
         return True
 
+    def agreed_holder(self, tag: str) -> ClusterNode | None:
+        """Return the node that holds the slot of a tag by what all nodes say; ``None`` while they differ, as after a takeover."""
+        slot = key_slot(key_prefix(tag).encode())
+        named = {node.names_holder(slot) for node in self.nodes if node.answers()}
+        return next((node for node in self.nodes if named == {node.port}), None)
+
     def others(self, node: ClusterNode) -> list[ClusterNode]:
         """Return the other masters."""
         return [one for one in self.nodes if one is not node and one.is_master()]
 
     def move_key_by_key(self, tag: str, target: ClusterNode, between: Callable[[], Any] = int) -> None:
         """Move the slot of a tag as ``redis-cli --cluster reshard`` does; ``between`` is called before each step of ten keys."""
-        slot, source = key_slot(key_prefix(tag).encode()), self.holder(tag)
+        slot, source = key_slot(key_prefix(tag).encode()), self._agreed(tag)
         target.ask("SETSLOT", slot, "IMPORTING", source.id)
         source.ask("SETSLOT", slot, "MIGRATING", target.id)
         while True:
@@ -271,9 +281,15 @@ class RedisCluster:
 
     def move_at_once(self, tag: str, target: ClusterNode) -> None:
         """Move the slot of a tag by Valkey's own migration; return when the target holds it."""
-        slot, source = key_slot(key_prefix(tag).encode()), self.holder(tag)
+        slot, source = key_slot(key_prefix(tag).encode()), self._agreed(tag)
         source.ask("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
         wait_for(lambda: self.holds(target, tag), "the slot has moved")
+
+    def _agreed(self, tag: str) -> ClusterNode:
+        # A former master says for a moment that it holds the slot still.
+        return cast(
+            "ClusterNode", wait_for(lambda: self.agreed_holder(tag), "the nodes agree on the holder of the slot")
+        )
 
     def take_over(self, tag: str, target: ClusterNode) -> None:
         """Give the slot of a tag to a node without its data, while the holder is away."""

@@ -9,6 +9,7 @@ from redis import Redis
 from framework.all_settings import load
 from framework.application_worker import ApplicationWorker
 from framework.declare import port, registry
+from framework.declare.spread import spread
 from framework.errors import ConfigurationError, DeclarationError, UnknownShardError, UnroutedCallError
 from framework.sharding import ShardRouter, allow_unrouted, router
 from framework.wiring.client import ProcessClient, override
@@ -44,6 +45,9 @@ def bound(configured):
 def test_shard_for_follows_the_rules(bound):
     assert (router.shard_for(worker("Near")), router.shard_for(worker("Far"))) == ("queues_shard_a", "main")
     assert router.shard_for(worker("Pinned", shard="queues_shard_a")) == "queues_shard_a"
+    wide = worker("Wide", shard=spread("queues_shard_a", "main"))
+    assert router.shards_for(wide) == ("queues_shard_a", "main")
+    assert (router.shard_for(wide), router.shards_for(worker("Far"))) == ("queues_shard_a", ("main",))
 
 
 def test_via_returns_the_pool_of_the_workers_shard(bound, redis, second_redis):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from framework.admin.access import ask
 from framework.admin.explain_class import RunCounts, read_runs_by_class
 from framework.admin.statistics import server_times
+from framework.dashboard.pages.routing_page import shown_route
 from framework.declare.declaration import Declaration
 from framework.errors import UnknownNameError
 from framework.feature import all_features
@@ -128,6 +129,4 @@ def _route(view: View, declaration: Declaration) -> Facts | None:
     router = view.installation.router
     if router is None:
         return None
-    queue, _, rule = router.route(declaration)
-    shards = ", ".join(router.shards_of(declaration))
-    return {"queue": queue, "shard": shards, "rule": None if rule is None else str(rule)}
+    return shown_route(router, declaration)

@@ -1,7 +1,6 @@
 """The routing rules with the classes that each one routes, and what another rule would change: ``jobs explain --assume rule=``."""
 
 from framework.declare.declaration import Declaration
-from framework.declare.request import Route
 from framework.errors import ConfigurationError
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
@@ -27,7 +26,7 @@ class RoutingPage(Page):
         """
         assumed = _assumed_rule(view)
         now = view.installation.router
-        then = None if assumed is None else _router_with(view, assumed)
+        then = None if assumed is None or now is None else _router_with(view, now, assumed)
         declarations = view.installation.classes.declarations or {}
         seen = [
             one
@@ -57,24 +56,25 @@ def _assumed_rule(view: View) -> RoutingRule | None:
     return RoutingRule(query, view.query.get("queue", "").strip() or None, view.query.get("to", "").strip() or None)
 
 
-def _router_with(view: View, rule: RoutingRule) -> Router:
+def _router_with(view: View, now: Router, rule: RoutingRule) -> Router:
     settings = view.installation.settings
     try:
-        return open_router(settings.model_copy(update={"routing_rules": (rule, *settings.routing_rules)}))
+        router = open_router(settings.model_copy(update={"routing_rules": (rule, *settings.routing_rules)}))
     except ConfigurationError as error:
         raise ValueError("; ".join(problem.message for problem in error.problems)) from None
+    router.use_moves(now.moves)
+    return router
 
 
 def _facts(one: Declaration, now: Router, then: Router | None) -> Facts:
-    route = now.route(one)
-    other = None if then is None else then.route(one)
-    moves = other is not None and (other.queue, other.shard) != (route.queue, route.shard)
-    return {
-        "class": one.wire_name,
-        "now": _route(route),
-        "then": _route(other) if moves and other is not None else None,
-    }
+    route = shown_route(now, one)
+    other = None if then is None else shown_route(then, one)
+    moves = other is not None and (other["queue"], other["shard"]) != (route["queue"], route["shard"])
+    return {"class": one.wire_name, "now": route, "then": other if moves else None}
 
 
-def _route(route: Route) -> Facts:
-    return {"queue": route.queue, "shard": route.shard, "rule": None if route.rule is None else str(route.rule)}
+def shown_route(router: Router, one: Declaration) -> Facts:
+    """Return the queue, the shards and the deciding rule of a class."""
+    queue, _, rule = router.route(one)
+    shards = ", ".join(router.shards_of(one))
+    return {"queue": queue, "shard": shards, "rule": None if rule is None else str(rule)}

@@ -349,12 +349,13 @@ def _declared_by(owner: type[Any]) -> str:
 def _queue_lines(project: Project, declaration: Declaration, lines: Mapping[str, int]) -> Iterator[str]:
     """Yield each queue in which its jobs may wait, with the line by which a process serves it."""
     route = project.router.route(declaration)
+    shards = ", ".join(project.router.shards_of(declaration))
     for queue in project.router.queues_of(declaration):
         uses = (
             (queue == declaration.generated_queue, "its generated name"),
             (
                 queue == route.queue,
-                f"its jobs go there, on shard {route.shard} ({_route_reason(declaration, route.rule)})",
+                f"its jobs go there, on shard {shards} ({_route_reason(declaration, route.rule)})",
             ),
             (queue == declaration.retry_queue, "its retries go there"),
             *(

@@ -123,7 +123,10 @@ def _splits_since_release(project: Project, declarations: Sequence[Declaration])
     last = read_manifest(project.released, project.released.name)
     if last is None:
         return
-    then = {name: {entry.shard: f"its route in release {last.release}"} for name, entry in last.workers.items()}
+    then = {
+        name: dict.fromkeys(entry.shards, f"its route in release {last.release}")
+        for name, entry in last.workers.items()
+    }
     yield from splits_observed(
         project.router, declarations, then, place_template=f"{project.released.name}: the rules have changed"
     )

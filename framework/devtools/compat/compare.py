@@ -162,11 +162,14 @@ class ReleaseComparison:
     # --- queues
 
     def _queues(self, name: str, old: ReleasedWorker, new: ReleasedWorker | None) -> Iterator[CompatFinding]:
-        if old.shard not in self._served.shards:
-            yield findings.shard_vanished(name, old, self._served.config_label)
+        vanished = [shard for shard in old.shards if shard not in self._served.shards]
+        for shard in vanished:
+            yield findings.shard_vanished(name, old, shard, self._served.config_label)
+        if len(vanished) == len(old.shards):
             return
-        if new is not None and new.shard != old.shard:
-            yield findings.shard_changed(name, old, new)
+        left = [] if new is None else [one for one in old.shards if one not in (*new.shards, *vanished)]
+        if new is not None and left:
+            yield findings.shard_changed(name, new, left)
         kept = [] if new is None else new.queues
         for queue in old.queues:
             if queue not in kept:
@@ -256,7 +259,7 @@ def compare_with(project: Project, last: Manifest, today: Manifest) -> list[Comp
 
 def _served_without_file(project: Project, last: Manifest) -> set[str]:
     declarations = list(project.declarations.values())
-    places = {name: tuple((queue, entry.shard) for queue in entry.queues) for name, entry in last.workers.items()}
+    places = {name: entry.locations for name, entry in last.workers.items()}
     released = ReleasedQueues(places, tuple(last.former_locations))
     former = {place.queue for place in former_locations(project.router, declarations, released)}
     return former.union(*(queues_on(project.router, declarations, shard) for shard in project.settings.shards))

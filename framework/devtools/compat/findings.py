@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from framework.command_line import command, with_local_commands
 from framework.devtools.compat.json_schema import annotation_text, is_superset, schema_text
 from framework.devtools.compat.manifest import IN_FLIGHT, Parameter, Parameters, ReleasedWorker
+from framework.text import join_names
 
 IncompatibilityCode: TypeAlias = Literal[
     "added-without-default", "default-dropped", "removed", "reordered", "type-narrowed", "type-changed"
@@ -426,22 +427,25 @@ def former_queue_unserved(queue: str, since: date, config_label: str) -> CompatF
     return CompatFinding("queue-unserved", "", "released.yml: former_queues", message, MOVE_QUEUE, write)
 
 
-def shard_changed(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
-    """Report jobs that remain on the former shard."""
-    text = f"its jobs go to the shard {new.shard}, not {old.shard}: processes there have its queue, schedule and retries to work off"
+def shard_changed(worker: str, new: ReleasedWorker, left: Sequence[str]) -> CompatFinding:
+    """Report jobs that remain on the shards that it has left."""
+    text = (
+        f"its jobs go to the shard {join_names(new.shards)}, not {join_names(left)}: processes there have its queue, schedule and "
+        "retries to work off"
+    )
     return safe_change(worker, new, text, MOVE_QUEUE)
 
 
-def shard_vanished(worker: str, old: ReleasedWorker, config_label: str) -> CompatFinding:
+def shard_vanished(worker: str, old: ReleasedWorker, shard: str, config_label: str) -> CompatFinding:
     """Report a removed shard: no process reaches the jobs there."""
-    message = f"its jobs went to the shard {old.shard}, which {config_label}/redis.yml no longer has"
+    message = f"its jobs went to the shard {shard}, which {config_label}/redis.yml no longer has"
     return CompatFinding(
         "shard-vanished",
         worker,
         f"{old.place}: shard",
         message,
         MOVE_QUEUE,
-        (f"{old.shard}: {{url: ...}}  # in {config_label}/redis.yml",),
+        (f"{shard}: {{url: ...}}  # in {config_label}/redis.yml",),
     )
 
 

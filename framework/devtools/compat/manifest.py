@@ -105,6 +105,8 @@ class ReleasedWorker(_FrozenModel):
     retry: bool | int
     queue: str
     shard: str
+    spread: tuple[str, ...] = ()
+    """The shards of a class that names several."""
     retry_queue: str | None = None
     queue_namespace: str | None = None
     aliases: dict[str, Day] = {}
@@ -119,8 +121,18 @@ class ReleasedWorker(_FrozenModel):
 
     @property
     def queues(self) -> list[str]:
-        """The queues of its jobs on its shard: the routed one, and that of its retries."""
+        """The queues of its jobs on each of its shards: the routed one, and that of its retries."""
         return [self.queue, *([self.retry_queue] if self.retry_queue else [])]
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Every shard that gets its jobs."""
+        return self.spread or (self.shard,)
+
+    @property
+    def locations(self) -> tuple[tuple[str, str], ...]:
+        """Every queue that gets its jobs, with its shard."""
+        return tuple((queue, shard) for queue in self.queues for shard in self.shards)
 
 
 # It describes the jobs of earlier releases and not the last code, because jobs outlive a release: retries take three weeks.
@@ -146,7 +158,7 @@ class Manifest(_FrozenModel):
     @property
     def locations(self) -> list[tuple[str, str]]:
         """Every queue that gets jobs of this release, with its shard."""
-        return [(queue, entry.shard) for entry in self.workers.values() for queue in entry.queues]
+        return [place for entry in self.workers.values() for place in entry.locations]
 
     @property
     def former_locations(self) -> dict[tuple[str, str], date]:
@@ -272,6 +284,7 @@ def _released_worker(declaration: Declaration, router: Router, strict: StrictArg
         retry=declaration.retry,
         queue=target.queue,
         shard=target.shard,
+        spread=() if declaration.several_shards is None else router.shards_of(declaration),
         retry_queue=declaration.retry_queue,
         queue_namespace=declaration.queue_namespace,
         aliases=dict.fromkeys(declaration.aliases, day),

@@ -129,6 +129,9 @@ class BlockClient:
     def route(self, declaration: Declaration) -> Route:
         return self.client.route(declaration)
 
+    def shards_of(self, declaration: Declaration) -> tuple[str, ...]:
+        return self.client.shards_of(declaration)
+
     def home(self, declaration: Declaration) -> str:
         return self.client.home(declaration)
 

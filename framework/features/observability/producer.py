@@ -26,7 +26,8 @@ def _answer(accept: str) -> HealthAnswer:
             declaration = worker.declaration()
             if not tally.has(declaration):
                 route = client.route(declaration)
-                tally.declare(declaration, route.queue, route.shard)
+                for shard in client.shards_of(declaration):
+                    tally.declare(declaration, route.queue, shard)
     return metrics_answer(sums_of(settings), settings, accept)
 
 

@@ -42,7 +42,8 @@ def worker_part(process: ProcessContext) -> WorkerPart:
     for worker in registry.workers():
         declaration = worker.declaration()
         route = process.router.route(declaration)
-        tally.declare(declaration, route.queue, route.shard)
+        for shard in process.router.shards_of(declaration):
+            tally.declare(declaration, route.queue, shard)
         if tally.shard in process.router.shards_of(declaration) and route.queue in served:
             tally.declare_runs(declaration, route.queue)
             ran.add((declaration.wire_name, route.queue))

@@ -9,15 +9,17 @@ import heapq
 import random
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from math import ceil
 from typing import TypeAlias
 
 from framework.features.observability.slots_needed import TARGETS, LoadSample, QueueLoad, ShardLoad, group_slots
 from framework.features.simulation.model import Model, SimulatedClass
 from framework.features.simulation.parts import (
+    ClassSlots,
     JobClass,
     ProcessSet,
     SimulatedJob,
@@ -106,7 +108,8 @@ class Simulation:
         self._now = 0.0
         self._overhead = scenario.processor_of_job
         self._shards: dict[str, SimulatedShard] = {}
-        self._classes: dict[str, JobClass] = {}
+        self._classes: dict[str, list[JobClass]] = {}
+        """The parts of each class, one for each of its shards."""
         self._results: dict[str, ClassResult] = {}
         self._sets: dict[str, ProcessSet] = {}
         self._loads: dict[str, ShardLoad] = {}
@@ -173,9 +176,14 @@ class Simulation:
             for queue in facts.order.names:
                 shard.queue(queue).sets.append(one)
         for name, cls in self._model.classes.items():
-            shard = self._shard(cls.shard)
-            self._classes[name] = JobClass(cls, shard, shard.queue(cls.queue))
+            slots = ClassSlots(cls.limit)
+            shards = map(self._shard, cls.shards)
+            self._classes[name] = [JobClass(cls, shard, shard.queue(cls.queue), slots) for shard in shards]
             self._results[name] = ClassResult(cls)
+
+    @property
+    def _parts(self) -> Iterator[JobClass]:
+        return chain.from_iterable(self._classes.values())
 
     def _shard(self, name: str) -> SimulatedShard:
         found = self._shards.get(name)
@@ -187,10 +195,11 @@ class Simulation:
     # --- jobs come
 
     def _plan_arrivals(self) -> None:
-        for cls in self._classes.values():
-            self._plan_next(cls)
-            if cls.facts.load.burst is not None:
-                self._at(0.0, partial(self._burst, cls))
+        for parts in self._classes.values():
+            for cls in parts:
+                self._plan_next(cls)
+            if parts[0].facts.load.burst is not None:
+                self._at(0.0, partial(self._burst, parts))
         for one in self._model.recorded:
             self._results[one.name].recorded_waits.append(one.waited)
         self._plan_replay(iter(self._model.recorded))
@@ -201,7 +210,8 @@ class Simulation:
 
     def _replay(self, one: RecordedJob, jobs: Iterator[RecordedJob]) -> None:
         """Let a recorded job come, and plan the next one."""
-        self._push(SimulatedJob(self._classes[one.name], self._now, one.duration, one.processor, 1))
+        cls = self._part(self._classes[one.name])
+        self._push(SimulatedJob(cls, self._now, one.duration, one.processor, 1))
         self._plan_replay(jobs)
 
     def _plan_next(self, cls: JobClass) -> None:
@@ -215,12 +225,16 @@ class Simulation:
         self._push(self._new_job(cls))
         self._plan_next(cls)
 
-    def _burst(self, cls: JobClass) -> None:
-        burst = cls.facts.load.burst
+    def _burst(self, parts: Sequence[JobClass]) -> None:
+        burst = parts[0].facts.load.burst
         if burst is not None:
             for _ in range(burst.jobs):
-                self._push(self._new_job(cls))
-            self._at(self._now + burst.every, partial(self._burst, cls))
+                self._push(self._new_job(self._part(parts)))
+            self._at(self._now + burst.every, partial(self._burst, parts))
+
+    def _part(self, parts: Sequence[JobClass]) -> JobClass:
+        """Return the part of a class that gets the next job: its key chooses, which is as good as chance."""
+        return parts[0] if len(parts) == 1 else self._dice.choice(parts)
 
     def _new_job(self, cls: JobClass) -> SimulatedJob:
         load, dice = cls.facts.load, self._dice
@@ -306,14 +320,14 @@ class Simulation:
     def _admit(self, process: SimulatedProcess, job: SimulatedJob) -> bool:
         """Start a job, or hold it if its class has no slot; return whether it starts."""
         cls = job.cls
-        if cls.may_start:
+        if cls.slots.free:
             self._start(process, job)
             return True
         cls.held.append(job)
         shard, result = cls.shard, self._results[cls.facts.name]
         shard.waiting_bytes += cls.facts.cost.waiting_bytes + HELD_BYTES
         self._load(shard, HELD_US)
-        result.most_held = max(result.most_held, len(cls.held))
+        result.most_held = max(result.most_held, sum(len(one.held) for one in self._classes[cls.facts.name]))
         return False
 
     @staticmethod
@@ -325,6 +339,7 @@ class Simulation:
         process.free -= 1
         process.jobs.add(job)
         cls.running += 1
+        cls.slots.running += 1
         # The threads of a process take turns in its interpreter.
         begins = max(now, process.interpreter_at)
         used = self._overhead + job.processor
@@ -344,6 +359,7 @@ class Simulation:
         process.free += 1
         process.ended[cls.queue.name] += 1
         cls.running -= 1
+        cls.slots.running -= 1
         result = self._results[cls.facts.name]
         result.ended += 1
         result.seconds += job.duration
@@ -352,13 +368,17 @@ class Simulation:
         if process.stops:
             self._note_stopped(process)
         # The slot of a limit goes to the job that waits the longest, which this process runs next.
-        if cls.held and cls.may_start and not cls.shard.is_away:
+        if cls.may_release:
             self._release(cls, None if process.stops else process)
+        else:
+            for other in self._classes[cls.facts.name]:
+                if other.may_release:
+                    self._release(other, None)
         self._fetch(process)
 
     def _release(self, cls: JobClass, process: SimulatedProcess | None) -> None:
         """Start held jobs that may start: in this process, or through their queue."""
-        while cls.held and cls.may_start:
+        while cls.held and cls.slots.free:
             job = cls.held.popleft()
             self._unhold(job)
             if process is not None and process.free:
@@ -403,10 +423,10 @@ class Simulation:
         """Apply a change, and plan its end if it has one."""
         back: list[Callable[[], None]] = []
         for name, rate in change.rate.items():
-            back.append(partial(self._set_rate, name, self._classes[name].rate))
+            back.append(partial(self._set_rate, name, sum(one.rate for one in self._classes[name])))
             self._set_rate(name, rate)
         for name, limit in change.limit.items():
-            back.append(partial(self._set_limit, name, self._classes[name].limit))
+            back.append(partial(self._set_limit, name, self._classes[name][0].slots.limit))
             self._set_limit(name, limit)
         for name, count in change.count.items():
             back.append(partial(self._set_count, name, sum(1 for _ in self._sets[name].serving())))
@@ -424,27 +444,27 @@ class Simulation:
                 self._at(change.at + change.lasts, act)
 
     def _set_rate(self, name: str, rate: float) -> None:
-        cls = self._classes[name]
-        if rate != cls.rate:
-            cls.rate = rate
-            self._plan_next(cls)
+        parts = self._classes[name]
+        for cls in parts:
+            if cls.rate != rate / len(parts):
+                cls.rate = rate / len(parts)
+                self._plan_next(cls)
 
     def _set_limit(self, name: str, limit: int | None) -> None:
-        cls = self._classes[name]
-        cls.limit = limit
-        self._release_through_queue(cls)
+        parts = self._classes[name]
+        parts[0].slots.limit = limit
+        for cls in parts:
+            self._release_through_queue(cls)
 
     def _set_off(self, name: str, *, is_off: bool) -> None:
-        cls = self._classes[name]
-        cls.is_off = is_off
-        self._release_through_queue(cls)
+        parts = self._classes[name]
+        parts[0].slots.is_off = is_off
+        for cls in parts:
+            self._release_through_queue(cls)
 
     def _release_through_queue(self, cls: JobClass) -> None:
         """Put the held jobs that may start back into their queue, the oldest in front."""
-        if cls.is_off:
-            return
-        room = len(cls.held) if cls.limit is None else max(0, cls.limit - cls.running)
-        released = [cls.held.popleft() for _ in range(min(room, len(cls.held)))]
+        released = [cls.held.popleft() for _ in range(int(min(cls.slots.free, len(cls.held))))]
         for job in reversed(released):
             self._unhold(job)
             self._put(cls.queue, job, in_front=True)
@@ -457,7 +477,7 @@ class Simulation:
         kept, shard.kept = shard.kept, type(shard.kept)()
         for job in kept:
             self._push(job)
-        for cls in self._classes.values():
+        for cls in self._parts:
             if cls.shard is shard:
                 self._release(cls, None)
         self._wake(shard)
@@ -543,7 +563,7 @@ class Simulation:
 
     def _sample(self) -> None:
         held = Counter[str]()
-        for cls in self._classes.values():
+        for cls in self._parts:
             held[cls.shard.name] += len(cls.held)
         shards = self._shards.values()
         shares = {urgency: self._in_time[urgency] / count for urgency, count in self._started.items() if count}
@@ -573,7 +593,7 @@ class Simulation:
         self._at(self._now + scaling.period, self._scale)
 
     def _slots_needed(self, shard: SimulatedShard) -> Mapping[str, int]:
-        classes = [cls for cls in self._classes.values() if cls.shard is shard]
+        classes = [cls for cls in self._parts if cls.shard is shard]
         busy, ended, seconds = Counter[str](), Counter[str](), defaultdict[str, float](float)
         for cls in classes:
             result = self._results[cls.facts.name]
@@ -588,10 +608,11 @@ class Simulation:
         )
         urgencies: dict[str, Urgency] = {cls.queue.name: cls.facts.urgency for cls in classes}
         limits = Counter[str]()
-        unlimited = {cls.queue.name for cls in classes if cls.limit is None}
+        unlimited = {cls.queue.name for cls in classes if cls.slots.limit is None}
         for cls in classes:
-            if cls.limit is not None and cls.queue.name not in unlimited:
-                limits[cls.queue.name] += cls.limit
+            limit = cls.slots.limit
+            if limit is not None and cls.queue.name not in unlimited:
+                limits[cls.queue.name] += limit
         here = {one.facts.group for one in shard.sets}
         groups = {name: queues for name, queues in self._model.groups.items() if name in here}
         return group_slots(loads, urgencies, groups, limits)

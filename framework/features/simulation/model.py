@@ -24,9 +24,11 @@ class SimulatedClass(NamedTuple):
 
     name: str
     urgency: Urgency
-    shard: str
+    shards: tuple[str, ...]
+    """Each of them gets the same part of the jobs."""
     queue: str
     limit: int | None
+    """The jobs that may run at a time, on all shards together."""
     load: JobLoad
     cost: StoreCost
     retries: int
@@ -133,7 +135,7 @@ def _simulated_class(
     return SimulatedClass(
         name,
         declaration.urgency,
-        route.shard,
+        project.router.shards_of(declaration),
         route.queue,
         limit or None,
         load,
@@ -172,11 +174,6 @@ def _unknown(
         ]
         named_in += [(f"{at}.away", "shard", name) for name in change.away]
     for key, kind, name in named_in:
-        if kind == "class" and name in declarations and declarations[name].several_shards is not None:
-            message = (
-                f"{name} is on several shards, which is not simulated: give a class of one shard its part of the jobs"
-            )
-            yield ConfigurationProblem(_file(scenario), key, message)
         if name not in kinds[kind]:
             message = f"there is no {kind} {name!r}{did_you_mean(name, kinds[kind])}"
             yield ConfigurationProblem(_file(scenario), key, message)

@@ -1,6 +1,7 @@
 """The things of a simulated fleet: jobs, queues, limits, processes, shards."""
 
 import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Iterator
 
@@ -23,24 +24,44 @@ class SimulatedJob:
         self.failures = 0
 
 
+class ClassSlots:
+    """The slots of a class on all its shards, which use them in the order in which its jobs come."""
+
+    __slots__ = ("is_off", "limit", "running")
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.is_off = False
+        self.running = 0
+
+    @property
+    def free(self) -> float:
+        """How many further jobs may start."""
+        if self.is_off:
+            return 0
+        return math.inf if self.limit is None else max(0, self.limit - self.running)
+
+
 class JobClass:
-    """A class with its slots: how many of its jobs run, and those that wait for a slot, or until the class is on again."""
+    """The part of a class on one shard: how many of its jobs run, and those that wait for a slot, or until the class is on again."""
 
-    __slots__ = ("facts", "held", "is_off", "limit", "queue", "rate", "running", "shard")
+    __slots__ = ("facts", "held", "queue", "rate", "running", "shard", "slots")
 
-    def __init__(self, facts: SimulatedClass, shard: "SimulatedShard", queue: "SimulatedQueue") -> None:
+    def __init__(
+        self, facts: SimulatedClass, shard: "SimulatedShard", queue: "SimulatedQueue", slots: ClassSlots
+    ) -> None:
         self.facts = facts
         self.shard = shard
         self.queue = queue
-        self.limit = facts.limit
-        self.rate = facts.load.rate
-        self.is_off = False
+        self.slots = slots
+        self.rate = facts.load.rate / len(facts.shards)
         self.running = 0
         self.held = deque[SimulatedJob]()
 
     @property
-    def may_start(self) -> bool:
-        return not self.is_off and (self.limit is None or self.running < self.limit)
+    def may_release(self) -> bool:
+        """Whether one of its held jobs may start."""
+        return bool(self.held and self.slots.free and not self.shard.is_away)
 
 
 class SimulatedQueue:

@@ -122,7 +122,7 @@ def _class_waits(name: str, one: ClassResult) -> ClassWaits:
         name,
         one.facts.urgency,
         one.facts.queue,
-        one.facts.shard,
+        ", ".join(one.facts.shards),
         started,
         sum(wait <= target for wait in one.waits) / started if started else 0.0,
         waits_of(one.waits),
@@ -171,8 +171,8 @@ def _remarks(result: SimulationResult, classes: Sequence[ClassWaits], shards: Se
             )
     served = {(one.shard, queue) for one in result.model.sets.values() for queue in one.order.names}
     for name, cls in result.model.classes.items():
-        if (cls.shard, cls.queue) not in served:
-            yield f"class {name}: no set of processes serves its queue {cls.queue} on shard {cls.shard}."
+        for unserved in (one for one in cls.shards if (one, cls.queue) not in served):
+            yield f"class {name}: no set of processes serves its queue {cls.queue} on shard {unserved}."
     for one in classes:
         if one.refused:
             yield f"class {one.name}: {one.refused:,} pushes fail while its shard is away: reliable_push would keep them."

@@ -19,7 +19,7 @@ DAY = date(2026, 3, 1)
 HEAD = """
 from typing import *
 from typing_extensions import NotRequired, TypedDict
-from framework import ApplicationWorker
+from framework import ApplicationWorker, spread
 class Box(TypedDict):
     size: int
     label: NotRequired[str]
@@ -328,6 +328,18 @@ def test_changed_shard_is_reported_and_removed_shard_fails():
     assert codes(compared(old, new)) == []
     assert "its jobs go to the shard main, not second" in changes(compared(old, new))
     assert codes(compared(old, new, shards=["main"])) == ["shard-vanished"]
+
+
+def test_each_shard_of_a_spread_class_is_compared():
+    both = workers("shard = spread('main', 'second')\ndef perform(self): ...")
+    assert set(both.locations) == {("default", "main"), ("default", "second")}
+    new = workers("def perform(self): ...")
+    assert compared(new, both) == []
+    assert "its jobs go to the shard main, not second" in changes(compared(both, new))
+    (vanished,) = compared(both, both, shards=["main"])
+    assert vanished.message.startswith("its jobs went to the shard second, which")
+    last = next_manifest(workers("def perform(self): ...", DAY, name="2"), both)
+    assert last.former_queues == {"default": {"second": DAY}}
 
 
 def test_compare_new_worker_is_a_change():

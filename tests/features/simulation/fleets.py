@@ -9,8 +9,8 @@ from framework.fetch.queues import QueueOrder
 COST = StoreCost(push_us=1.0, run_us=4.0, waiting_bytes=400, traffic_bytes=1_000)
 
 
-def job_class(name, queue="default", *, limit=None, urgency="low", retries=25, is_fair=False, shard="main", **load):
-    return SimulatedClass(name, urgency, shard, queue, limit, JobLoad(**load), COST, retries, is_fair)
+def job_class(name, queue="default", *, limit=None, urgency="low", retries=25, is_fair=False, shards=("main",), **load):
+    return SimulatedClass(name, urgency, shards, queue, limit, JobLoad(**load), COST, retries, is_fair)
 
 
 def process_set(queues=(("default", 1),), slots=10, *, name="main-all", timeout_s=25.0, shard="main", **count):

@@ -167,3 +167,13 @@ def test_load_of_redis_is_that_of_its_jobs():
     assert report_of(result).shards[0].store == pytest.approx(0.005, rel=0.1)
     slow = simulated([job_class("A", rate=1_000, duration=0.001)], seconds=20, redis=200)
     assert any("would use" in one for one in report_of(slow).remarks)
+
+
+def test_class_on_two_shards_has_one_limit_and_each_slot_is_used():
+    """Most jobs of the first shard wait; a process of each shard would have slots for all."""
+    sets = [process_set(name=name, shard=name, count=1) for name in ("main", "second")]
+    wide = job_class("Wide", limit=4, shards=("main", "second"), rate=100, duration=0.1)
+    result = simulated([wide], sets, seconds=100)
+    assert result.classes["Wide"].ended == pytest.approx(4 / 0.1 * 100, rel=0.02)
+    assert max(sum(one.busy.values()) for one in result.samples) == 4
+    assert min(sum(us) for us in result.store_us.values()) > 0.4 * max(sum(us) for us in result.store_us.values())

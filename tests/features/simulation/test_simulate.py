@@ -108,11 +108,15 @@ def test_wrong_scenario_is_refused_with_the_place(installed, text, messages):
         assert message in told
 
 
-def test_class_on_several_shards_is_not_simulated(installed):
+def test_class_on_several_shards_is_simulated_on_each(installed):
     installed.write("wide_jobs.py", WIDE)
     installed.write("wide.yml", "classes: {WideWorker: {rate: 1}}")
-    told = installed.run("simulate", "wide.yml", "-r", "workers", "-r", "wide_jobs", status=78).stderr
-    assert "classes: WideWorker is on several shards, which is not simulated" in told
+    done = installed.run("simulate", "wide.yml", "-r", "workers", "-r", "wide_jobs", "--json")
+    (found,) = json.loads(done.stdout)["scenarios"]
+    assert {one["name"] for one in found["shards"] if one["store"] > 0} == {"main", "exports_a"}
+    # No set of this installation has its queue.
+    unserved = {one.partition(" on shard ")[2] for one in found["remarks"] if "WideWorker: no set of processes" in one}
+    assert unserved == {"main.", "exports_a."}
 
 
 def test_simulate_without_jobs_is_refused(installed):
