@@ -5,7 +5,8 @@ limit, and uses the portions that it gets (``scripts/divide.lua``, ``scripts/use
 
 At a crash: a portion that was given out counts until the shard has said that it uses another one, so that the slots of all shards
 never exceed the limit. Any number of processes may do this for one shard: a portion that comes late is older than the one in use.
-A shard whose processes are silent is asked by those of a shard that needs its slots.
+A shard whose processes are silent is asked by those of a shard that needs its slots. Without a living process it needs only the
+slots that are taken there: its waiting jobs would keep the others unused.
 """
 
 import time
@@ -103,12 +104,14 @@ def read_portions(client: "redis.Redis", names: Iterable[str] = ()) -> list[Port
     return [state for row in rows if (state := PortionState.of(row)) is not None]
 
 
-def use_portions(client: "redis.Redis", used: Sequence[tuple[PortionState, Portion]]) -> list[PortionState]:
-    """Use portions on a shard; return the limits as they are then. Raises redis errors."""
+def use_portions(
+    client: "redis.Redis", used: Sequence[tuple[PortionState, Portion]], most_handed_over: int = _MOST_HANDED_OVER
+) -> list[PortionState]:
+    """Use portions on a shard, and hand free slots to waiting jobs; return the limits as they are then. Raises redis errors."""
     calls: list[tuple[list[str], list[Any]]] = [
         (
             [keys.limit(state.name)],
-            [portion.slots, portion.version, HOLD_AFTER_S if state.holds else "", _MOST_HANDED_OVER],
+            [portion.slots, portion.version, HOLD_AFTER_S if state.holds else "", most_handed_over],
         )
         for state, portion in used
     ]
@@ -240,13 +243,14 @@ class PortionKeeper:
         client: "redis.Redis",
         states: Sequence[PortionState],
         now: float,
+        most_handed_over: int = _MOST_HANDED_OVER,
     ) -> list[tuple[PortionState, Portion]]:
         """Say what the shard has and needs, use the portions it gets, and say at once that slots are free for other shards."""
         answered = self._say(divider, shard, states, now)
         new = [(state, portion) for state, portion in answered if self._is_to_use(shard, state, portion, now)]
         if new:
             try:
-                after = use_portions(client, new)
+                after = use_portions(client, new, most_handed_over)
             except (RedisError, OSError):
                 # The next step says it again, and gets the portions that are not in use yet.
                 for state, _ in new:
@@ -298,7 +302,12 @@ class PortionKeeper:
             client = shards[other].client
             try:
                 states = [state for state in read_portions(client, wanted) if state.name in wanted]
-                self._said_and_used(divider, other, client, states, time.monotonic())
+                most_handed_over = _MOST_HANDED_OVER
+                if client.get(keys.PORTIONS_TURN) is None:
+                    # No process of the shard had the turn for some seconds: none would run its jobs.
+                    states = [state._replace(waiting=0) for state in states]
+                    most_handed_over = 0
+                self._said_and_used(divider, other, client, states, time.monotonic(), most_handed_over)
             except (RedisError, OSError) as error:
                 self._asked_again_at[other] = time.monotonic() + _UNANSWERED_REST_S
                 self._log_limit.warning(

@@ -115,7 +115,9 @@ class Fleet:
 def fleet(make_server):
     url = with_all_rights(make_server().url)
     meta, *clients = [open_client(Endpoint(f"{url}?db={number}"), name="tested") for number in range(1 + len(SHARDS))]
-    yield Fleet(meta, dict(zip(SHARDS, clients, strict=True)))
+    made = Fleet(meta, dict(zip(SHARDS, clients, strict=True)))
+    made.url = url
+    yield made
     for client in (meta, *clients):
         client.close()
 
@@ -279,6 +281,32 @@ def test_error_of_the_own_shard_is_not_that_of_the_meta_shard(tmp_path, make_ser
     with pytest.raises(RedisError):
         keeper._keep("main", own, states)
     keeper.end()
+
+
+@pytest.mark.parametrize(("turn", "running", "portion"), [("", [3, 1], 1), ("w:2:2", [2, 2], 2)])
+def test_waiting_jobs_of_a_shard_without_processes_claim_no_slots(tmp_path, fleet, turn, running, portion):
+    """Its processes have died with one job, and left free slots and waiting jobs."""
+    fleet.reset()
+    fleet.arrive("b")
+    fleet.arrive("b")
+    fleet.round("b")
+    dead = fleet.clients["b"]
+    dead.zremrangebyrank(f"{BASE}:running", 0, 2)
+    if turn:
+        dead.set(keys.PORTIONS_TURN, turn)
+    fleet.arrive("a")
+    fleet.meta.hset(keys.portions("Shared"), "b:at", 1)
+    (tmp_path / "config").mkdir()
+    url = fleet.url
+    shards = {name: {"url": f"{url}?db={number}"} for number, name in enumerate(("main", *SHARDS))}
+    (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards, "roles": {"meta": "main"}}))
+    settings = load({"FRAMEWORK_CONFIG_DIR": str(tmp_path / "config")}, tmp_path)
+    process = SimpleNamespace(settings=settings, absent=AbsentKeys((), 60))
+    keeper = PortionKeeper(process, "main")
+    keeper._keep("a", fleet.clients["a"], read_portions(fleet.clients["a"]))
+    keeper.end()
+    assert fleet.running() == running
+    assert [state.portion for state in read_portions(dead)] == [portion]
 
 
 def test_only_limits_of_classes_hold_on_all_shards(redis):

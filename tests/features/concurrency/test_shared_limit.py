@@ -4,6 +4,8 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -128,29 +130,58 @@ def test_class_on_two_shards_has_one_limit_and_one_lock(shared, redis):
     until(lambda: not any(list(client.scan_iter("aw:lock:*")) for client in fleet.clients.values()), "no lock is left")
 
 
+def is_alive(pid):
+    """Return whether a process is alive; a killed one whose supervisor has not seen its end is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class UsedSlots(NamedTuple):
+    """The slots of all shards that are taken at a moment; a slot reserved for a job on its way to a process counts as living."""
+
+    living: int
+    dead: int
+
+    @classmethod
+    def of(cls, fleet, worker):
+        found = [
+            member.decode().partition(" ")[0]
+            for client in fleet.clients.values()
+            for member in client.zrange(f"{keys.limit(worker)}:running", 0, -1)
+        ]
+        living = sum(not identity or is_alive(identity.split(":")[-2]) for identity in found)
+        return cls(living, len(found) - living)
+
+
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
-def test_limit_of_four_shards_is_never_exceeded_under_kills_and_partitions(shared, redis, record_property):
-    """Kill processes, stop servers, the one with the role meta among them; count the running jobs at each start."""
+def test_limit_of_four_shards_is_never_exceeded_under_kills_and_partitions(
+    shared, redis, start_cluster, record_property
+):
+    """Kill processes of supervisors, stop servers, the one with the role meta among them; count the running jobs at each start.
+
+    Jobs wait on each shard until the end, so that each slot is of use. The slots of a killed process stay taken until its supervisor
+    has seen its end, and another process of the shard has put its jobs back.
+    """
     fleet = shared(*NAMES)
     chance = random.Random(7)
-    started = {name: [fleet.worker(name, 30).ready()] for name in NAMES}
-    jobs = 6_000
+    options = ("--processes", "2", "--max-concurrency", "20")
+    supervisors = {name: start_cluster("default", "--shard", name, *options) for name in NAMES}
     for name in NAMES:
-        fleet.push(name, "FiftyWorker", jobs, "", 0.05)
+        fleet.push(name, "FiftyWorker", 20_000, "", 0.05)
     until(lambda: sum(fleet.running("FiftyWorker").values()) >= FIFTY - 5, "the slots are used")
-    used, most, kills, stops = [], 0, 0, 0
+    used, kills, stops = [], 0, 0
     until_s = time.monotonic() + 90
     next_fault = time.monotonic() + 5
     while time.monotonic() < until_s:
-        running = fleet.running("FiftyWorker")
-        used.append(sum(running.values()))
-        most = max(most, used[-1])
+        used.append(UsedSlots.of(fleet, "FiftyWorker"))
         if time.monotonic() > next_fault:
             name = chance.choice(NAMES)
             if chance.random() < 0.7:
-                started[name][-1].kill()
-                started[name].append(fleet.worker(name, 30).ready())
+                started = (line["child_pid"] for line in supervisors[name].find(event_name="child.started"))
+                os.kill(chance.choice([pid for pid in started if is_alive(pid)]), signal.SIGKILL)
                 kills += 1
             else:
                 os.kill(fleet.servers[name].pid, signal.SIGSTOP)
@@ -159,13 +190,19 @@ def test_limit_of_four_shards_is_never_exceeded_under_kills_and_partitions(share
                 stops += 1
             next_fault = time.monotonic() + 3
         time.sleep(0.05)
+    waiting = [client.zcard(f"{keys.limit('FiftyWorker')}:waiting:") for client in fleet.clients.values()]
     seen = [int(one) for one in redis.lrange("seen", 0, -1)]
+    most = max(map(sum, used))
     record_property(
         "report", {"kills": kills, "stops": stops, "jobs": len(seen), "most_seen": max(seen), "most_slots": most}
     )
-    record_property("used", round(sum(used) / len(used) / FIFTY, 3))
+    share = {"taken": sum(map(sum, used)), "taken by living processes": sum(one.living for one in used)}
+    share = {name: round(count / len(used) / FIFTY, 3) for name, count in share.items()}
+    record_property("used", share)
     assert max(seen) <= FIFTY
     assert most <= FIFTY
+    assert min(waiting) > 0
+    assert share["taken"] >= 0.95, share
 
 
 @pytest.mark.campaign
