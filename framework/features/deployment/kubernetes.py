@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from framework.features.deployment.worker_sets import STOP_MARGIN_S, DeploymentPlan, WorkerSet
+from framework.settings.urls import EMBEDDED, parse_redis_url
 from framework.terminal.generated_files import yaml_text
 from framework.types import Urgency
 from framework.version import VERSION
@@ -335,6 +336,8 @@ def _environment() -> list[Manifest]:
     return [
         {"name": "FRAMEWORK_ENV", "value": "production"},
         {"name": "FRAMEWORK_CONFIG_DIR", "value": f"{FOLDER}/config"},
+        # Kept pushes survive a restart of the container, not the end of the pod.
+        {"name": "FRAMEWORK_VAR_DIR", "value": "/tmp/var"},  # noqa: S108 - a volume of the pod
         # Freed memory goes back to the system.
         {"name": "MALLOC_ARENA_MAX", "value": "2"},
     ]
@@ -360,9 +363,19 @@ def groups_text(plan: DeploymentPlan) -> str:
 
 
 def url_variables(plan: DeploymentPlan) -> dict[str, str]:
-    """Return the variables that an operator has to give, with examples."""
-    example = "redis://USER:PASSWORD@HOST:6379/0"
-    return {f"FRAMEWORK_SHARDS__{shard.upper()}__URL": example for shard in plan.shards}
+    """Return the variables that an operator has to give, with examples of the kind of URL that the shard has."""
+    urls = {shard: plan.settings.shards[shard].url for shard in plan.shards}
+    return {f"FRAMEWORK_SHARDS__{shard.upper()}__URL": _example_url(url) for shard, url in urls.items()}
+
+
+def _example_url(url: str) -> str:
+    parts = None if url == EMBEDDED else parse_redis_url(url)
+    if parts is None or not (parts.cluster or parts.sentinels):
+        return "redis://USER:PASSWORD@HOST:6379/0"
+    # The nodes and the hash tag are known, the user and the password are not. Other parameters may be secret.
+    scheme, _, rest = url.partition("://")
+    place = rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://USER:PASSWORD@{place}" + (f"?tag={parts.tag}" if parts.tag else "")
 
 
 def _secrets(plan: DeploymentPlan, names: Names) -> str:

@@ -18,6 +18,9 @@ WorkingDirectory={folder}/current
 # The name of the release that the link leads to is read again at each rolling restart.
 Environment=PWD={folder}/current
 Environment=FRAMEWORK_ENV=production
+# The only folder that the process may write, beside its own /tmp: kept pushes are there.
+StateDirectory={name}
+Environment=FRAMEWORK_VAR_DIR=/var/lib/{name}
 # Freed memory goes back to the system.
 Environment=MALLOC_ARENA_MAX=2
 {service}

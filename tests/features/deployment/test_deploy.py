@@ -188,6 +188,39 @@ def test_config_map_has_the_config_folder_without_comments(written):
         assert yaml.safe_load(text) == yaml.safe_load((written.folder / "config" / name).read_text())
 
 
+def test_settings_of_shards_and_stores_reach_the_pods(made):
+    """The files of a fleet: a role, a budget, clusters, and a bucket of large arguments."""
+    nodes = "10.0.0.7:6379,10.0.0.8:6379"
+    shards = {
+        "main": {"url": f"redis+cluster://{nodes}", "memory_budget": "70%"},
+        "exports_a": {"url": f"rediss+cluster://{nodes}?tag=exports"},
+    }
+    made.write("config/redis.yml", json.dumps({"shards": shards, "roles": {"meta": "main"}}))
+    offload = {"payload_offload": {"url": "s3://bucket/jobs?region=eu"}, "workers_module": "jobs"}
+    made.write("config/application.yml", json.dumps(offload))
+    made.run("deploy", "kubernetes", "k8s", "--image", "shop:1")
+    made.run("deploy", "systemd", "units", "--name", "shop")
+    (config,) = made.documents("k8s/config.yaml")
+    assert yaml.safe_load(config["data"]["redis.yml"]) == {"shards": shards, "roles": {"meta": "main"}}
+    assert yaml.safe_load(config["data"]["application.yml"]) == offload
+    examples = {
+        "FRAMEWORK_SHARDS__MAIN__URL": f"redis+cluster://USER:PASSWORD@{nodes}",
+        "FRAMEWORK_SHARDS__EXPORTS_A__URL": f"rediss+cluster://USER:PASSWORD@{nodes}?tag=exports",
+    }
+    assert [one["stringData"] for one in made.documents("k8s/secret.example.yaml")] == [examples] * 2
+    environment = (made.folder / "units" / "environment.example").read_text()
+    assert dict(line.split("=", 1) for line in environment.splitlines() if not line.startswith("#")) == examples
+
+
+def test_processes_write_to_a_folder_of_their_own(written):
+    for name in SETS:
+        env = {one["name"]: one["value"] for one in pods(written)[f"shop-{name}"]["containers"][0]["env"]}
+        lines = unit(written, name)
+        assert env["FRAMEWORK_VAR_DIR"] == "/tmp/var"
+        assert ["Environment", "FRAMEWORK_VAR_DIR=/var/lib/shop"] in lines
+        assert ["StateDirectory", "shop"] in lines
+
+
 def test_changed_config_replaces_the_pods(made):
     def digest():
         made.run("deploy", "kubernetes", "k8s", "--image", "shop:1")
