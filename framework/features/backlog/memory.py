@@ -134,6 +134,7 @@ class _JobPlaces:
         self._packed = packed_held(client)
         for store, jobs in sized_stores(client, stores):
             found[store.kind].append((store, jobs))
+        self._on_progress("queue", 0)
         return found
 
     def _working_lists(self) -> Iterator[str]:

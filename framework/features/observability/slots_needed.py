@@ -151,11 +151,10 @@ def _loads(sample: LoadSample, before: _Sums | None, now: _Sums, busy: Mapping[s
             growth = (now.sizes.get(name, 0) - before.sizes.get(name, 0)) / span_s
             arrivals[name] = max(0.0, ended[name] + growth)
     found: dict[str, QueueLoad] = {}
+    mean_s = _mean(sample.seconds)
     for name in queues:
         running = busy.get(name, 0.0)
-        seconds = sample.seconds.get(name) or (
-            running / ended[name] if running and ended[name] else _mean(sample.seconds)
-        )
+        seconds = sample.seconds.get(name) or (running / ended[name] if running and ended[name] else mean_s)
         # Runs that have not ended yet need their slots too.
         explained = ended[name] * seconds
         unfinished = running - explained if running > _UNFINISHED * explained + 1 or not explained else 0.0
@@ -195,10 +194,14 @@ def _queue_slots(
     limits: Mapping[str, int],
 ) -> list[int]:
     """Return the slots of the queues of one group. Queues of one urgency share their slots, except for those with a limit."""
+    if len(queues) == 1:
+        # Most queues are groups of their own, and a shard has hundreds.
+        (name,) = queues
+        slots = slots_for(loads[name], TARGETS[urgencies.get(name, "low")])
+        return [min(slots, limits.get(name, slots))]
     found: list[int] = []
     for urgency, target in TARGETS.items():
         shared = [name for name in queues if urgencies.get(name, "low") == urgency and name not in limits]
-        # Most queues are groups of their own, and a shard has hundreds.
         if shared:
             found.append(slots_for(_together([loads[name] for name in shared]), target))
     limited = [name for name in queues if name in limits]
