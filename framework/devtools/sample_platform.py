@@ -10,7 +10,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import redis
@@ -22,7 +22,9 @@ from framework.features.history.marks import mark_deploy
 from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows.definition import StepCondition, StepJobs, WorkflowDefinition, WorkflowStep, step_bid
 from framework.process.record import RUNS_FIELD
+from framework.types import Urgency
 from framework.wire import keys
+from framework.wire.urgency_counts import FAILED, PROCESSED, WAITED_MS, WAITS
 
 SHARDS = ("main", "shop", "media")
 DEAD_SHARD, DEAD_URL = "archive", "redis://127.0.0.1:1/0"
@@ -37,6 +39,12 @@ _AREAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "Accounts": ("main", ("Provision", "Audit", "Merge", "Anonymize", "Sync")),
     "Webhooks": ("main", ("Deliver", "Retry", "Verify", "Rotate", "Report")),
     "Analytics": ("media", ("Ingest", "Rollup", "Funnel", "Cohort", "Backfill")),
+}
+_URGENCIES: Mapping[str, Urgency] = {
+    "Webhooks": "high",
+    "Accounts": "high",
+    "Media": "throttled",
+    "Analytics": "throttled",
 }
 FLOOD, STUCK, POISON, BAD_DEPLOY, SLOW, WRONG_RULE, LEFT_LOCK = (
     *("Search::IndexWorker", "Billing::InvoiceWorker", "Media::TranscodeWorker", "Orders::ConfirmWorker"),
@@ -65,6 +73,7 @@ class SampleClass(NamedTuple):
     shard: str
     per_minute: int
     mean_s: float
+    urgency: Urgency
 
 
 def sample_classes(seed: int = 1) -> list[SampleClass]:
@@ -78,6 +87,7 @@ def sample_classes(seed: int = 1) -> list[SampleClass]:
             shard,
             chance.randint(2, 120),
             chance.choice((0.02, 0.08, 0.3, 1.2, 4.0)),
+            _URGENCIES.get(area, "low"),
         )
         for area, (shard, names) in _AREAS.items()
         for name in names
@@ -94,6 +104,7 @@ class SamplePlatform:
         self._classes = sample_classes(seed)
         # Beats change nothing of what ``write`` writes.
         self._beats = random.Random(seed)
+        self._waits = random.Random(seed)
 
     def write(self) -> None:
         """Write everything.
@@ -194,6 +205,10 @@ class SamplePlatform:
                     added[f"{one.name}|p"] += processed
                     added[f"{one.name}|f"] += failed
                     added[f"{one.name}|ms"] += milliseconds * (processed - failed)
+                for named in keys.urgencies(moment):
+                    added = counts.setdefault(named, Counter())
+                    for word, count in self._urgency_of_minute(processed, failed):
+                        added[f"{one.urgency}|{word}"] += count
                 buckets = [0] * (len(BUCKETS_MS) + 1)
                 buckets[bisect_right(BUCKETS_MS, milliseconds)] = processed - failed
                 packed = struct.pack(f">{len(buckets)}H", *buckets)
@@ -219,6 +234,16 @@ class SamplePlatform:
             processed,
             min(processed, int(self._chance.expovariate(1.0) * processed * 0.01 + 0.4)),
             int(mean_s * 1000),
+        )
+
+    def _urgency_of_minute(self, processed: int, failed: int) -> Iterator[tuple[str, int]]:
+        """Yield the counts by urgency of the runs of a class in a minute: some jobs in a hundred wait for longer."""
+        yield PROCESSED, processed
+        yield FAILED, failed
+        yield WAITED_MS, int(processed * 1_000 * self._waits.expovariate(5.0))
+        yield (
+            WAITS[self._waits.choice((0, 0, 0, 1, 2, 3, 5))],
+            int(self._waits.expovariate(1.0) * processed * 0.02 + 0.4),
         )
 
     def _write_waiting(self, one: SampleClass) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from framework.declare.job_context import JobLogger
 from framework.errors import BusinessError
 from framework.execute.cancellation import Cancellation, Cancellations
+from framework.execute.job_log import TARGETS
 from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import Ending
@@ -16,7 +17,9 @@ from framework.finish.outcome import SUCCEEDED, Failed, JobStop
 from framework.telemetry import logs
 from framework.telemetry.job_events import JobObserver, job_events, tell_ended
 from framework.typeguards import has_type
-from framework.types import Jid
+from framework.types import Jid, Payload, Urgency
+from framework.wire.job import timestamp
+from framework.wire.urgency_counts import WAIT_BOUNDS_S
 
 BUCKETS_MS = (
     *(20, 30, 45, 65, 100, 150, 225, 335, 500, 750, 1_100, 1_700, 2_500, 3_800, 5_750, 8_500, 13_000, 20_000, 30_000),
@@ -27,12 +30,56 @@ BUCKETS_MS = (
 _BOUNDS_S = tuple(bound / 1000 for bound in BUCKETS_MS)
 
 
+_FIRST_WAIT_S = WAIT_BOUNDS_S[0]
+
+
+class UrgencyMetrics:
+    """What else is counted of the runs of the classes of one urgency in one thread; only that thread writes."""
+
+    __slots__ = ("slow", "slow_s", "untimed", "waited_s", "waits")
+
+    def __init__(self, urgency: Urgency) -> None:
+        self.slow_s = float(TARGETS[urgency][1])
+        """The target of the duration. Loaded for each job, as a look-up of the urgency costs more."""
+        self.slow = 0
+        """Runs that did not fail and lasted as long as the target, or longer."""
+        self.untimed = 0
+        """Runs of jobs whose payload has no time of the push."""
+        self.waited_s = 0.0
+        """Total time from the push, or the due time, to the start, of all other runs."""
+        self.waits = [0] * len(WAIT_BOUNDS_S)
+        """Of these, the runs that waited at least as long as each bound, and less than the next one. Almost no job counts here."""
+
+    def record_wait(self, started_at: float, payload: Payload) -> None:
+        """Count a wait that is not short, or does not begin as usual (GitLab: at the creation); clocks may differ, so at least 0."""
+        enqueued = timestamp(payload.get("enqueued_at"))
+        if enqueued is None:
+            enqueued = timestamp(payload.get("created_at"))
+        if enqueued is None:
+            self.untimed += 1
+            return
+        waited_s = max(0.0, started_at - enqueued)
+        self.waited_s += waited_s
+        if waited_s >= _FIRST_WAIT_S:
+            self.waits[bisect_right(WAIT_BOUNDS_S, waited_s) - 1] += 1
+
+    def merge(self, other: "UrgencyMetrics") -> None:
+        """Add the counts of ``other``, as ``ClassMetrics.merge``."""
+        self.slow += other.slow
+        self.untimed += other.untimed
+        self.waited_s += other.waited_s
+        self.waits = [mine + added for mine, added in zip(self.waits, other.waits, strict=True)]
+
+
 class ClassMetrics:
     """The counts of one class in one thread since the process started; only that thread writes."""
 
-    __slots__ = ("buckets", "failed", "processed", "seconds")
+    __slots__ = ("buckets", "failed", "of_urgency", "processed", "seconds", "urgency")
 
-    def __init__(self) -> None:
+    def __init__(self, urgency: Urgency = "low", of_urgency: UrgencyMetrics | None = None) -> None:
+        self.urgency: Urgency = urgency
+        self.of_urgency = of_urgency or UrgencyMetrics(urgency)
+        """The counts that the classes of the urgency share in this thread."""
         self.processed = 0
         self.failed = 0
         self.seconds = 0.0
@@ -62,7 +109,7 @@ def sum_by_class(tables: Iterable[dict[str, ClassMetrics]]) -> dict[str, ClassMe
     for table in tables:
         # `dict.copy` is one step for the interpreter, so a thread that adds a class meanwhile cannot break the loop.
         for name, metrics in table.copy().items():
-            sums.setdefault(name, ClassMetrics()).merge(metrics)
+            sums.setdefault(name, ClassMetrics(metrics.urgency)).merge(metrics)
     return sums
 
 
@@ -80,6 +127,7 @@ class ThreadCounts(JobObserver):
     failed: int = 0
     classes: dict[str, ClassMetrics] = field(default_factory=dict[str, ClassMetrics])
     """The runs of each known class, by wire name."""
+    urgencies: dict[Urgency, UrgencyMetrics] = field(default_factory=dict[Urgency, UrgencyMetrics])
     queues: dict[str, int] = field(default_factory=dict[str, int])
     """The ended runs of jobs from each queue."""
     observers: tuple[JobObserver, ...] = field(default=(), compare=False)
@@ -89,10 +137,20 @@ class ThreadCounts(JobObserver):
         """Count a run. All in one call, which each job pays for."""
         declaration = run.declaration
         if run.outcome is SUCCEEDED and declaration is not None:
-            queue, name = run.unit.queue, declaration.wire_name
+            unit, name, seconds = run.unit, declaration.wire_name, run.duration_s
+            queue = unit.queue
             self.processed += 1
             self.queues[queue] = self.queues.get(queue, 0) + 1
-            (self.classes.get(name) or self.for_class(name)).record_run(run.duration_s)
+            metrics = self.classes.get(name) or self.for_class(name, declaration.urgency)
+            metrics.record_run(seconds)
+            counts = metrics.of_urgency
+            enqueued = run.payload.get("enqueued_at")
+            if type(enqueued) is float and 0.0 <= (waited_s := unit.started_at - enqueued) < _FIRST_WAIT_S:
+                counts.waited_s += waited_s
+            else:
+                counts.record_wait(unit.started_at, run.payload)
+            if seconds >= counts.slow_s:
+                counts.slow += 1
         else:
             self._count_other(run, run.ending)
         if self.observers:
@@ -109,17 +167,22 @@ class ThreadCounts(JobObserver):
         # The system worked as designed.
         has_failed = isinstance(run.outcome, Failed) and not has_type(run.outcome.error, BusinessError)
         if run.declaration is not None and run.admitted:
-            metrics = self.for_class(run.declaration.wire_name)
+            metrics = self.for_class(run.declaration.wire_name, run.declaration.urgency)
             if has_failed:
                 metrics.record_failure()
             else:
                 metrics.record_run(run.duration_s)
+                metrics.of_urgency.slow += run.duration_s >= metrics.of_urgency.slow_s
+            metrics.of_urgency.record_wait(run.unit.started_at, run.payload or {})
         self.failed += has_failed
 
-    def for_class(self, name: str) -> ClassMetrics:
+    def for_class(self, name: str, urgency: Urgency = "low") -> ClassMetrics:
         metrics = self.classes.get(name)
         if metrics is None:
-            metrics = self.classes[name] = ClassMetrics()
+            shared = self.urgencies.get(urgency)
+            if shared is None:
+                shared = self.urgencies[urgency] = UrgencyMetrics(urgency)
+            metrics = self.classes[name] = ClassMetrics(urgency, shared)
         return metrics
 
 
@@ -180,6 +243,17 @@ class RunningJobs:
         with self._lock:
             tables = [counts.classes for counts in self._thread_counts]
         return sum_by_class(tables)
+
+    def urgency_metrics(self) -> dict[Urgency, UrgencyMetrics]:
+        """Return the counts of each urgency since the process started."""
+        with self._lock:
+            tables = [counts.urgencies for counts in self._thread_counts]
+        sums: dict[Urgency, UrgencyMetrics] = {}
+        for table in tables:
+            # As in ``sum_by_class``.
+            for urgency, counts in table.copy().items():
+                sums.setdefault(urgency, UrgencyMetrics(urgency)).merge(counts)
+        return sums
 
     def runs_by_queue(self) -> dict[str, int]:
         """Return the number of ended runs since the process started, by the queue that the jobs came from."""

@@ -73,13 +73,13 @@ class ShardRead(Generic[T]):
         self.commands += commands
         used_s = time.thread_time() - self._began_s
         own_s, self.processor_s = used_s - self.processor_s, used_s
-        if self._whole.is_unseen:
-            raise ReadEndedError
-        if used_s >= self._part_s:
+        if used_s >= self._part_s and not self._whole.is_unseen:
             is_first = self._whole.answer(self)
             # The first answer is made meanwhile.
             least_s = _REST_S if is_first else 0.0
             time.sleep(max(least_s, min(_MOST_STEP_S, own_s * (self._whole.shards_count / _SHARE - 1))))
+        if self._whole.is_unseen:
+            raise ReadEndedError
 
 
 class LongRead(Generic[T]):

@@ -1,17 +1,23 @@
-"""Write the keys of Sidekiq's Metrics page, of versions 7 and 8, in one pipeline per period."""
+"""Write the keys of Sidekiq's Metrics page, of versions 7 and 8, and the runs by urgency, in one pipeline per period.
+
+Crash story: a process that is killed between two writes loses the counts since the last one; nothing is counted twice.
+"""
 
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import redis
 
-from framework.execute.stats import ClassMetrics, RunningJobs
+from framework.execute.stats import ClassMetrics, RunningJobs, UrgencyMetrics
 from framework.process_clock import process_clock
 from framework.timings import STANDARD, Timings
+from framework.types import Urgency
 from framework.wire import keys
+from framework.wire.urgency_counts import FAILED, PROCESSED, SLOW, UNTIMED, WAITED_MS, WAITS
 
 MOST_CLASSES = 200
 """The number of classes per write; the others follow with the next one."""
@@ -45,6 +51,7 @@ class SidekiqMetrics:
         self._runs = runs
         self._versions = versions
         self._period_s = timings.metrics_period_s
+        self._written_urgencies: dict[tuple[Urgency, str], int] = {}
         self._written: dict[str, ClassMetrics] = {}
         """The sums of each class at its last write, the oldest write first."""
         self._due_at = 0.0
@@ -58,11 +65,15 @@ class SidekiqMetrics:
 
     def flush(self) -> None:
         """Write the new counts. Raises as ``flush_if_due``."""
-        additions = list(islice(self._increments(), MOST_CLASSES)) if self._versions else []
+        # Read first: a run is counted for its class before it is for its urgency, and no wait is without its run.
+        urgencies = self._runs.urgency_metrics() if self._versions else {}
+        measured = self._runs.class_metrics() if self._versions else {}
+        additions = list(islice(self._increments(measured), MOST_CLASSES))
         if not additions:
             return
         at = time.gmtime(process_clock.now())
         pipeline: Any = self._client.pipeline(transaction=False)
+        self._add_urgencies(pipeline, at, _urgency_counts(measured, urgencies))
         for version in self._versions:
             for key, ttl_s in keys.metrics(version, at):
                 for one in additions:
@@ -74,9 +85,18 @@ class SidekiqMetrics:
                     _add_histogram(pipeline, keys.histogram(version, one.name, at), one.buckets)
         pipeline.execute(raise_on_error=False)
 
-    def _increments(self) -> Iterator[_Increment]:
+    def _add_urgencies(self, pipeline: Any, at: time.struct_time, counts: dict[tuple[Urgency, str], int]) -> None:
+        """Add the counts of each urgency since its last write, and remember them as written."""
+        written, self._written_urgencies = self._written_urgencies, counts
+        changed = [(name, count - written.get(name, 0)) for name, count in counts.items()]
+        for key, ttl_s in keys.urgencies(at):
+            for (urgency, word), amount in changed:
+                if amount > 0:
+                    pipeline.hincrby(key, f"{urgency}|{word}", amount)
+            pipeline.expire(key, ttl_s)
+
+    def _increments(self, measured: Mapping[str, ClassMetrics]) -> Iterator[_Increment]:
         """Yield the counts of each class since its last write, and remember them as written."""
-        measured = self._runs.class_metrics()
         new = [name for name in measured if name not in self._written]
         for name in [*new, *(name for name in self._written if name in measured)]:
             total, before = measured[name], self._written.get(name) or ClassMetrics()
@@ -92,6 +112,23 @@ class SidekiqMetrics:
             pairs = enumerate(zip(total.buckets, before.buckets, strict=True))
             buckets = tuple((index, now - then) for index, (now, then) in pairs if now > then)
             yield _Increment(name, tuple((word, amount) for word, amount in counts if amount), buckets)
+
+
+def _urgency_counts(
+    classes: Mapping[str, ClassMetrics], urgencies: Mapping[Urgency, UrgencyMetrics]
+) -> dict[tuple[Urgency, str], int]:
+    """Return the sums since the start of the process by urgency and word of ``wire/urgency_counts.py``."""
+    counts: dict[tuple[Urgency, str], int] = defaultdict(int)
+    for one in classes.values():
+        counts[one.urgency, PROCESSED] += one.processed
+        counts[one.urgency, FAILED] += one.failed
+    for urgency, of_urgency in urgencies.items():
+        counts[urgency, SLOW] = of_urgency.slow
+        counts[urgency, UNTIMED] = of_urgency.untimed
+        counts[urgency, WAITED_MS] = int(of_urgency.waited_s * 1000)
+        for word, count in zip(WAITS, of_urgency.waits, strict=True):
+            counts[urgency, word] = count
+    return counts
 
 
 def _add_histogram(pipeline: Any, key: str, buckets: tuple[tuple[int, int], ...]) -> None:

@@ -253,6 +253,12 @@ def metrics(version: int, at: time.struct_time) -> list[tuple[str, int]]:
     return [(minute, METRICS_SHORT_S), (minute[:-1], METRICS_LONG_S)]
 
 
+def urgencies(at: time.struct_time) -> list[tuple[str, int]]:
+    """HASHes of the runs by urgency around a UTC time, of the minute and of ten minutes, with their TTLs: as long as ``metrics``."""
+    minute = f"aw:urgencies:{time.strftime('%y%m%d', at)}|{at.tm_hour}:{at.tm_min:02d}"
+    return [(minute, METRICS_SHORT_S), (minute[:-1], METRICS_LONG_S)]
+
+
 def histogram(version: int, name: str, at: time.struct_time) -> str:
     """STRING, a bit field of 26 counters: the durations of a class's runs that ended in one UTC minute."""
     if version < 8:

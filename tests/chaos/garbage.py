@@ -52,6 +52,7 @@ HASHES = (
     "aw:retired", "aw:batch:{bid}", "aw:workflow:{wid}", "aw:cron:{app}", "aw:cron_orders:{app}",
     "aw:cron_entries:{app}", "aw:limiter:{limiter}", "aw:exclusive_lease:{limiter}", "aw:profile:{jid}", "aw:pause_ends",
     "aw:counters", "j|{date}|1:1", "{date}-marks", "aw:batch:{bid}:results", "it-{jid}", "{id}", "{id}:work",
+    "aw:urgencies:{date}|1:1",
     "aw:packed", "aw:packed:blocks", "aw:packed:held", "aw:deferred_blocks", "aw:moves", "aw:moving_pages", "aw:moved",
     "{id}:workers", "aw:dead:business", "aw:deleted", "aw:deleted:bytes",
     "aw:breaker:{cls}", "aw:database_seconds:0", "aw:database_seconds:1", "aw:database_seconds:2",

@@ -18,9 +18,11 @@ from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.dashboard import Caller, application, shared_reads
 from framework.dashboard.application import DashboardSite, all_pages
+from framework.execute.job_log import TARGETS
 from framework.pages import page as pages
 from framework.pages import view
 from framework.wire import keys
+from framework.wire.urgency_counts import WAITS
 from tests.admin.conftest import bound
 from tests.dashboard.test_cost import MOST_BYTES_OF_PAGE, sent
 from tests.harness import opened
@@ -101,12 +103,15 @@ def fill(client, shard):
 
 
 def fill_runs(client, now):
-    """Write the runs of eight hours: of each minute of 100 classes, and of each ten minutes."""
+    """Write the runs of eight hours: of each minute of 100 classes and all urgencies, and of each ten minutes."""
     counts = {f"Shop::Number{number}Worker|{word}": 7 for number in range(100) for word in ("p", "f", "ms")}
+    of_urgencies = {f"{urgency}|{word}": 7 for urgency in TARGETS for word in ("p", "ms", *WAITS)}
     pipeline = client.pipeline(transaction=False)
     for minute in range(480):
         for names in keys.metrics(8, time.gmtime(now - 60 * minute)):
             pipeline.hset(names[0], mapping=counts)
+        for names in keys.urgencies(time.gmtime(now - 60 * minute)):
+            pipeline.hset(names[0], mapping=of_urgencies)
     pipeline.execute()
 
 

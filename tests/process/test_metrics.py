@@ -6,6 +6,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from framework.execute.stats import BUCKETS_MS, ClassMetrics, RunningJobs
+from framework.finish.outcome import SUCCEEDED, Failed
 from framework.process import metrics
 from framework.process.metrics import SidekiqMetrics
 from tests.harness import full_memory
@@ -13,6 +14,7 @@ from tests.harness import full_memory
 AT = 1_795_284_241.0  # 2026-11-21 18:04:01 UTC
 MINUTE_7, MINUTE_8, TEN_8 = b"j|20261121|18:4", b"j|261121|18:04", b"j|261121|18:0"
 HISTOGRAM_7, HISTOGRAM_8 = b"Shop::BillWorker-21-18:4", b"h|Shop::BillWorker-21-18:4"
+URGENCIES = [b"aw:urgencies:261121|18:04", b"aw:urgencies:261121|18:0"]
 NAME = "Shop::BillWorker"
 
 
@@ -39,13 +41,13 @@ def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
         bench.counts.for_class(NAME).record_run(seconds)
     bench.counts.for_class(NAME).record_failure()
     bench.metrics.flush()
-    assert set(redis.keys()) == {MINUTE_7, MINUTE_8, TEN_8, HISTOGRAM_7, HISTOGRAM_8}
+    assert set(redis.keys()) == {MINUTE_7, MINUTE_8, TEN_8, HISTOGRAM_7, HISTOGRAM_8, *URGENCIES}
     for key in (MINUTE_7, MINUTE_8, TEN_8):
         assert numbers(redis, key) == {f"{NAME}|p": 5, f"{NAME}|f": 1, f"{NAME}|ms": 999_121}
     for key in (HISTOGRAM_7, HISTOGRAM_8):
         assert buckets(redis, key) == [1, 1, 0, 0, 0, 1, *[0] * 19, 1]
     ttls = {key: redis.ttl(key) for key in redis.keys("*")}
-    assert 259_190 < ttls.pop(TEN_8) <= 259_200
+    assert all(259_190 < ttls.pop(key) <= 259_200 for key in (TEN_8, URGENCIES[1]))
     assert all(28_790 < ttl <= 28_800 for ttl in ttls.values())
 
 
@@ -75,7 +77,8 @@ def test_metrics_flush_each_period_and_not_when_idle(redis, bench):
     bench.clock.monotonic = 9.9
     assert sent() == 0
     bench.clock.monotonic = 10.0
-    assert sent() == 13  # of a class with successes: two of three words in three hashes, two histograms, and five TTLs
+    # Of a class with successes: two of three words in three hashes, two histograms; of its urgency one word in two; seven TTLs.
+    assert sent() == 17
     bench.clock.monotonic = 20.0
     assert sent() == 0
 
@@ -120,3 +123,40 @@ def test_histogram_buckets_equal_sidekiqs():
         measure.record_run(bound / 1000 - 0.0005)
     measure.record_run(335.0)
     assert measure.buckets == [1] * 26
+
+
+def ended(waited_s=0.0625, duration_s=0.1, *, enqueued="enqueued_at", failed=False, urgency="high"):
+    """Return a run of a job that waited so long."""
+    payload = {"created_at": AT - 1_000, enqueued: AT - waited_s} if enqueued else {}
+    outcome = Failed(ValueError("x")) if failed else SUCCEEDED
+    return SimpleNamespace(
+        declaration=SimpleNamespace(wire_name=f"{urgency.title()}Worker", urgency=urgency),
+        payload=payload,
+        unit=SimpleNamespace(queue="default", started_at=AT),
+        outcome=outcome,
+        ending=SimpleNamespace(processed="script"),
+        admitted=True,
+        duration_s=duration_s,
+    )
+
+
+def test_runs_are_counted_by_urgency(redis, bench):
+    for run in (
+        ended(),
+        ended(10.5, 10.0),
+        # An end of the clock of the producer that is ahead.
+        ended(-5.0),
+        ended(61.0, 99.0, failed=True),
+        ended(enqueued="failed_at"),
+        ended(enqueued=None),
+        ended(urgency="low", duration_s=299.0),
+    ):
+        bench.counts.ended(run)
+    bench.metrics.flush()
+    high = {"p": 6, "f": 1, "s": 1, "u": 1, "ms": 1_071_562, "w10": 1, "w60": 1, "w600": 1}
+    for key in URGENCIES:
+        found = numbers(redis, key)
+        assert found == {**{f"high|{word}": count for word, count in high.items()}, "low|p": 1, "low|ms": 62}
+    bench.counts.ended(ended(2.0))
+    bench.metrics.flush()
+    assert numbers(redis, URGENCIES[0]) == {**found, "high|p": 7, "high|ms": found["high|ms"] + 2_000, "high|w2": 1}

@@ -5,7 +5,10 @@ from framework.feature import Feature, Late, LateCommand
 HISTORY = Feature(
     name="history",
     worker=Late("framework.features.history.worker:worker_part"),
-    pages=(Late("framework.features.history.page:ActivityPage"),),
+    pages=(
+        Late("framework.features.history.page:ActivityPage"),
+        Late("framework.features.history.page:UrgenciesPage"),
+    ),
     commands=(
         LateCommand(
             "deployed",
@@ -14,4 +17,4 @@ HISTORY = Feature(
         ),
     ),
 )
-"""``run_series``, ``deployed``: the runs of each class by minute, ten minutes and hour, and the marks of deploys."""
+"""``run_series``, ``deployed``: the runs of each class and urgency by minute, ten minutes, hour and day, and the marks of deploys."""

@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from framework.admin.access import Answers, Listing, ask
+from framework.admin.access import Listing, ask
 from framework.admin.port import current
 from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
@@ -26,13 +26,18 @@ from framework.features.history.series import (
     read_durations,
     read_runs,
     sum_of,
+    unwritten_pieces,
 )
+from framework.features.tasks.access import load_part
 from framework.features.tasks.settings import TaskSettings
 from framework.settings.model import CoreSettings
 from framework.shard.shard import Shard
 from framework.store.connect import server_time
 from framework.typeguards import is_text, short_repr
 from framework.wire.keys import METRICS_LONG_S, METRICS_SHORT_S
+
+if TYPE_CHECKING:
+    from framework.features.history.rollup import KeptRuns
 
 _FINE_HOURS = 2.0
 """The longest time that is shown by minute: each is a command."""
@@ -133,8 +138,8 @@ def run_series(hours: float = 8.0, cls: str | None = None, shard: str | None = N
     """Return the runs of the last hours by period, in total and of each class, or of the class ``cls``.
 
     Up to 2 hours are shown by minute, up to 72 by ten minutes: from the keys of Sidekiq's Metrics page (setting ``sidekiq_metrics``).
-    A longer time is shown by hour, and above 7 days, up to 90, by day of UTC: from these keys and, for older hours, from the database
-    of tasks, which adds them up.
+    A longer time is shown by hour, and above 7 days, up to 90, by day of UTC: from the database of tasks, and from these keys for
+    what it does not have yet.
 
     Raises:
         ValueError: ``hours`` is not above 0, or above 2,160.
@@ -144,24 +149,15 @@ def run_series(hours: float = 8.0, cls: str | None = None, shard: str | None = N
     """
     if not 0 < hours <= _MOST_HOURS:
         raise ValueError(f"run_series({hours!r}): give a number of hours above 0, up to {_MOST_HOURS:,}")
-    return read_series(hours, cls, shard)
+    reader = SeriesReader(hours, cls, current().settings)
+    kept = reader.read_database(None if shard is None else [shard])
+    answers = ask(shard, lambda one: reader.read(one, kept))
+    others = [reader.of_database(one, kept) for one in kept.by_shard.keys() - answers.by_shard.keys()]
+    return reader.series([*answers.by_shard.values(), *others], kept, answers.unanswered)
 
 
-def read_series(
-    hours: float, cls: str | None, shard: str | None, kept: KeptPeriods | None = None, most_s: float = 0.0
-) -> RunSeries:
-    """Return the runs as ``run_series``; with ``kept``, those that a read of ``most_s`` of processor time has on each shard."""
-    settings = current().settings
-    now = time.time()
-    step_s = _step_of(hours)
-    count = math.ceil(hours * HOUR_S / step_s)
-    last = int(now // step_s) * step_s
-    made = _Series([last - step_s * back for back in range(count - 1, -1, -1)], step_s, cls, settings, kept, most_s)
-    answers = ask(shard, lambda one: made.read(one, now))
-    return made.result(answers, shard, now)
-
-
-def _step_of(hours: float) -> int:
+def step_of(hours: float) -> int:
+    """Return the length of the periods by which so many hours are shown."""
     if hours <= _FINE_HOURS:
         return MINUTE_S
     if hours * HOUR_S <= METRICS_LONG_S:
@@ -169,114 +165,138 @@ def _step_of(hours: float) -> int:
     return HOUR_S if hours <= _HOURLY_HOURS else DAY_S
 
 
-class _ShardRuns(NamedTuple):
-    classes: Mapping[str, list[Runs]]
+def starts_of(hours: float, now: float) -> list[int]:
+    """Return the beginnings of the periods of the last hours, the oldest first. The last period goes on."""
+    step_s = step_of(hours)
+    last = int(now // step_s) * step_s
+    return [last - step_s * back for back in range(math.ceil(hours * HOUR_S / step_s) - 1, -1, -1)]
+
+
+class ShardRuns(NamedTuple):
+    """The runs of one shard."""
+
+    classes: Mapping[str, Sequence[Runs]]
+    """Of each class by period."""
     durations: Sequence[int] = ()
-    """The histogram of the class that is asked for."""
+    """The histogram of the class that is asked for, of the last eight hours."""
     unread: int = 0
 
 
-class _Series:
+class KeptSeries(NamedTuple):
+    """What the database of tasks has."""
+
+    by_shard: "Mapping[str, KeptRuns]" = {}
+    durations: Sequence[Sequence[int]] = ()
+    """The histograms of the class that is asked for, of hours before the last eight."""
+
+
+class SeriesReader:
+    """Read the runs of some time: of the database of tasks first, then of each shard what the database does not have.
+
+    With ``periods``, a read of Redis ends after ``most_s`` of processor time on each shard, and the next one goes on.
+    """
+
     def __init__(
         self,
-        starts: Sequence[float],
-        step_s: int,
+        hours: float,
         cls: str | None,
         settings: CoreSettings,
-        kept: KeptPeriods | None,
-        most_s: float,
+        periods: "KeptPeriods[dict[str, Runs]] | None" = None,
+        most_s: float = 0.0,
     ) -> None:
-        self._starts = starts
-        self._step_s = step_s
+        self._now = time.time()
+        self.step_s = step_of(hours)
+        self.starts: Sequence[int] = starts_of(hours, self._now)
         self._cls = cls
         self._versions = settings.sidekiq_metrics
         self._url = TaskSettings.of(settings).tasks.url
-        self._kept, self._most_s = kept, most_s
+        self._periods, self._most_s = periods, most_s
 
-    def read(self, shard: Shard, now: float) -> _ShardRuns:
-        """Return the runs of a shard by class, and the histogram of the class. Raises redis errors."""
-        if self._step_s >= HOUR_S:
-            periods: list[dict[str, Runs] | None] = [*self._read_long(shard, now)]
+    def read_database(self, shards: Sequence[str] | None) -> KeptSeries:
+        """Return what the database has of these shards, or of all. Without a database, and for short times, that is nothing.
+
+        Raises:
+            TaskDatabaseError: the database of tasks does not answer.
+        """
+        if self._url is None or self.step_s < HOUR_S:
+            return KeptSeries()
+        rollup = load_rollup()
+        database = rollup.open_database(self._url)
+        with load_part("database").sql_errors(database):
+            found = rollup.read_kept_runs(database, self.starts, self.step_s, self._cls, shards)
+            if self._cls is None:
+                return KeptSeries(found)
+            before = int((self._now - METRICS_SHORT_S) // HOUR_S) * HOUR_S
+            return KeptSeries(found, rollup.read_kept_durations(database, self.starts[0], before, self._cls, shards))
+
+    def read(self, shard: Shard, kept: KeptSeries) -> ShardRuns:
+        """Return the runs of a shard. Raises redis errors."""
+        if self.step_s >= HOUR_S:
+            known = kept.by_shard.get(shard.name)
+            classes, unread = self._read_unwritten(shard, known), 0
         else:
-            periods = self._read_periods(shard, self._starts, self._step_s, now)
-        found = by_class([one or {} for one in periods])
-        unread = sum(1 for one in periods if one is None)
+            periods = self._read_periods(shard)
+            classes, unread = by_class([one or {} for one in periods]), sum(1 for one in periods if one is None)
         if self._cls is None:
-            return _ShardRuns(found, unread=unread)
-        first = max(self._starts[0], now - METRICS_SHORT_S)
-        minutes = [at * MINUTE_S for at in range(int(first // MINUTE_S), int(now // MINUTE_S) + 1)]
+            return ShardRuns(classes, unread=unread)
+        first = max(self.starts[0], self._now - METRICS_SHORT_S)
+        minutes = [at * MINUTE_S for at in range(int(first // MINUTE_S), int(self._now // MINUTE_S) + 1)]
         durations = read_durations(shard.client, minutes, self._versions, [self._cls])[self._cls]
-        return _ShardRuns(found, durations, unread)
+        return ShardRuns(classes, durations, unread)
 
-    def _read_periods(
-        self, shard: Shard, starts: Sequence[float], step_s: int, now: float
-    ) -> list[dict[str, Runs] | None]:
+    @staticmethod
+    def of_database(shard: str, kept: KeptSeries) -> ShardRuns:
+        """Return the runs of a shard that does not answer: those that the database has."""
+        return ShardRuns(kept.by_shard[shard].classes)
+
+    def _read_periods(self, shard: Shard) -> list[dict[str, Runs] | None]:
         def read(some: Sequence[float]) -> list[dict[str, Runs]]:
-            return read_runs(shard.client, some, step_s, self._versions, self._cls)
+            return read_runs(shard.client, some, self.step_s, self._versions, self._cls)
 
-        if self._kept is None:
-            return [*read(starts)]
-        return self._kept.read((shard.name, step_s, self._cls), starts, now - step_s - SETTLED_S, self._most_s, read)
+        if self._periods is None:
+            return [*read(self.starts)]
+        key = shard.name, self.step_s, self._cls
+        return self._periods.read(key, self.starts, self._now - self.step_s - SETTLED_S, self._most_s, read)
 
-    def _read_long(self, shard: Shard, now: float) -> list[dict[str, Runs]]:
-        recent = [start for start in self._starts if start > now - METRICS_LONG_S]
-        count = self._step_s // TEN_MINUTES_S
-        pieces = [start + TEN_MINUTES_S * one for start in recent for one in range(count)]
+    def _read_unwritten(self, shard: Shard, known: "KeptRuns | None") -> Mapping[str, list[Runs]]:
+        """Add to the runs of the database those of the ten minutes that it does not have."""
+        classes: dict[str, list[Runs]] = {} if known is None else {**known.classes}
+        pieces = unwritten_pieces(self.starts, None if known is None else known.until, self._now)
         runs = read_runs(shard.client, pieces, TEN_MINUTES_S, self._versions, self._cls)
-        periods = [_merged(runs[at : at + count]) for at in range(0, len(runs), count)]
-        return [*[{} for _ in range(len(self._starts) - len(recent))], *periods]
+        for piece, found in zip(pieces, runs, strict=True):
+            at = int(piece - self.starts[0]) // self.step_s
+            for name, one in found.items():
+                periods = classes.get(name)
+                if periods is None:
+                    periods = classes[name] = [Runs()] * len(self.starts)
+                periods[at] = periods[at].plus(one)
+        return classes
 
-    def result(self, answers: Answers[_ShardRuns], shard: str | None, now: float) -> RunSeries:
-        classes: dict[str, list[Runs]] = {}
-        durations = [0] * BUCKETS
-        for found in answers.by_shard.values():
-            for name, runs in found.classes.items():
+    def series(
+        self, found: Sequence[ShardRuns], kept: KeptSeries, unanswered: Mapping[str, ShardUnavailableError]
+    ) -> RunSeries:
+        """Return the sums of all shards."""
+        classes: dict[str, Sequence[Runs]] = {}
+        for one in found:
+            for name, runs in one.classes.items():
                 classes[name] = list(map(Runs.plus, classes[name], runs)) if name in classes else runs
-            if found.durations:
-                durations = [one + other for one, other in zip(durations, found.durations, strict=True)]
-        if self._step_s >= HOUR_S and self._url is not None:
-            durations = self._add_kept_runs(classes, durations, shard, now)
-        total = list(map(sum_of, zip(*classes.values(), strict=True))) or [Runs()] * len(self._starts)
+        total = list(map(sum_of, zip(*classes.values(), strict=True))) or [Runs()] * len(self.starts)
         return RunSeries(
-            self._step_s,
-            self._starts,
+            self.step_s,
+            self.starts,
             total,
             classes,
-            durations if self._cls is not None else (),
-            sum(one.unread for one in answers.by_shard.values()),
+            self.durations(found, kept) if self._cls is not None else (),
+            sum(one.unread for one in found),
             self._url is not None,
-            answers.unanswered,
+            unanswered,
         )
 
-    def _add_kept_runs(
-        self, classes: dict[str, list[Runs]], durations: list[int], shard: str | None, now: float
-    ) -> list[int]:
-        """Take the periods of the database where they have more: older ones, and those that Redis has lost."""
-        rollup = load_rollup()
-        kept: Mapping[str, Mapping[int, Runs]] = rollup.read_kept_runs(
-            rollup.open_database(self._url), self._starts[0], now, self._cls, shard, self._step_s
-        )
-        places = {int(start): at for at, start in enumerate(self._starts)}
-        for name, periods in kept.items():
-            known = classes.setdefault(name, [Runs()] * len(self._starts))
-            for start, runs in periods.items():
-                known[places[start]] = max(known[places[start]], runs)
-        if self._cls is None:
-            return durations
-        # The histograms of the last eight hours were read from Redis.
-        before = int((now - METRICS_SHORT_S) // HOUR_S) * HOUR_S
-        histograms: list[list[int]] = rollup.read_kept_durations(
-            rollup.open_database(self._url), self._starts[0], before, self._cls, shard
-        )
-        return [sum(column) for column in zip(durations, *histograms, strict=True)]
-
-
-def _merged(periods: Sequence[Mapping[str, Runs]]) -> dict[str, Runs]:
-    total: dict[str, Runs] = {}
-    for period in periods:
-        for name, runs in period.items():
-            total[name] = total.get(name, Runs()).plus(runs)
-    return total
+    @staticmethod
+    def durations(found: Sequence[ShardRuns], kept: KeptSeries) -> list[int]:
+        """Return the histogram of the class that is asked for."""
+        listed = [[0] * BUCKETS, *(one.durations for one in found if one.durations), *kept.durations]
+        return [sum(column) for column in zip(*listed, strict=True)]
 
 
 adeployed = async_twin(deployed)

@@ -1,26 +1,36 @@
-"""The page of the runs over time: a chart with the deploys, and a row for each class."""
+"""The pages of the runs over time: by class, with the deploys; and by urgency, with its targets."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
+from typing import TypeVar
 
 from framework.admin.access import Listing
+from framework.execute.job_log import TARGETS
 from framework.execute.stats import BUCKETS_MS
-from framework.features.history.admin import DeployMark, RunSeries, deploys, read_series
-from framework.features.history.series import KeptPeriods, Runs, sum_of
+from framework.features.history.admin import DeployMark, KeptSeries, SeriesReader, ShardRuns, deploys
+from framework.features.history.marks import MOST_DAYS
+from framework.features.history.series import HOUR_S, KeptPeriods, Runs, sum_of
+from framework.features.history.urgencies import UrgencyRuns, sum_urgencies
+from framework.features.history.urgency_series import Kept, UrgencyPeriods, UrgencyReader, UrgencySeries
+from framework.features.tasks.page import read_database
+from framework.features.tasks.settings import TaskSettings
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 from framework.text import Sentence
+from framework.types import Urgency
+from framework.wire.urgency_counts import WAIT_BOUNDS_S
 
-_HOURS = (1, 8, 24, 72)
-"""The times that the page offers. Redis keeps 72 hours."""
+T = TypeVar("T")
 
 _DAY_HOURS = 24
+_HOURS = (1, 8, 24, 72, 30 * _DAY_HOURS, 90 * _DAY_HOURS)
+"""The times that the pages offer. Redis keeps 72 hours."""
 _MOST_CLASSES = 40
 
 
 class ActivityPage(Page):
-    """Show the runs of the last hours by period, in total and by class. The word ``class`` of the query chooses one."""
+    """Show the runs of the last hours or days by period, in total and by class. The word ``class`` of the query chooses one."""
 
     name = "activity"
     path = "/activity"
@@ -33,44 +43,132 @@ class ActivityPage(Page):
     class_part = "activity-chart"
 
     def __init__(self) -> None:
-        self._kept = KeptPeriods()
+        self._kept = KeptPeriods[dict[str, Runs]]()
 
     async def read(self, view: View) -> Facts:
-        """Read the runs and the deploys of each shard.
+        """Read the runs and the deploys of each shard, and the runs that the database of tasks has.
 
         Raises:
             ValueError: ``hours`` is none of the times that the page offers.
         """
         hours, name = _hours(view), view.query.get("class")
+        reader = SeriesReader(hours, name, view.installation.settings, self._kept, view.part_s)
+        history, kept = await _read_history(view, reader.step_s, reader.read_database, KeptSeries())
 
-        def read(shard: str) -> tuple[RunSeries, Listing[DeployMark]]:
-            return read_series(hours, name, shard, self._kept, view.part_s), deploys(1 + hours // _DAY_HOURS, shard)
+        def read(shard: str) -> tuple[ShardRuns, Listing[DeployMark]]:
+            return reader.read(view.shards[shard], kept), deploys(min(MOST_DAYS, 1 + hours // _DAY_HOURS), shard)
 
-        found = await view.each(read)
+        answered = await view.each(read)
+        found = {shard: runs for shard, (runs, _) in answered.items()}
+        found |= {shard: reader.of_database(shard, kept) for shard in kept.by_shard.keys() - found.keys()}
         # By class, the runs of each shard. Those of eight hours are many: they are summed at once, not shard by shard.
         classes: dict[str, list[Sequence[Runs]]] = {}
-        for shard, (series, _) in found.items():
-            for one, runs in series.classes.items():
+        for shard, runs in found.items():
+            for one, periods_of_class in runs.classes.items():
                 if view.may("read", shard, one):
-                    classes.setdefault(one, []).append(runs)
-        any_series = next((series for series, _ in found.values()), None)
-        starts: Sequence[float] = () if any_series is None else any_series.starts
+                    classes.setdefault(one, []).append(periods_of_class)
+        starts = reader.starts
         rows: list[Facts] = [{"class": one, **_run_facts(sum_of(chain(*each)))} for one, each in classes.items()]
         shown = sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES]
         periods = map(sum_of, zip(*chain(*classes.values()), strict=True)) if classes else repeat(Runs())
-        unread = sum(series.unread for series, _ in found.values())
-        view.is_partial = bool(unread)
         return {
-            "hours": hours,
-            "choices": list(_HOURS),
+            **_time_facts(view, hours, reader.step_s, len(starts), [one.unread for one in found.values()]),
+            **history,
             "class": name,
-            "step_s": 0 if any_series is None else any_series.step_s,
-            "percent": 100 - math.ceil(100 * unread / (len(starts) * len(found))) if unread else 100,
             "periods": [{"at": at, **_run_facts(runs)} for at, runs in zip(starts, periods, strict=False)],
-            "deploys": _deploy_facts([marks for _, marks in found.values()], starts),
+            "deploys": _deploy_facts([marks for _, marks in answered.values()], starts),
             "classes": [{**one, "points": _points(classes[one["class"]])} for one in shown],
-            "durations": _durations([series for series, _ in found.values()]) if name in classes else [],
+            "durations": _durations(reader.durations(list(found.values()), kept)) if name in classes else [],
         }
+
+
+class UrgenciesPage(Page):
+    """Show for each urgency how many runs kept its targets, and how long its jobs waited: in the last minutes, and over time."""
+
+    name = "urgencies"
+    path = "/urgencies"
+    title = "Urgencies"
+    menu = "now"
+    fresh_s = 10.0
+    overview_part = "urgency-figures"
+
+    def __init__(self) -> None:
+        self._kept = KeptPeriods[UrgencyPeriods]()
+
+    async def read(self, view: View) -> Facts:
+        """Read the runs by urgency of each shard, and those that the database of tasks has.
+
+        Raises:
+            ValueError: ``hours`` is none of the times that the page offers.
+        """
+        hours = _hours(view)
+        no_rows: Kept = {}
+        reader = UrgencyReader(hours, view.installation.settings, self._kept, view.part_s)
+        history, kept = await _read_history(view, reader.step_s, reader.read_database, no_rows)
+        found = await view.each(lambda shard: reader.read(view.shards[shard], kept))
+        series = [*found.values(), *(reader.of_database(shard, kept) for shard in kept.keys() - found.keys())]
+        return {
+            **_time_facts(view, hours, reader.step_s, len(reader.starts), [one.unread for one in series]),
+            **history,
+            "is_counted": bool(view.installation.settings.sidekiq_metrics),
+            "longest_wait_s": WAIT_BOUNDS_S[-1],
+            "urgencies": _urgency_facts(reader.starts, series),
+        }
+
+
+def _urgency_facts(starts: Sequence[float], series: Sequence[UrgencySeries]) -> list[Facts]:
+    """Return the figures of each urgency, of all shards together."""
+    now = sum_urgencies(one.now for one in series)
+    periods = [sum_urgencies(column) for column in zip(*(one.periods for one in series), strict=True)]
+    total = sum_urgencies(periods)
+    return [
+        {
+            "urgency": urgency,
+            "queueing_target_s": queueing_s,
+            "execution_target_s": execution_s,
+            "now": _figures(urgency, now[urgency]),
+            "total": _figures(urgency, total[urgency]),
+            "periods": [
+                {"at": at, **_figures(urgency, one[urgency])} for at, one in zip(starts, periods, strict=False)
+            ],
+        }
+        for urgency, (queueing_s, execution_s) in TARGETS.items()
+    ]
+
+
+def _figures(urgency: Urgency, runs: UrgencyRuns) -> Facts:
+    return {
+        "runs": runs.processed,
+        "failed": runs.failed,
+        "late": runs.late(urgency),
+        "slow": runs.slow,
+        "queueing_apdex": runs.queueing_apdex(urgency),
+        "execution_apdex": runs.execution_apdex,
+        "mean_wait_s": runs.mean_wait_s,
+        "p95_wait_s": runs.wait_of(0.95),
+    }
+
+
+async def _read_history(view: View, step_s: int, read: Callable[[Sequence[str]], T], none: T) -> tuple[Facts, T]:
+    """Return what the database of tasks has of the shown shards, and whether there is one: short times need none."""
+    if step_s < HOUR_S:
+        return {"has_database": None, "problem": ""}, none
+    if TaskSettings.of(view.installation.settings).tasks.url is None:
+        return {"has_database": False, "problem": ""}, none
+    facts = await read_database(view, lambda: {"kept": read(list(view.shards))})
+    kept: T = facts.pop("kept", none)
+    return {name: facts[name] for name in ("has_database", "problem")}, kept
+
+
+def _time_facts(view: View, hours: int, step_s: int, periods: int, unread: Sequence[int]) -> Facts:
+    """Return the time that is shown, and how much of it was read."""
+    view.is_partial = any(unread)
+    return {
+        "hours": hours,
+        "choices": list(_HOURS),
+        "step_s": step_s if unread else 0,
+        "percent": 100 - math.ceil(100 * sum(unread) / (periods * len(unread))) if any(unread) else 100,
+    }
 
 
 def _hours(view: View) -> int:
@@ -97,9 +195,8 @@ def _deploy_facts(found: Iterable[Iterable[DeployMark]], starts: Sequence[float]
     return [{"at": at, "label": label} for at, label in sorted(marks)]
 
 
-def _durations(found: Sequence[RunSeries]) -> list[Facts]:
+def _durations(counts: Sequence[int]) -> list[Facts]:
     """Return how many runs lasted up to each bound; the last one has no bound. Buckets without runs at the ends are left out."""
-    counts = [sum(column) for column in zip(*(one.durations for one in found), strict=True)]
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
         return []

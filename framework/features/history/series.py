@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import redis
 
@@ -13,6 +13,8 @@ from framework.execute.stats import BUCKETS_MS
 from framework.store.hashes import read_hashes
 from framework.text import decode_escaped
 from framework.wire import keys
+
+T = TypeVar("T")
 
 MINUTE_S, TEN_MINUTES_S, HOUR_S, DAY_S = 60, 600, 3_600, 86_400
 SETTLED_S = 120
@@ -70,7 +72,7 @@ def _read_version(
 ) -> list[dict[str, Runs]]:
     names = [name for start in starts for name in _keys_of_period(start, step_s, version)]
     fields = () if cls is None else [f"{cls}|{word}" for word in _WORDS]
-    found = [_counts(one) if one else {} for one in read_hashes(client, names, fields)]
+    found = [counts_of(one) if one else {} for one in read_hashes(client, names, fields)]
     count = len(names) // max(1, len(starts))
     return [_runs_by_class(found[at : at + count]) for at in range(0, len(found), count)]
 
@@ -82,8 +84,8 @@ def _keys_of_period(start: float, step_s: int, version: int) -> list[str]:
     return [keys.metrics(version, time.gmtime(start + MINUTE_S * one))[0][0] for one in minutes]
 
 
-def _counts(fields: dict[bytes, bytes]) -> dict[bytes, int]:
-    """Return the fields that are counts."""
+def counts_of(fields: dict[bytes, bytes]) -> dict[bytes, int]:
+    """Return the fields that are counts: any program may have written the others."""
     values = fields.values()
     # A day of a hundred classes is tens of thousands of values: none is looked at alone if all are counts.
     if not b"".join(values).isdigit() or max(map(len, values)) >= _MOST_DIGITS or b"" in values:
@@ -120,7 +122,18 @@ def by_class(periods: Sequence[Mapping[str, Runs]]) -> dict[str, list[Runs]]:
     return {name: [one.get(name, none) for one in periods] for name in names}
 
 
-class KeptPeriods:
+def unwritten_pieces(starts: Sequence[float], until: float | None, now: float) -> list[float]:
+    """Return the beginnings of the ten minutes of these periods that Redis has, and the database of tasks does not.
+
+    ``until`` is the end of what the database has; without it, the first period is the first one that Redis has whole.
+    """
+    oldest = now - keys.METRICS_LONG_S
+    whole = next(start for start in starts if start > oldest)
+    first = whole if until is None else max(until, oldest // TEN_MINUTES_S * TEN_MINUTES_S + TEN_MINUTES_S, starts[0])
+    return [float(at) for at in range(int(first), int(now) + 1, TEN_MINUTES_S)]
+
+
+class KeptPeriods(Generic[T]):
     """The runs of periods that have ended, which no process changes any more: each is read once.
 
     A read ends after some processor time, and the next one goes on. Any thread may use it.
@@ -128,7 +141,7 @@ class KeptPeriods:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[tuple[object, ...], dict[str, Runs]] = {}
+        self._found: dict[tuple[object, ...], T] = {}
 
     def read(
         self,
@@ -136,8 +149,8 @@ class KeptPeriods:
         starts: Sequence[float],
         settled_before: float,
         most_s: float,
-        read: Callable[[Sequence[float]], list[dict[str, Runs]]],
-    ) -> list[dict[str, Runs] | None]:
+        read: Callable[[Sequence[float]], Sequence[T]],
+    ) -> list[T | None]:
         """Return the runs of each period; ``None`` for one that was not read yet. The newest ones are read first.
 
         ``key`` names the shard and what is read; a period that begins before ``settled_before`` is kept. ``most_s`` is the processor

@@ -44,7 +44,7 @@ from framework.store.postgres import bounded_connection
 from framework.telemetry import logs
 from framework.timings import backoff_s
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration."""
 
 _VERSION_TABLE = "aw_tasks_version"
@@ -445,6 +445,29 @@ history = Table(
     Index("aw_history_worker", "worker", "hour"),
 )
 """One row per hour, shard and class (room ``history``). ``hour`` is its beginning in epoch seconds, ``durations`` a JSON list."""
+
+history_days = Table(
+    "aw_history_days",
+    metadata,
+    Column("day", BigInteger, primary_key=True),
+    Column("shard", String(64), primary_key=True),
+    Column("runs", Text, nullable=False),
+)
+"""One row per day of UTC and shard: ``runs`` has the sums of its rows of ``history``, as JSON, one list per column.
+
+The transaction that writes an hour writes its day too.
+"""
+
+urgency_history = Table(
+    "aw_urgency_history",
+    metadata,
+    Column("step_s", Integer, primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("shard", String(64), primary_key=True),
+    _counter("runs"),
+    Column("counts", Text, nullable=False),
+)
+"""One row per hour and per day (``step_s`` seconds) and shard: ``counts`` has those of each urgency, as JSON; ``runs`` their runs."""
 
 messages = Table(
     "aw_messages",

@@ -220,27 +220,27 @@ def _check_database(view: View) -> None:
 
 
 async def _read(view: View, step: Callable[[], Facts]) -> Facts:
+    # At the same time: each may take its second.
+    _, found = await asyncio.gather(view.each(server_times), read_database(view, step))
+    return found
+
+
+async def read_database(view: View, step: Callable[[], Facts]) -> Facts:
     """Return what the step reads, and the database; without one, or if it does not answer, only that."""
     facts: Facts = {"database": shown_url(_database_url(view)), "has_database": _has_database(view), "problem": ""}
-    # At the same time: each may take its second.
-    _, found = await asyncio.gather(view.each(server_times), _read_database(view, step, facts))
-    return facts | found
-
-
-async def _read_database(view: View, step: Callable[[], Facts], facts: Facts) -> Facts:
     if not facts["has_database"]:
-        return {}
+        return facts
     try:
-        return await view.reads.answer(_DATABASE, lambda: _within(step))
+        return facts | await view.reads.answer(_DATABASE, lambda: _within(step))
     except TaskNotFoundError:
         raise
     except TimeoutError as error:
         problem = Sentence(
             "The database of tasks ({database}) does not answer: {error}.", database=facts["database"], error=str(error)
         )
-        return {"problem": problem}
+        return facts | {"problem": problem}
     except FrameworkError as error:
-        return {"problem": str(error)}
+        return facts | {"problem": str(error)}
 
 
 def _within(step: Callable[[], T]) -> T:

@@ -7,9 +7,9 @@ import pytest
 import framework
 from framework import admin
 from framework.features.history.marks import mark_deploy
-from framework.features.history.rollup import HourlyRollup, read_kept_runs
+from framework.features.history.rollup import HourlyRollup, read_kept_runs, read_kept_urgencies
 from framework.features.history.series import BUCKETS, DAY_S, HOUR_S, Runs
-from framework.features.tasks.database import TaskDatabase
+from framework.features.tasks.database import TaskDatabase, history
 from framework.wire import keys
 from tests.postgres import database, postgres
 
@@ -80,27 +80,70 @@ def tasks(request, tmp_path):
     one.dispose()
 
 
+def kept(tasks, cls=None, shards=None, step_s=HOUR_S):
+    """Return the runs that the database has, by shard, class and period."""
+    starts = range(int(NOW - 40 * DAY_S) // DAY_S * DAY_S, int(NOW), step_s)
+    found = read_kept_runs(tasks, starts, step_s, cls, shards)
+    return {
+        shard: {
+            name: {at: run for at, run in zip(starts, runs, strict=True) if run.processed}
+            for name, runs in one.classes.items()
+        }
+        for shard, one in found.items()
+    }
+
+
 def test_rollup_writes_ended_hours_once(redis, tasks):
     write_runs(redis, NOW - HOUR_S, "Mail", 5, 1, 2.0)
     write_runs(redis, NOW - 2 * HOUR_S, "Mail", 3)
     write_runs(redis, NOW, "Mail", 7)
     assert HourlyRollup(redis, "main", tasks, (7, 8)).run(NOW) > 60
     hour = int(NOW // HOUR_S) * HOUR_S
-    whole = {"Mail": {hour - HOUR_S: Runs(5, 1, 2.0), hour - 2 * HOUR_S: Runs(3)}}
-    assert read_kept_runs(tasks, 0, NOW, None, None) == whole
+    whole = {"main": {"Mail": {hour - HOUR_S: Runs(5, 1, 2.0), hour - 2 * HOUR_S: Runs(3)}}}
+    assert kept(tasks) == whole
     day = hour // DAY_S * DAY_S
-    assert read_kept_runs(tasks, 0, NOW, None, None, DAY_S) == {"Mail": {day: Runs(8, 1, 2.0)}}
+    assert kept(tasks, step_s=DAY_S) == {"main": {"Mail": {day: Runs(8, 1, 2.0)}}}
     # A process that was killed before it knew what it had written, and a Redis that has lost its data.
     redis.hincrby(keys.metrics(8, time.gmtime(NOW - HOUR_S))[1][0], "Mail|p", -2)
     again = HourlyRollup(redis, "main", tasks, (7, 8))
     again._done = set()
     again.run(NOW)
-    assert read_kept_runs(tasks, 0, NOW, "Mail", "main") == whole
+    assert kept(tasks, "Mail", ["main"]) == whole
     redis.hincrby(keys.metrics(8, time.gmtime(NOW - HOUR_S))[1][0], "Mail|p", 3)
     again._done = set()
     again.run(NOW)
-    assert read_kept_runs(tasks, 0, NOW, "Mail", None)["Mail"][hour - HOUR_S].processed == 6
-    assert read_kept_runs(tasks, 0, NOW, None, "other") == {}
+    assert kept(tasks, "Mail")["main"]["Mail"][hour - HOUR_S].processed == 6
+    assert kept(tasks, step_s=DAY_S)["main"]["Mail"][day].processed == 9
+    assert kept(tasks, shards=["other"]) == {}
+
+
+def test_days_of_an_earlier_release_are_completed(redis, tasks):
+    old, day = int(NOW - 30 * DAY_S) // HOUR_S * HOUR_S, int(NOW - 30 * DAY_S) // DAY_S * DAY_S
+    rows = [
+        {"hour": old + hour * HOUR_S, "shard": "main", "worker": name, "processed": 2, "failed": 1, "seconds": 0.5}
+        for hour in (0, 1)
+        for name in ("Mail", "Report")
+    ]
+    tasks.write(lambda one: one.execute(history.insert(), rows))
+    HourlyRollup(redis, "main", tasks, (8,)).run(NOW)
+    assert kept(tasks, step_s=DAY_S) == {"main": {name: {day: Runs(4, 2, 1.0)} for name in ("Mail", "Report")}}
+
+
+def test_rollup_keeps_the_runs_of_urgencies(redis, tasks):
+    starts = range(int(NOW - DAY_S) // DAY_S * DAY_S, int(NOW), DAY_S)
+    for back, waits in ((1, {"w10": 1}), (2, {"w60": 2, "w10800": 1})):
+        at = time.gmtime(NOW - back * HOUR_S)
+        write_runs(redis, NOW - back * HOUR_S, "Mail", 5)
+        redis.hset(
+            keys.urgencies(at)[1][0], mapping={f"low|{word}": n for word, n in {"p": 5, "ms": 500, **waits}.items()}
+        )
+    HourlyRollup(redis, "main", tasks, (8,)).run(NOW)
+    (day,) = read_kept_urgencies(tasks, starts, DAY_S, ["main"])
+    low = day.runs["low"]
+    assert (day.until, low.processed, low.waited_ms, low.late("low")) == (NOW // HOUR_S * HOUR_S, 10, 1_000, 3)
+    assert (low.queueing_apdex("low"), low.wait_of(0.6), low.wait_of(0.95)) == (0.7, 0.1, 10_800.0)
+    hours = read_kept_urgencies(tasks, range(starts[0], int(NOW), HOUR_S), HOUR_S, ["main"])
+    assert sorted(one.runs["low"].waits[5] for one in hours) == [0, 1]
 
 
 def test_rollup_removes_hours_after_90_days(redis, tmp_path):
@@ -108,5 +151,5 @@ def test_rollup_removes_hours_after_90_days(redis, tmp_path):
     write_runs(redis, NOW - HOUR_S, "Mail", 5)
     HourlyRollup(redis, "main", database, (8,)).run(NOW)
     HourlyRollup(redis, "main", database, (8,)).run(NOW + 91 * 86_400)
-    assert read_kept_runs(database, 0, NOW + 1e9, None, None) == {}
+    assert kept(database) == kept(database, step_s=DAY_S) == {}
     database.dispose()

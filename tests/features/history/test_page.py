@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 import pytest
 
@@ -9,15 +10,17 @@ from framework.admin.diagnosis.facts import Installation
 from framework.admin.explain import KnownClasses
 from framework.all_settings import load
 from framework.features.history.marks import mark_deploy
-from framework.features.history.page import ActivityPage
-from framework.features.history.series import KeptPeriods, Runs
+from framework.features.history.page import ActivityPage, UrgenciesPage
+from framework.features.history.rollup import HourlyRollup, open_database
+from framework.features.history.series import DAY_S, KeptPeriods, Runs
 from framework.pages import view as view_module
 from framework.pages.caller import Caller
 from framework.pages.view import ShardReads, View
 from framework.wire import keys
-from tests.admin.conftest import shard
+from tests.admin.conftest import shard, silent_second
+from tests.features.history.test_history import write_runs
 
-__all__ = ["shard"]
+__all__ = ["shard", "silent_second"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +29,18 @@ def _whole(monkeypatch):
     monkeypatch.setattr(view_module, "PART_S", 60.0)
 
 
-def read(shard, **query):
-    installation = Installation(load({}), KnownClasses({}))
-    view = View(Caller("ann", "read"), installation, {"main": shard}, ShardReads(), query=query)
-    return asyncio.run(ActivityPage().read(view))
+def read(shards, page=ActivityPage, url=None, **query):
+    env = {} if url is None else {"FRAMEWORK_TASKS__URL": url}
+    shown = shards if isinstance(shards, Mapping) else {"main": shards}
+    view = View(
+        Caller("ann", "read"),
+        Installation(load(env), KnownClasses({})),
+        shown,
+        ShardReads(),
+        query=query,
+        within_s=20.0,
+    )
+    return {**asyncio.run(page().read(view)), "unanswered": view.unanswered}
 
 
 def test_activity_has_periods_classes_and_deploys(shard, redis):
@@ -86,3 +97,59 @@ def test_ended_periods_are_read_once():
     # Another shard has other runs.
     kept.read(("second",), [1], 8, 60.0, read)
     assert asked[-1] == 1
+
+
+@pytest.fixture
+def url(tmp_path):
+    made = f"sqlite:///{tmp_path / 'tasks.db'}"
+    yield made
+    open_database(made).dispose()
+    open_database.cache_clear()
+
+
+def write_urgency(redis, at, urgency, **counts):
+    """Write runs of this urgency as a process does that ends them at this time."""
+    for key, _ in keys.urgencies(time.gmtime(at)):
+        for word, count in counts.items():
+            redis.hincrby(key, f"{urgency}|{word}", count)
+
+
+def test_long_times_join_the_database_and_redis(shard, redis, url):
+    now = time.time()
+    long_ago = int(now - 20 * DAY_S)
+    write_runs(redis, long_ago, "Old", 4, 1, 2.0)
+    write_urgency(redis, long_ago, "high", p=4, w60=1)
+    # The keys of that time are in this Redis yet: a roll-up of that time writes them.
+    HourlyRollup(redis, "main", open_database(url), (8,)).run(long_ago + 4_000)
+    redis.flushdb()
+    write_runs(redis, now, "Job", 3)
+    write_urgency(redis, now, "high", p=3)
+    found = read(shard, url=url, hours="2160")
+    assert (found["step_s"], len(found["periods"]), found["has_database"]) == (DAY_S, 90, True)
+    assert {one["class"]: one["runs"] for one in found["classes"]} == {"Old": 4, "Job": 3}
+    assert [one["runs"] for one in found["periods"] if one["runs"]] == [4, 3]
+    high = read(shard, UrgenciesPage, url, hours="720")["urgencies"][0]
+    assert [one["runs"] for one in high["periods"] if one["runs"]] == [4, 3]
+    assert (high["total"]["late"], high["total"]["queueing_apdex"], high["now"]["queueing_apdex"]) == (1, 6 / 7, 1.0)
+
+
+def test_long_times_without_a_database_say_so(shard, redis):
+    write_runs(redis, time.time(), "Job", 3)
+    for page in (ActivityPage, UrgenciesPage):
+        assert read(shard, page, hours="720")["has_database"] is False
+        assert read(shard, page, hours="72")["has_database"] is None
+    assert read(shard, hours="2160")["classes"][0]["runs"] == 3
+
+
+def test_dead_shard_and_dead_database_are_named(silent_second, redis, url):
+    write_urgency(redis, time.time(), "low", p=2, w30=1, ms=40_000)
+    dead = "postgresql+psycopg://x@127.0.0.1:1/x?connect_timeout=1"
+    for page in (ActivityPage, UrgenciesPage):
+        found = read(silent_second, page, dead, hours="720")
+        assert list(found["unanswered"]) == ["second"]
+        assert "127.0.0.1:1" in found["problem"]
+    low = found["urgencies"][1]
+    assert (low["urgency"], low["total"]["runs"], low["now"]["p95_wait_s"], low["now"]["mean_wait_s"]) == (
+        *("low", 2),
+        *(60.0, 20.0),
+    )
