@@ -39,6 +39,9 @@ LIST_STEP, SET_STEP = (300, 2_000), (50, 1_000)
 """The fewest and the most jobs of one step. Redis needs a millisecond to reach the middle of a long list: fewer are not worth it.
 A set from which most jobs have gone is sparse: a step of it takes several times as long as the one before."""
 
+_OBJECTS_PER_STEP = 20
+"""The most objects of the payload store that are read for one step: a bucket takes some 50 ms for each."""
+
 _KEYS_PER_STEP = 1_000
 """The most keys in one step."""
 
@@ -435,13 +438,16 @@ def search_list_steps(
 ) -> Iterator[ListStep]:
     """Yield what each step finds, from the index ``start`` of the first list on. Raises redis errors.
 
+    A deep queue in the payload store needs an object for each thousand jobs: some of them are one step, so that its caller shows
+    how far it is, and can end and go on there.
+
     It searches lists from the left end: pushes meanwhile move jobs into the next step, so none is missed. Redis filters here too.
     """
     done = 0
     # By how many the jobs before the next hit of its list are more than the elements there.
     in_blocks = 0
     for finished, next_start, hits in _list_hits(client, batch, text, on_progress, start):
-        left, found = batch[done:], list[JobLocation]()
+        left, found, objects = batch[done:], list[JobLocation](), 0
         for at, (number, index, length, element) in enumerate(hits):
             if number > 1 and (not at or number != hits[at - 1][0]):
                 in_blocks = 0
@@ -453,6 +459,11 @@ def search_list_steps(
                 if data is element or text in data
             ]
             in_blocks += len(inside) - 1
+            objects += stored_id(element) is not None
+            if objects == _OBJECTS_PER_STEP:
+                on_progress(decode_escaped(left[number - 1].key), 0)
+                yield ListStep(found, done + number - 1, index + 1)
+                found, objects = [], 0
         if finished:
             in_blocks = in_blocks if hits and hits[-1][0] == finished + 1 else 0
         done += finished

@@ -34,8 +34,9 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 from framework.wire.blocks import is_block, stored_id
-from framework.wire.json import dumps_known
+from framework.wire.json import dumps_known, loads_object
 from framework.wire.resources import Slot
+from framework.wire.sub_queues import parent_of
 
 ACK_BATCH = MAX_UNACKNOWLEDGED // 2
 """So many ended jobs are acknowledged at once while others run; as many again may end before the confirmation."""
@@ -153,6 +154,7 @@ class FetchPipeline:
         self._process_limits = process_limits
         self._lock = threading.Lock()
         self._stored = StoredUnpacker(client, state)
+        self._fair_queues = fair_queues
         self._rotation = QueueRotation(order)
         self.prefetch = Prefetch()
         self._error_rate = ErrorRateLimit(events)
@@ -337,7 +339,7 @@ class FetchPipeline:
         # Units first: an error in a log line or a statistic must not lose a unit.
         self._in_flight.confirm()
         self._in_flight.confirm_shown(reply.shown)
-        # Of a sub-queue the script takes a block like a job.
+        # A blocking call takes a block like a job.
         taken = [unit for unit in reply.units if is_block(unit.data)]
         if reply.units and reply.lease_held:
             self._in_flight.add([unit for unit in reply.units if unit not in taken] if taken else reply.units)
@@ -369,14 +371,19 @@ class FetchPipeline:
     def _blocks_in_redis(self, found: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """Return the blocks that this thread unpacks. Another one unpacks those of the payload store: until then their queues have
         no jobs for this process."""
-        here = [(queue, block) for queue, block in found if stored_id(block) is None]
-        for one in found:
-            if one not in here:
-                self._stored.request(*one)
+        here = list[tuple[str, bytes]]()
+        for queue, block in found:
+            # The fetch was of a queue, and the block may be in one of its sub-queues.
+            home = loads_object(block).get("queue") if queue in self._fair_queues else queue
+            name = home if isinstance(home, str) and parent_of(home) == queue else queue
+            if stored_id(block) is None:
+                here.append((name, block))
+            else:
+                self._stored.request(name, block)
         return here
 
     def _unpack(self, next_blocks: Sequence[tuple[str, bytes]], taken: Sequence[UnitOfWork]) -> None:
-        """Unpack blocks that are next in their queues, and those that this process has taken from sub-queues."""
+        """Unpack blocks that are next in their queues, and those that this process has taken like jobs."""
         for queue, block in next_blocks:
             unpack(self._client, queue, block)
         for unit in taken:

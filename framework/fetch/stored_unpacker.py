@@ -12,6 +12,7 @@ from framework.errors import StoredBlocksError
 from framework.fetch.blocks import unpack
 from framework.fetch.state import FetchState
 from framework.supervised_threads import SupervisedThread
+from framework.wire.sub_queues import SEPARATOR
 
 _RETRY_S = 5.0
 """The time between two attempts while the payload store cannot be read."""
@@ -35,7 +36,7 @@ class StoredUnpacker:
         """Let the thread unpack the block that is next in a queue. Returns at once."""
         with self._lock:
             self._next[queue] = block
-            self.waiting = frozenset(self._next)
+            self.waiting = self._whole_queues()
             if not self._runs and not self._closing.is_set():
                 SupervisedThread("stored-unpacker", self._run).start()
                 self._runs = True
@@ -57,8 +58,12 @@ class StoredUnpacker:
                 pass
             with self._lock:
                 self._next.pop(found[0], None)
-                self.waiting = frozenset(self._next)
+                self.waiting = self._whole_queues()
             self._state.expect_jobs()
+
+    def _whole_queues(self) -> frozenset[str]:
+        # A queue goes on with the jobs of its other sub-queues.
+        return frozenset(name for name in self._next if SEPARATOR not in name)
 
     def _first(self) -> tuple[str, bytes] | None:
         with self._lock:

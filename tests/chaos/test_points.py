@@ -50,7 +50,8 @@ COMMANDS = {
     "packed in store": f"{PACK},LINDEX,unpack,LINDEX,{HEARTBEAT},fetch,fetch,{BLOCK}",
     "packed cleared": f"{PACK},SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,migrate,unpack,migrate,migrate,mark_dead,unregister,"
     f"WATCH,EXISTS,MULTI,EXEC,ring,{HEARTBEAT},fetch,fetch,{BLOCK}",
-    "packed in turn": f"{PACK},{HEARTBEAT},fetch,return_block,fetch,fetch,{BLOCK}",
+    "packed in turn": f"{PACK},{HEARTBEAT},fetch,unpack,fetch,fetch,{BLOCK}",
+    "packed uncounted": f"{PACK},{HEARTBEAT},fetch,return_block,fetch,fetch,{BLOCK}",
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
     "run rerun": f"{HEARTBEAT},fetch,admit,finish_unless_duplicated,fetch,{BLOCK}",

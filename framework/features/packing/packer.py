@@ -68,7 +68,7 @@ class QueuePacker:
         self._run = run
         self._queue = queue
         self._key = keys.queue(queue)
-        self._depth = depth
+        self.depth = depth
         self._step = min(step, run)
         self._newest: bytes | None = None
         """The block that this packer has made last at the left end of the row."""
@@ -79,7 +79,7 @@ class QueuePacker:
 
     def _unpack_ahead(self) -> bool:
         # Packing leaves twice as many jobs before the blocks: it does not undo this.
-        ahead = min(_AHEAD, self._depth // 2)
+        ahead = min(_AHEAD, self.depth // 2)
         return bool(ahead) and any(map(is_block, self._elements([-ahead]))) and self.unpack()
 
     def pack(self) -> bool:
@@ -88,20 +88,20 @@ class QueuePacker:
         The run joins the block beside it, if that has room, so that a block of a thousand jobs is made in several calls.
         """
         length, count, jobs = self._sizes()
-        if length - count + jobs < self._depth + self._run:
+        if length - count + jobs < self.depth + self._run:
             return False
         newer = self._newer(length, count)
         step = self._step
         if newer is None:
             # No block, or none that was found: the new one begins a row.
-            return length >= self._depth + self._run and self._pack_run(0, step, is_newest=True)
+            return length >= self.depth + self._run and self._pack_run(0, step, is_newest=True)
         if newer > max(_MAX_MOVED, step):
             # Many were pushed at once: a new row begins, and grows towards the other one.
             return self._pack_run(0, step, is_newest=True)
         if newer >= step:
             return self._pack_run(newer - step, newer, is_newest=True, beside=newer)
         end = self._end_of_row(newer, newer + count)
-        if length - end < self._depth + self._run or end > _MAX_BLOCKS_PASSED:
+        if length - end < self.depth + self._run or end > _MAX_BLOCKS_PASSED:
             return False
         cheap = round(_AIM_US / (_JOB_US + _WALK_US * end))
         step = min(step, max(_LEAST_STEP, cheap))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -192,10 +192,11 @@ class ShardPacker:
     def _packers_of_queues(self, depth: int | None) -> Iterator[tuple[QueuePacker, bool]]:
         if depth is None:
             return
-        for name, is_ours in self._long_queues(depth):
-            # A process takes a block of a sub-queue like a job, and returns its jobs at once: it must not wait for a payload store.
-            store = IN_REDIS if SEPARATOR in name else self._store
-            yield self._packers.setdefault(name, QueuePacker(self._client, name, depth, store=store)), is_ours
+        for name, own_depth, is_ours in self._long_queues(depth):
+            packer = self._packers.get(name)
+            if packer is None or packer.depth != own_depth:
+                packer = self._packers[name] = QueuePacker(self._client, name, own_depth, store=self._store)
+            yield packer, is_ours
 
     def _needs_leader(self) -> bool:
         if self._queue_depth is None and not self._has_held and self._may_hold():
@@ -225,8 +226,11 @@ class ShardPacker:
         self._held_packers = packers
         return list(packers.values())
 
-    def _long_queues(self, depth: int) -> Iterator[tuple[str, bool]]:
-        """Yield the queues with many jobs or with blocks, and whether only processes of this framework serve them."""
+    def _long_queues(self, depth: int) -> Iterator[tuple[str, int, bool]]:
+        """Yield the queues with many jobs or with blocks, how many stay as they are, and whether only this framework serves them.
+
+        The sub-queues of a queue share its depth.
+        """
         counts: Any = self._client.hgetall(keys.PACKED_BLOCKS)
         packed = set(map(decode_escaped, counts))
         named = list(map(decode_escaped, named_queues(self._client)))
@@ -235,6 +239,7 @@ class ShardPacker:
         own = self._own_queues() - ruby
         parts = {name for name in named if SEPARATOR in name and parent_of(name) in own and not is_aside(name)}
         ours = (own - divided) | parts
+        siblings = Counter(map(parent_of, parts))
         candidates = sorted(packed.union(ours.intersection(named)))
         pipeline: Any = self._client.pipeline(transaction=False)
         for name in candidates:
@@ -244,9 +249,11 @@ class ShardPacker:
                 continue
             if not length:
                 self._forget_deleted(name)
-            elif name in packed or length >= depth + MAX_JOBS:
+                continue
+            own_depth = max(1, depth // siblings[parent_of(name)]) if name in parts else depth
+            if name in packed or length >= own_depth + MAX_JOBS:
                 self._absent_since.pop(name, None)
-                yield name, name in ours
+                yield name, own_depth, name in ours
 
     def _own_queues(self) -> set[str]:
         """Return the queues that this process serves, and those to which its classes are routed."""

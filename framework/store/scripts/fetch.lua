@@ -11,7 +11,7 @@
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
---           - queue's position, the block that is next there and stays (wire/blocks.py): the caller unpacks it, ...
+--           - queue's position, a block that is next there, or in a sub-queue, and stays (wire/blocks.py): the caller unpacks it, ...
 --           { queue's position, limit, member, ... }, { payloads }: jobs that have waited at the limit, each with its slot, ...
 --           0, the error of a lock, slot or status that a job did not release or write, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched; a thousand empty queues
@@ -185,12 +185,13 @@ end
 
 local function take(i, most, fair)
   -- A key of another type must not hide the queues behind it.
-  local jobs, block
+  local jobs
+  local next_blocks = {}
   if packed and redis.pcall('HEXISTS', 'aw:packed', string.sub(KEYS[i], 7)) ~= 0 then
-    jobs, block = late().take_unpacked(KEYS[i], most)
+    jobs, next_blocks[1] = late().take_unpacked(KEYS[i], most)
     fair = nil
   elseif fair then
-    jobs = late().turns().take_jobs(string.sub(KEYS[i], 7), most)
+    jobs, next_blocks = late().turns().take_jobs(string.sub(KEYS[i], 7), most)
   else
     jobs = redis.pcall('RPOP', KEYS[i], most)
   end
@@ -210,9 +211,10 @@ local function take(i, most, fair)
     reply[#reply + 1] = i - 2
     reply[#reply + 1] = jobs
   end
-  if block then
+  -- Of many sub-queues some are unpacked, the others by the next calls.
+  for j = 1, math.min(#next_blocks, 4) do
     reply[#reply + 1] = 2 - i
-    reply[#reply + 1] = block
+    reply[#reply + 1] = next_blocks[j]
   end
   if fair then late().turns().ring(string.sub(KEYS[i], 7)) end
   return #jobs

@@ -27,4 +27,6 @@ if ARGV[7] then redis.call('RPUSH', KEYS[1], unpack(ARGV, 7)) end
 local returning = {}
 for i = #older, 1, -1 do returning[#returning + 1] = older[i] end
 if returning[1] then redis.call('RPUSH', KEYS[1], unpack(returning)) end
+-- Of a sub-queue: a process that waits for jobs sees them.
+if KEYS[1] == 'queue:' .. ARGV[1] then arrive(ARGV[1]) end
 return 1

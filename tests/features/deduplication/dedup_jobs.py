@@ -5,6 +5,10 @@ import time
 from datetime import timedelta
 
 from framework import ApplicationWorker, Deduplicate
+from framework.features.deduplication import left_locks
+
+# The leader looks for left locks all the time.
+left_locks.PERIOD_S, left_locks._REST = 0.2, 1.0
 
 TTL = timedelta(minutes=1)  # longer than the test: no lock expires during it
 
@@ -33,6 +37,12 @@ class ExecutingWorker(Base):
     def perform(self, number: int) -> None:
         if number < 3:
             super().perform(number)
+
+
+class WaitingWorker(ExecutingWorker):
+    """Its locks last as long as its jobs wait."""
+
+    deduplicate = Deduplicate("until_executing", ttl=TTL, while_waiting=True)
 
 
 class ExecutedWorker(Base):

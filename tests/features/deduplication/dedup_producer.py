@@ -1,4 +1,4 @@
-"""Push the same few keys for some seconds from sixteen threads, and print the accepted and dropped jobs."""
+"""Push the same few keys of these classes for some seconds from sixteen threads, and print the accepted and dropped jobs."""
 
 import json
 import random
@@ -8,6 +8,7 @@ import time
 
 import jobs
 
+classes = [getattr(jobs, name) for name in sys.argv[2:]]
 until = time.monotonic() + float(sys.argv[1])
 accepted: list[str] = []
 dropped = [0]
@@ -16,8 +17,8 @@ lock = threading.Lock()
 
 
 def push() -> list[str | None]:
-    worker = random.choice([jobs.ExecutingWorker, jobs.ExecutedWorker, jobs.OnceMoreWorker])
-    number = random.randrange(40 if worker is jobs.ExecutingWorker else 3)
+    worker = random.choice(classes)
+    number = random.randrange(40 if issubclass(worker, jobs.ExecutingWorker) else 3)
     choice = random.random()
     if choice < 0.7:
         return [worker.perform_async(number)]

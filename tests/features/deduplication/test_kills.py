@@ -25,6 +25,7 @@ from tests.servers.recorded import RecordedServer
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 1.6
+RELEASED_AT_START = {"ExecutingWorker", "WaitingWorker"}
 KILL_EVERY_S = 0.5
 
 
@@ -68,14 +69,13 @@ class HistoryChecker:
         owner = fields[b"jid"].decode() if isinstance(fields, Fields) else None
         # A job that was interrupted during its run has released its lock; an equal job may wait at the same time.
         waiting = [job for job, place in jobs if place == WAITING and not job.get("aw_suspect")]
-        live = [job for job, _ in jobs] if jobs[0][0]["class"] != "ExecutingWorker" else waiting
+        is_released = jobs[0][0]["class"] in RELEASED_AT_START
+        live = waiting if is_released else [job for job, _ in jobs]
         if len(live) > 1:
             self.problems.append((number, "two live jobs", key, [job["jid"] for job in live]))
         if live and owner != live[0]["jid"]:
             self.problems.append((number, "a live job without its lock", key, live[0]["jid"], owner))
-        if owner is None and any(
-            place in (WAITING, DUE) for _, place in jobs if jobs[0][0]["class"] != "ExecutingWorker"
-        ):
+        if owner is None and not is_released and any(place in (WAITING, DUE) for _, place in jobs):
             self.problems.append((number, "one that waits has no lock", key))
 
 
@@ -116,6 +116,52 @@ def left(client):
     return client.eval(COUNT_JOBS, 2, keys.SCHEDULE, keys.RETRY, "queue:*", "aw:working:*")
 
 
+def push_and_kill(site, cluster, seconds, *classes, meanwhile=lambda: None):
+    """Push these classes from four processes, and kill those that run the jobs; return what was pushed, and the number of kills."""
+    producer = str(site.folder / "dedup_producer.py")
+    producers = [site.start(producer, str(seconds), *classes) for _ in range(4)]
+    rng, kills, killed_at = random.Random(7), 0, time.monotonic()
+    while any(one.popen.poll() is None for one in producers):
+        time.sleep(0.02)
+        meanwhile()
+        if time.monotonic() - killed_at > KILL_EVERY_S and (found := children(cluster)):
+            killed_at = time.monotonic()
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(found), signal.SIGKILL)
+                kills += 1
+    results = [one.lines[-1] for one in producers]
+    assert [one["errors"] for one in results] == [[]] * 4
+    return results, kills
+
+
+@pytest.mark.campaign
+@pytest.mark.slow
+@pytest.mark.proves("F44", "I9")
+def test_kills_leave_no_lock_of_a_job_that_is_gone(bench):
+    """Another program deletes waiting jobs; the leader, which is killed too, deletes their locks, and those of no other job."""
+    site, server, client = bench
+    size = ("--processes", "2", "--max-concurrency", "4")
+    cluster = site.start("-m", "framework", "cluster", "-r", "jobs", "default,other", *size)
+    until(lambda: len(children(cluster)) == 2, "two processes are ready")
+    stolen = []
+    results, kills = push_and_kill(
+        site, cluster, 8.0, "WaitingWorker", meanwhile=lambda: stolen.extend(client.rpop("queue:default", 5) or [])
+    )
+    until(lambda: not left(client), "every job has come to its end", timeout_s=60)
+    until(lambda: client.keys("aw:lock:*") == [], "no lock is left", timeout_s=120)
+    assert cluster.end() == 0
+    server.written()
+    assert kills >= 2
+    assert len(stolen) > 20
+    checker = HistoryChecker()
+    for group in History(site.folder / "redis").groups():
+        checker.apply(group)
+    assert checker.problems[:3] == []
+    assert checker.pushed == {jid for one in results for jid in one["accepted"]}
+    deleted = sum(line["count"] for line in cluster.find(event_name="deduplication.locks_left"))
+    assert 0 < deleted <= len(stolen)
+
+
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F44", "R38", "R40", "I9")
@@ -124,17 +170,7 @@ def test_dedup_kills_leave_one_of_equal_jobs(bench):
     size = ("--processes", "2", "--max-concurrency", "4")
     cluster = site.start("-m", "framework", "cluster", "-r", "jobs", "default,other", *size)
     until(lambda: len(children(cluster)) == 2, "two processes are ready")
-    producers = [site.start(str(site.folder / "dedup_producer.py"), str(SECONDS)) for _ in range(4)]
-    rng, kills, killed_at = random.Random(7), 0, time.monotonic()
-    while any(producer.popen.poll() is None for producer in producers):
-        time.sleep(0.02)
-        if time.monotonic() - killed_at > KILL_EVERY_S and (found := children(cluster)):
-            killed_at = time.monotonic()
-            with suppress(ProcessLookupError):
-                os.kill(rng.choice(found), signal.SIGKILL)
-                kills += 1
-    results = [producer.lines[-1] for producer in producers]
-    assert [one["errors"] for one in results] == [[]] * 4
+    results, kills = push_and_kill(site, cluster, SECONDS, "ExecutingWorker", "ExecutedWorker", "OnceMoreWorker")
     until(lambda: not left(client), "every job has come to its end", timeout_s=60)
     logged = {status: len(cluster.find(job_status=status)) for status in ("rescheduled", "deduplicated")}
     counted = sum(int(value) for name, value in client.hgetall(keys.COUNTERS).items() if b"deduplicated" in name)

@@ -13,7 +13,7 @@ from framework.admin.explain import KnownClasses
 from framework.admin.groups import draw_indexes
 from framework.admin.job_record import JobQuota, job_filter
 from framework.admin.queue_actions import clear_queue, drop_job
-from framework.admin.search import JobStore, search
+from framework.admin.search import JobStore, search, search_list_steps
 from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import count_jobs_by_class, ignore_progress
 from framework.all_settings import load
@@ -33,6 +33,7 @@ from framework.fetch.deferred_blocks import blocks_of, unpack_deferred
 from framework.fetch.held_blocks import unpack_next
 from framework.route.router import LoadedWorkers
 from framework.store.block_store import IN_REDIS, attach_store
+from framework.store.script import FETCH, PUSH_FAIR
 from framework.wire import blocks, keys
 from tests.admin.conftest import shard
 from tests.features.packing.test_deferred_packer import WORKER, deferred, start
@@ -204,6 +205,9 @@ def test_jobs_of_a_restored_object_return_to_their_queue(redis, shard, store, fo
     assert unpack_next(redis, PAUSED, 100)
     assert unpack_deferred(redis, blocks_of(redis, WORKER)[0])
     assert redis.zcard(keys.DEAD) == 3
+    # The queue has other blocks.
+    redis.hset(keys.PACKED, "default", 8)
+    redis.hset(keys.PACKED_BLOCKS, "default", 2)
     counts = {key: redis.hgetall(key) for key in (keys.PACKED, keys.PACKED_BLOCKS, keys.PACKED_HELD)}
     references = retried(redis, shard)
     for data in references:
@@ -310,6 +314,28 @@ def test_sample_reads_few_objects_of_a_deep_queue(redis, store, monkeypatch):
     assert 1 <= len({*reads}) <= 10
 
 
+def test_search_reads_few_objects_before_it_can_end_and_go_on(redis, store, monkeypatch):
+    jobs = packed(redis, 400, depth=0, store=store)
+    other = encoded(jid="o" * 24)
+    redis.lpush(keys.queue("other"), other)
+    reads, shown = [], []
+    real = store.read
+    monkeypatch.setattr(store, "read", lambda data: reads.append(data) or real(data))
+    stores = [JobStore("queue", keys.queue(name).encode()) for name in ("other", "default")]
+    found = list[bytes]()
+    for step in search_list_steps(redis, stores, b"", lambda key, _: shown.append(key)):
+        assert len(reads) <= 20
+        reads.clear()
+        found += [one.data for one in step.found]
+        done, start = step.done, step.start
+        if len(found) > 200:
+            break
+    assert shown.count("queue:default") >= 2
+    for step in search_list_steps(redis, stores[done:], b"", ignore_progress, start):
+        found += [one.data for one in step.found]
+    assert found == [other, *jobs[::-1]]
+
+
 def test_sweep_keeps_what_a_block_names_and_deletes_orphans(redis, store, folder, start):
     packed(redis, 14, store=store)
     held_in_store(redis, 30, store)
@@ -335,6 +361,71 @@ def test_sweep_keeps_what_a_block_names_and_deletes_orphans(redis, store, folder
             )
         )
     shutil.rmtree(away)
+
+
+def sub_queue(redis, key, numbers, store):
+    """Let jobs wait in a sub-queue, all in blocks; return them, the oldest first."""
+    name = f"default~{key}"
+    jobs = [encoded(jid=f"{key}{number:020}") for number in range(numbers)]
+    redis.lpush(keys.queue(name), *jobs)
+    redis.sadd(keys.QUEUES, "default", name)
+    redis.zadd(keys.turns("default"), {key: redis.zcard(keys.turns("default")) + 1})
+    one = QueuePacker(redis, name, 0, RUN, RUN, store)
+    while one.pack():
+        pass
+    return jobs
+
+
+@pytest.mark.parametrize("place", ["redis", "store"])
+@pytest.mark.parametrize("others", ["b", "low^b"])
+def test_sub_queue_waits_at_a_block_and_the_others_go_on(redis, request, place, others):
+    jobs = sub_queue(redis, "a", 2 * RUN, request.getfixturevalue("store") if place == "store" else IN_REDIS)
+    free = [encoded(jid=f"b{number:020}") for number in range(3)]
+    redis.lpush(keys.queue(f"default~{others}"), *free)
+    redis.zadd(keys.turns("default"), {others: -1 if others == "b" else 2**44 + 1})
+
+    def fetched_fair():
+        redis.set(keys.lease(IDENTITY), 1, px=60_000)
+        reply = FETCH(redis, [keys.lease(IDENTITY), keys.working(IDENTITY), QUEUE], [60_000, 10, 0, "~10"])
+        pairs = list(zip(reply[3::2], reply[4::2], strict=True))
+        return [job for at, found in pairs if at == 1 for job in found], [found for at, found in pairs if at == -1]
+
+    found, (block,) = fetched_fair()
+    assert found == free
+    assert fetched_fair() == ([], [block])
+    assert redis.zrange(keys.turns("default"), 0, -1) == [b"a"]
+    assert not redis.exists(QUEUE)
+    for run in (jobs[:RUN], jobs[RUN:]):
+        assert unpack(redis, "default~a", block)
+        # A process that waits there is woken.
+        assert redis.lrange(QUEUE, 0, -1) == run[:1]
+        found, more = fetched_fair()
+        assert found == run
+        block = more[0] if more else b""
+    assert not redis.exists(keys.PACKED, keys.PACKED_BLOCKS, keys.turns("default"))
+
+
+def test_fair_fetcher_waits_for_the_store_and_goes_on(redis, redis_url, store, folder):
+    jobs = sub_queue(redis, "a", 5 * RUN, store)
+    away = folder.rename(folder.with_name("away"))
+    ran = []
+    bench = FetcherBench(
+        redis, redis_url, slots=1, job=lambda unit: ran.append(unit.data) or True, fair=frozenset({"default"})
+    )
+    attach_store(bench.pipeline._client, store)
+    bench.start()
+    try:
+        until(lambda: "default~a" in bench.pipeline._stored._next, "the sub-queue waits")
+        free = [encoded(jid=f"b{number:020}") for number in range(3)]
+        names = [keys.QUEUES, keys.queue("default~b")]
+        PUSH_FAIR(redis, names, ["", 60_000, "", "default~b", len(free), *free])
+        until(lambda: ran == free, "another sub-queue goes on")
+        away.rename(folder)
+        until(lambda: len(ran) == len(jobs) + len(free), "all jobs run")
+        assert ran[3:] == jobs
+    finally:
+        bench.stop()
+    assert not bench.errors
 
 
 def test_fetcher_waits_for_the_store_and_goes_on(redis, redis_url, store, folder):

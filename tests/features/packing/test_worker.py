@@ -152,6 +152,17 @@ def test_leader_packs_sub_queues_and_not_what_is_set_aside(redis, shard_packer):
     assert packed_jobs(redis) == {"default~k": 15}
 
 
+def test_sub_queues_share_the_depth_of_their_queue(redis, shard_packer):
+    names = [f"default~k{number}" for number in range(5)]
+    redis.sadd(keys.QUEUES, "default", *names)
+    for name in names:
+        redis.lpush(keys.queue(name), *[encoded(jid=f"{number:024}") for number in range(9)])
+    while shard_packer.step() < 2.0:
+        pass
+    # Two jobs of each stay as they are, and less than a run.
+    assert packed_jobs(redis) == dict.fromkeys(names, 3)
+
+
 def test_leader_packs_deferred_jobs_by_default(redis, shard_packer, monkeypatch):
     monkeypatch.setattr(worker_module, "HELD_DEPTH", 10)
     packer = partial(DeferredPacker, run=4, fewest=2, stays_s=-1e10)

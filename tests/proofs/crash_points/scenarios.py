@@ -573,6 +573,12 @@ def _drop_held(environment: CaseEnvironment, worker: SteppedWorker, _batch: int)
     worker.release_paused()
 
 
+def _work_uncounted(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    """Another program has deleted the counts of blocks."""
+    environment.clients["main"].delete(keys.PACKED, keys.PACKED_BLOCKS)
+    _work(environment, worker, batch)
+
+
 def _clear_others(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     _clear(lambda _data: False)(environment, worker, batch)
     _work(environment, worker, batch)
@@ -714,10 +720,17 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             "packed in turn",
-            "pack in a sub-queue, take the block, return its jobs, run",
+            "pack in a sub-queue, unpack, run",
             _packed(_work, SUB_QUEUE),
             prepare=_in_turn,
             fair=True,
+            whole=True,
+        ),
+        Scenario(
+            "packed uncounted",
+            "pack, lose the counts, take the block like a job, return its jobs, run",
+            _packed(_work_uncounted),
+            prepare=_waiting(jobs.PlainWorker),
             whole=True,
         ),
         Scenario("blocked", "a blocking call returns the job", _arrive, batches=(1,), whole=True),

@@ -4,7 +4,8 @@
 -- ring(queue): while sub-queues have jobs, the queue's own list has one: that wakes the process which waits there. So a list that is
 --         empty gets the next job of the turns.
 -- take_jobs(queue, most): take the next jobs of the queue and its sub-queues, the first to start first; or the error of the queue's
---         own list. The caller puts them somewhere.
+--         own list. The caller puts them somewhere. Returns also the blocks (wire/blocks.py) that are next in their sub-queues, and
+--         stay there: their keys keep a turn, and the caller unpacks them. Jobs of other keys go on.
 -- A KEY begins with the level of its jobs (`high^KEY`), or has none: normal, as the jobs of the queue's own list.
 -- aw:turns:NAME  ZSET: keys of the sub-queues with jobs; score: the number of the turn, within the range of scores of its level. A key
 --         that had its turn gets the last one of its level.
@@ -19,6 +20,13 @@ local LEVEL_SIZE = 17592186044416
 local LEVELS = { critical = -2, high = -1, low = 1 }
 -- Each tenth job that starts is of another level in turn, so that no level waits for ever.
 local LEVEL_SHARE = 10
+-- So many sub-queues that begin with blocks are passed over by one call.
+local MOST_BLOCKS = 100
+local blocks, blocked_keys = {}, {}
+
+local function is_packed(element)
+  return string.byte(element, 2) == 32 and string.sub(element, 1, 22) == '{ "class":"aw.Packed",'
+end
 
 local function level_of(key)
   return LEVELS[string.match(key, '^(%a+)%^')] or 0
@@ -42,10 +50,23 @@ local function add_turn(turns, key)
   redis.pcall('ZADD', turns, 'NX', string.format('%.0f', last_turn(turns, level_of(key)) + 1), key)
 end
 
--- Take the oldest job of a key whose turn was taken; nil where it has none.
+-- Give the keys whose next jobs are in blocks their turns back. Returns these blocks.
+local function end_call(turns)
+  local found = blocks
+  for _, key in ipairs(blocked_keys) do add_turn(turns, key) end
+  blocks, blocked_keys = {}, {}
+  return found
+end
+
+-- Take the oldest job of a key whose turn was taken; nil where it has none, or where that one is in a block.
 local function job_of_key(queue, turns, key)
   local name = queue .. '~' .. key
   local data = redis.pcall('RPOP', 'queue:' .. name)
+  if type(data) == 'string' and is_packed(data) then
+    redis.call('RPUSH', 'queue:' .. name, data)
+    blocks[#blocks + 1], blocked_keys[#blocked_keys + 1] = data, key
+    return nil
+  end
   if type(data) == 'string' and redis.pcall('EXISTS', 'queue:' .. name) == 1 then
     add_turn(turns, key)
   else
@@ -57,18 +78,20 @@ end
 -- Take the next job of the sub-queues; nil where none has jobs. Returns its level too.
 local function next_job(queue)
   local turns = 'aw:turns:' .. queue
-  while true do
+  while #blocks < MOST_BLOCKS do
     local turn = redis.pcall('ZPOPMIN', turns)
     -- A key of another type holds no turns.
     if turn.err or not turn[1] then return nil end
     local data = job_of_key(queue, turns, turn[1])
     if data then return data, level_of(turn[1]) end
   end
+  return nil
 end
 
 local function ring(queue)
   if redis.call('EXISTS', 'queue:' .. queue) == 1 then return end
   local data, level = next_job(queue)
+  end_call('aw:turns:' .. queue)
   if not data then
     redis.pcall('DEL', 'aw:levels:' .. queue)
     return
@@ -97,7 +120,7 @@ local function jobs_by_level(queue, most)
 
   -- Return jobs of one place, the first to start first; none when nothing waits.
   local function first_jobs(count)
-    while true do
+    while #blocks < MOST_BLOCKS do
       local first = redis.pcall('ZRANGE', turns, 0, 0, 'WITHSCORES')
       local level = first[2] and math.floor(tonumber(first[2]) / LEVEL_SIZE)
       local found
@@ -109,6 +132,15 @@ local function jobs_by_level(queue, most)
         -- The only key of its level keeps its turn.
         local name = queue .. '~' .. first[1]
         found = redis.pcall('RPOP', 'queue:' .. name, count) or {}
+        for i, data in ipairs(found) do
+          if is_packed(data) then
+            for j = #found, i, -1 do redis.call('RPUSH', 'queue:' .. name, found[j]) end
+            found = { unpack(found, 1, i - 1) }
+            blocks[#blocks + 1], blocked_keys[#blocked_keys + 1] = data, first[1]
+            redis.pcall('ZREM', turns, first[1])
+            break
+          end
+        end
         if redis.pcall('EXISTS', 'queue:' .. name) == 0 or found.err then
           redis.pcall('SREM', 'queues', name)
           if redis.pcall('ZREM', turns, first[1]) ~= 1 then return found end
@@ -120,16 +152,17 @@ local function jobs_by_level(queue, most)
       end
       if found[1] then return found end
     end
+    return {}
   end
 
   local function job_of_level(level)
     local data = own_level == level and own_jobs(1)[1]
-    while not data do
+    while not data and #blocks < MOST_BLOCKS do
       local key = redis.pcall('ZRANGEBYSCORE', turns, first_score(level), '(' .. first_score(level + 1), 'LIMIT', 0, 1)[1]
       if not key or redis.pcall('ZREM', turns, key) ~= 1 then return nil end
       data = job_of_key(queue, turns, key)
     end
-    return data
+    return data or nil
   end
 
   while #jobs < most do
@@ -157,7 +190,9 @@ local function take_jobs(queue, most)
   local first = redis.pcall('ZRANGE', turns, 0, 0, 'WITHSCORES')
   if first[2] then
     local last = redis.pcall('ZRANGE', turns, -1, -1, 'WITHSCORES')
-    if tonumber(first[2]) < 0 or tonumber(last[2]) >= LEVEL_SIZE then return jobs_by_level(queue, most) end
+    if tonumber(first[2]) < 0 or tonumber(last[2]) >= LEVEL_SIZE then
+      return jobs_by_level(queue, most), end_call(turns)
+    end
   end
   local jobs = redis.pcall('RPOP', 'queue:' .. queue, most) or {}
   while first[2] and not jobs.err and #jobs < most do
@@ -165,7 +200,7 @@ local function take_jobs(queue, most)
     if not data then break end
     jobs[#jobs + 1] = data
   end
-  return jobs
+  return jobs, end_call(turns)
 end
 
 -- Move the jobs of a sub-queue to another list, the oldest first.
