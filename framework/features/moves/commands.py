@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast, get_args
 
 import click
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from framework.all_settings import Settings, load
@@ -244,8 +245,8 @@ class _Session:
         self._quota = Quota()
         """Asked to stop by a signal."""
         self.unanswered: list[str] = []
-        for shard, error in answering(self.shards.values()):
-            if error is not None:
+        for shard, late in answering(self.shards.values()):
+            if (error := late or _refused(shard)) is not None:
                 self._note_unanswered(shard.name, error)
         self.moves = ShardMoves({name: self.shards[name] for name in self.answering})
         with self._talking():
@@ -423,6 +424,15 @@ class _Session:
             if not lasting:
                 echo(_RUN_AGAIN, err=True)
             sys.exit(EXIT_FAILED if lasting else EXIT_UNREACHABLE)
+
+
+def _refused(shard: Shard) -> ShardUnavailableError | None:
+    """Return the error of a shard whose server is not there: its connections are refused at once."""
+    try:
+        shard.client.time()
+    except RedisConnectionError as error:
+        return unavailable_error(shard.name, shard.endpoint, error)
+    return None
 
 
 def _kept(shard: Shard) -> str:

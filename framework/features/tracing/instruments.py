@@ -33,10 +33,11 @@ class OtelObserver(JobObserver):
     def happened(self, event: StreamEvent) -> None:
         """Count pushed jobs, and note the size of one on the span of its push."""
         if isinstance(event, JobsEnqueued) and event.count:
-            self._sent.add(event.count, _attributes("send", event.queue))
+            self._sent.add(event.count, {**_attributes("send", event.queue), "application_worker.shard": event.shard})
             span = publishing.get()
             if span is not None and len(event.sizes) == 1:
                 span.set_attribute("messaging.message.body.size", event.sizes[0])
+                span.set_attribute("application_worker.shard", event.shard)
 
     def ended(self, run: RunOfJob) -> None:
         """Count a run, or make a span of the job that has not run."""

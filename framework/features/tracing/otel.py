@@ -150,10 +150,12 @@ class OtelPushes(PushSpans):
 
 
 def _facts_of_push(plan: PushPlan, result: object, jobs: int) -> Attributes:
-    facts: Attributes = {
-        "messaging.sidekiq.job_class": plan.declaration.wire_name,
-        "application_worker.shard": plan.shard.name,
-    }
+    facts: Attributes = {"messaging.sidekiq.job_class": plan.declaration.wire_name}
+    if plan.places is None:
+        facts["application_worker.shard"] = plan.shard.name
+    elif jobs != 1:
+        facts["application_worker.shard"] = plan.places.shards
+    # Else the observer of events has noted the shard that the job went to.
     if isinstance(result, JobBatch):
         # Made here, and written later.
         facts["messaging.message.id"] = result.jids[0]

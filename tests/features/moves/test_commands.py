@@ -109,6 +109,18 @@ def test_move_of_a_shard_lists_what_stays(office, redis, second_redis):
     assert part["what"] == "namespace mail (1 %)"
 
 
+def test_status_names_a_dead_shard_and_shows_the_others(office, redis, second_redis):
+    fill(redis)
+    (done,) = run("move", "--class", "ReportWorker", "--to", "second", "--json")["moves"]
+    shards = json.loads((office.folder / "config" / "redis.yml").read_text())["shards"]
+    office.write("redis.yml", {"shards": {**shards, "third": {"url": "redis://127.0.0.1:1/0"}}})
+    shown = run("status", status=1)
+    assert "shard 'third' is unavailable" in shown
+    assert done["id"] in shown
+    # The third one has not heard of the move.
+    assert "class MailWorker  main  second  moved" in run("move", "--class", "MailWorker", "--to", "second", status=75)
+
+
 def test_drain_moves_jobs_where_the_rules_send_them(office, redis, second_redis):
     fill(redis)
     assert "the rules still send jobs to main: of MailWorker, ReportWorker" in run("drain", "main", status=1)

@@ -48,14 +48,14 @@ def run_of(**fields):
 
 def test_pushes_and_runs_are_counted_by_the_conventions(otel):
     observer, read, _ = otel
-    observer.happened(JobsEnqueued("Job", 3, queue="low"))
+    observer.happened(JobsEnqueued("Job", 3, queue="low", shard="second"))
     observer.happened(JobsEnqueued("Job", 0, queue="low"))
     observer.happened(ClassThrottled("Job"))
     observer.ended(run_of())
     observer.ended(run_of(error=KeyError("x"), duration_s=100))
     found = read()
     assert [(dict(one.attributes), one.value) for one in found[instruments.SENT]] == [
-        ({**QUEUE, "messaging.operation.name": "send"}, 3)
+        ({**QUEUE, "messaging.operation.name": "send", "application_worker.shard": "second"}, 3)
     ]
     process = {**QUEUE, "messaging.operation.name": "process"}
     runs = [process, {**process, "error.type": "KeyError"}]
@@ -69,10 +69,10 @@ def test_span_of_a_push_has_the_size_of_its_job(otel):
     observer, _, spans = otel
     with instruments.trace.get_tracer("app").start_as_current_span("send low") as span:
         token = instruments.publishing.set(span)
-        observer.happened(JobsEnqueued("Job", 1, queue="low", sizes=(250,)))
+        observer.happened(JobsEnqueued("Job", 1, queue="low", sizes=(250,), shard="second"))
         observer.happened(JobsEnqueued("Job", 2, queue="low", sizes=(1, 2)))
         instruments.publishing.reset(token)
-    assert spans()[0].attributes == {"messaging.message.body.size": 250}
+    assert spans()[0].attributes == {"messaging.message.body.size": 250, "application_worker.shard": "second"}
 
 
 def test_held_job_is_a_span_of_its_trace(otel):
