@@ -195,3 +195,17 @@ def test_ci_checks_generated_files_and_compatibility() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert "tests/typing" in settings["mypy"]["files"]
     assert "tests/typing" in settings["pyright"]["include"]
+
+
+_CONNECTIONS = ("open_client", "open_shards", "open_channel", "Shard", r"redis\.Redis", "from_pool")
+CONNECTS = re.compile(rf"(?<!def )(?<!\w)({'|'.join(_CONNECTIONS)})\(")
+
+
+def test_every_module_that_connects_to_redis_is_listed():
+    """The page says for each how its shard is chosen, and which tests show it."""
+    page = (ROOT / "docs" / "internals" / "redis.md").read_text()
+    listed = page.partition("## What connects to a job Redis")[2].partition("\n## ")[0]
+    cells = " ".join(line.split("|")[1] for line in listed.splitlines() if line.startswith("|"))
+    connecting = {relative(path).removeprefix("framework/") for path in SOURCES if CONNECTS.search(path.read_text())}
+    assert connecting == set(re.findall(r"[\w/]+\.py", cells))
+    assert [one for one in re.findall(r"`(tests/[\w./]+)`", listed) if not (ROOT / one).exists()] == []

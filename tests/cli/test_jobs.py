@@ -440,7 +440,10 @@ READS = [
 ]
 
 
-OTHER_READS = ["cron leader", "cron list", "shards status", "limiters list"]
+OTHER_READS = [
+    *("cron leader", "cron list", "shards status", "limiters list"),
+    *("batches list", "workflows list", "breakers"),
+]
 
 
 def test_jobs_frozen_shard_costs_a_second(two_shards, redis, second_server):
