@@ -1,10 +1,11 @@
 """Write the data of a believable platform into empty shards: 40 classes, 3 shards, incidents going on. For the dashboard.
 
-The data are those of a seed: two calls with the same seed and time write the same. No worker process runs; ``beat`` keeps the records
-of the processes.
+The data are those of a seed: two calls with the same seed and time write the same. ``beat`` keeps the records of the processes, which
+are no real ones: a real process of each shard runs the classes ``LIVE``, if ``sample_site`` has started it.
 """
 
 import json
+import math
 import random
 import struct
 import time
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import redis
 
 from framework.declare.names import queue_name
+from framework.devtools.sample_controls import SampleControls
 from framework.execute.stats import BUCKETS_MS
 from framework.features.batches import keys as batch_keys
 from framework.features.history.marks import mark_deploy
@@ -23,7 +25,9 @@ from framework.features.workflows import keys as workflow_keys
 from framework.features.workflows.definition import StepCondition, StepJobs, WorkflowDefinition, WorkflowStep, step_bid
 from framework.process.record import RUNS_FIELD
 from framework.types import Urgency
+from framework.version import VERSION
 from framework.wire import keys
+from framework.wire.compress import pack_backtrace
 from framework.wire.urgency_counts import FAILED, PROCESSED, WAITED_MS, WAITS
 
 SHARDS = ("main", "shop", "media")
@@ -46,6 +50,24 @@ _URGENCIES: Mapping[str, Urgency] = {
     "Media": "throttled",
     "Analytics": "throttled",
 }
+_CALLERS: Mapping[str, str] = {
+    "Mailers": "POST /signup",
+    "Billing": "POST /invoices",
+    "Orders": "POST /orders",
+    "Search": "PUT /products",
+    "Media": "POST /uploads",
+    "Accounts": "PATCH /accounts",
+    "Webhooks": "POST /orders",
+    "Analytics": "cron rollup",
+}
+_ERRORS = (
+    ("TimeoutError", "no answer after 30 s"),
+    ("ConnectionError", "the payment provider has closed the connection"),
+    ("ValueError", "invalid literal for int() with base 10: 'n/a'"),
+    ("OperationalError", "deadlock detected: process 4711 waits for ShareLock"),
+    ("HTTPStatusError", "503 Service Unavailable for https://api.example/v2/items"),
+)
+"""Errors of the jobs that are retried."""
 FLOOD, STUCK, POISON, BAD_DEPLOY, SLOW, WRONG_RULE, LEFT_LOCK = (
     *("Search::IndexWorker", "Billing::InvoiceWorker", "Media::TranscodeWorker", "Orders::ConfirmWorker"),
     *("Analytics::RollupWorker", "Accounts::SyncWorker", "Billing::ChargeWorker"),
@@ -54,14 +76,43 @@ FLOOD, STUCK, POISON, BAD_DEPLOY, SLOW, WRONG_RULE, LEFT_LOCK = (
 WRONG_QUEUE = "accounts_snyc"
 """The queue of a misspelt rule, which no process serves."""
 
+LIVE: Mapping[str, str] = {
+    "main": "Search::SnapshotWorker",
+    "shop": "Orders::ExportWorker",
+    "media": "Media::PublishWorker",
+}
+"""By shard, the class whose jobs a real process runs."""
+
 WORKFLOW, BATCH = "wf-nightly-export", "aw-nightly-mails"
 """A workflow that runs, one of whose steps has failed, and a batch with nested ones."""
 
 _DEPLOYED_AGO_S, _HOURS = 25 * 60, 8
+_LONGER, _DAYS = 9, 30
+"""How many times as long the metrics by ten minutes go back, and the days of the counts by day, as Sidekiq keeps them."""
 _FLOOD_JOBS, _POISON_JOBS, _HELD_JOBS = 5_000, 30, 120
-_STEP_S = 60
+_FLOOD_GROWS = 14
+"""The jobs of the flood that come with each beat."""
+_STEP_S, _DAY_S = 60, 86_400
+_QUIETEST_S, _WEEKEND = 3 * 3_600, (5, 6)
+"""The time of the day (UTC) with the fewest runs, and the days with fewer."""
+_MEAN_SHARE = 0.75
+"""The mean of ``_runs_of_minute``, as a share of the most runs."""
 _PROCESSES, _SLOTS = 3, 10
 """The processes of each shard, and the slots of each."""
+
+
+def _lines(name: str, error: str, message: str) -> list[str]:
+    """Return the traceback of a failed run."""
+    area, _, worker = name.partition("::")
+    file = f"workers/{area.lower()}/{queue_name(worker, None)}_worker.py"
+    return [
+        "Traceback (most recent call last):",
+        f'  File "{file}", line 31, in perform',
+        "    record = self.load(record_id)",
+        f'  File "{file}", line 44, in load',
+        "    return self.client.fetch(record_id)",
+        f"{error}: {message}",
+    ]
 
 
 class SampleClass(NamedTuple):
@@ -94,6 +145,12 @@ def sample_classes(seed: int = 1) -> list[SampleClass]:
     ]
 
 
+def load_of(at: float) -> float:
+    """Return the share of the usual runs at a time: fewer at night (UTC), and at weekends."""
+    weekend = time.gmtime(at).tm_wday in _WEEKEND
+    return (0.45 if weekend else 1.0) * (0.7 - 0.3 * math.cos((at % _DAY_S - _QUIETEST_S) * 2 * math.pi / _DAY_S))
+
+
 class SamplePlatform:
     """Write the platform into the shards ``SHARDS``, by their clients. Methods raise redis errors."""
 
@@ -105,6 +162,8 @@ class SamplePlatform:
         # Beats change nothing of what ``write`` writes.
         self._beats = random.Random(seed)
         self._waits = random.Random(seed)
+        self._counted = 0
+        """The last minute whose runs are counted: none since the time of the platform, or less."""
 
     def write(self) -> None:
         """Write everything.
@@ -116,22 +175,50 @@ class SamplePlatform:
             if client.dbsize():
                 raise ValueError(f"the shard {name} has data: the sample is written into empty shards only")
         for shard in self._clients:
-            self._write_runs(shard)
+            self._write_runs(shard, range(_HOURS * 60, -1, -1))
+            self._write_days(shard)
         for one in self._classes:
             self._write_waiting(one)
         self._write_incidents()
         self._write_workflow()
         self._write_batches()
+        SampleControls(self._clients, self._chance.randint(1, 1_000_000), self._now).write(self._job)
         self.beat()
 
     def beat(self) -> None:
-        """Renew the records of the processes, with other running jobs. Call it at least every 30 s: a record lives for a minute."""
+        """Let the platform go on: other jobs run and wait, and the runs of the last minutes are counted.
+
+        Call it at least every 30 s: the records of the processes, which it renews, live for a minute.
+        """
+        # The minutes since the last call, by their distance to the time of the platform.
+        ended = -int((time.time() - self._now) // _STEP_S)
+        backs, self._counted = range(self._counted - 1, ended - 1, -1), min(self._counted, ended)
         for shard, client in self._clients.items():
             classes = [one for one in self._classes if one.shard == shard]
             pipeline: Any = client.pipeline(transaction=False)
             for number in range(1, 1 + _PROCESSES):
                 self._add_process(pipeline, f"{shard}-{number}.example:{100 + number}:{number:012x}", classes)
             pipeline.execute()
+            if backs:
+                self._write_runs(shard, backs)
+            self._take_and_push(client, classes)
+
+    def _take_and_push(self, client: "redis.Redis", classes: Sequence[SampleClass]) -> None:
+        """Take the waiting jobs of the queues that are served, and push others; the flood grows."""
+        paused: Any = client.smembers(keys.PAUSED)
+        served = [one for one in classes if one.queue.encode() not in paused and one.name not in LIVE.values()]
+        pipeline: Any = client.pipeline(transaction=False)
+        for one in served:
+            pipeline.llen(keys.queue(one.queue))
+        for one, size in zip(served, pipeline.execute(), strict=True):
+            taken, pushed = (size, self._beats.randint(0, 8)) if one.name != FLOOD else (9, _FLOOD_GROWS)
+            if size and (one.name != FLOOD or size < 2 * _FLOOD_JOBS):
+                pipeline.rpop(keys.queue(one.queue), min(taken, size))
+            if pushed:
+                age_s = self._now - time.time() + 1.0
+                jobs = [self._job(one.name, one.queue, age_s, chance=self._beats) for _ in range(pushed)]
+                pipeline.lpush(keys.queue(one.queue), *jobs)
+        pipeline.execute()
 
     def _add_process(self, pipeline: Any, identity: str, classes: Sequence[SampleClass]) -> None:
         host, pid, _ = identity.split(":")
@@ -145,7 +232,7 @@ class SamplePlatform:
             "concurrency": _SLOTS,
             "queues": sorted(one.queue for one in classes),
             "started_at": started_at,
-            "version": "v42",
+            "version": VERSION,
         }
         work = {
             f"thread{number}": self._run(self._beats.choice(classes)) for number in range(self._beats.randint(4, 8))
@@ -180,9 +267,22 @@ class SamplePlatform:
         chance = chance or self._chance
         jid = f"{chance.getrandbits(96):024x}"
         at = self._now - age_s
-        user = {"user": f"user{chance.randint(1, 400)}"}
-        job = {"class": name, "jid": jid, "args": [chance.randint(1, 90_000)], "queue": queue, "retry": 5}
-        return json.dumps({**job, "created_at": at, "enqueued_at": at, "meta": user, **fields}).encode()
+        number = chance.randint(1, 90_000)
+        job = {
+            "class": name,
+            "jid": jid,
+            "args": [number],
+            "queue": queue,
+            "retry": 5,
+            "created_at": at,
+            "enqueued_at": at,
+        }
+        context = {
+            "correlation_id": f"{chance.getrandbits(128):032x}",
+            "meta.user": f"user{number % 400}",
+            "meta.caller_id": _CALLERS[name.partition("::")[0]],
+        }
+        return json.dumps({**job, **context, **fields}).encode()
 
     def _push(self, shard: str, queue: str, jobs: list[bytes]) -> None:
         pipeline: Any = self._clients[shard].pipeline(transaction=False)
@@ -191,13 +291,12 @@ class SamplePlatform:
             pipeline.lpush(keys.queue(queue), *jobs[at : at + 500])
         pipeline.execute()
 
-    def _write_runs(self, shard: str) -> None:
-        """Write what each minute's runs of the shard's classes have added to the metrics, key by key: the keys are new."""
+    def _write_runs(self, shard: str, backs: Sequence[int]) -> None:
+        """Add the runs of the shard's classes in the minutes so many minutes before the time of the platform to the metrics."""
         pipeline: Any = self._clients[shard].pipeline(transaction=False)
         counts: dict[tuple[str, int], Counter[str]] = {}
-        total: Counter[str] = Counter()
         for one in self._classes:
-            for back in range(_HOURS * 60, -1, -1) if one.shard == shard else ():
+            for back in backs if one.shard == shard else ():
                 moment = time.gmtime(self._now - back * _STEP_S)
                 processed, failed, milliseconds = self._runs_of_minute(one, back)
                 for named in keys.metrics(8, moment):
@@ -213,19 +312,45 @@ class SamplePlatform:
                 buckets[bisect_right(BUCKETS_MS, milliseconds)] = processed - failed
                 packed = struct.pack(f">{len(buckets)}H", *buckets)
                 pipeline.set(keys.histogram(8, one.name, moment), packed, ex=keys.METRICS_SHORT_S)
-                total += Counter({keys.STAT_PROCESSED: processed, keys.STAT_FAILED: failed})
         for (key, ttl_s), fields in counts.items():
-            pipeline.hset(key, mapping=dict(fields))
+            for field, count in fields.items():
+                pipeline.hincrby(key, field, count)
             pipeline.expire(key, ttl_s)
-        day = time.strftime("%Y-%m-%d", time.gmtime(self._now))
-        for name, count in total.items():
-            pipeline.incrby(name, count)
-            pipeline.incrby(f"{name}:{day}", count)
+        pipeline.execute()
+
+    def _write_days(self, shard: str) -> None:
+        """Write the counts of the last days, and the metrics of the ten minutes before those of ``_write_runs``."""
+        pipeline: Any = self._clients[shard].pipeline(transaction=False)
+        classes = [one for one in self._classes if one.shard == shard]
+        for back in range(_HOURS * 6 + 1, _HOURS * 6 * _LONGER):
+            (_, (key, ttl_s)) = keys.metrics(8, time.gmtime(self._now - back * 10 * _STEP_S))
+            fields: dict[str, int] = {}
+            for one in classes:
+                processed, failed, milliseconds = self._runs_of_minute(one, back * 10)
+                fields[f"{one.name}|p"] = 10 * processed
+                fields[f"{one.name}|f"] = 10 * failed
+                fields[f"{one.name}|ms"] = 10 * milliseconds * (processed - failed)
+            pipeline.hset(key, mapping=fields)
+            pipeline.expire(key, ttl_s)
+        a_minute = sum(one.per_minute for one in classes) * _MEAN_SHARE
+        midnight = self._now - self._now % _DAY_S
+        for back in range(_DAYS):
+            begins = midnight - back * _DAY_S
+            ends = min(self._now, begins + _DAY_S)
+            minutes = sum(load_of(begins + at) * 60 for at in range(0, int(ends - begins), 3_600))
+            processed = int(a_minute * minutes * self._chance.uniform(0.95, 1.05))
+            # One day of trouble.
+            failed = int(processed * (0.07 if back == _DAYS // 3 else self._chance.uniform(0.006, 0.012)))
+            day = time.strftime("%Y-%m-%d", time.gmtime(begins))
+            for name, count in ((keys.STAT_PROCESSED, processed), (keys.STAT_FAILED, failed)):
+                pipeline.set(f"{name}:{day}", count)
+                pipeline.incrby(name, count)
         pipeline.execute()
 
     def _runs_of_minute(self, one: SampleClass, back: int) -> tuple[int, int, int]:
         """Return the runs of a class in the minute that many minutes ago, the failed ones, and the milliseconds of a run."""
-        processed = self._chance.randint(one.per_minute // 2, one.per_minute)
+        most = one.per_minute * load_of(self._now - back * _STEP_S)
+        processed = int(self._chance.uniform(0.5, 1.0) * most + 0.5)
         mean_s = one.mean_s * (10 if one.name == SLOW and back < 120 else 1) * self._chance.uniform(0.8, 1.3)
         if one.name == BAD_DEPLOY and back * _STEP_S < _DEPLOYED_AGO_S:
             return processed, processed * 2 // 3, int(mean_s * 1000)
@@ -247,29 +372,34 @@ class SamplePlatform:
         )
 
     def _write_waiting(self, one: SampleClass) -> None:
-        self._push(
-            one.shard, one.queue, [self._job(one.name, one.queue, 3.0) for _ in range(self._chance.randint(0, 8))]
-        )
+        waiting = [self._job(one.name, one.queue, 3.0) for _ in range(self._chance.randint(0, 8))]
+        # The jobs of the flood are older.
+        self._push(one.shard, one.queue, waiting if one.name != FLOOD else [])
         later = {
             self._job(one.name, one.queue, 60.0): self._now + self._chance.randint(60, 86_400)
             for _ in range(self._chance.randint(0, 4))
         }
         if later:
             self._clients[one.shard].zadd(keys.SCHEDULE, dict(later))
-        self._fail(one.name, one.queue, one.shard, keys.RETRY, 2, "TimeoutError", "no answer after 30 s")
+        self._fail(one.name, one.queue, one.shard, keys.RETRY, 2, *self._chance.choice(_ERRORS))
 
     def _fail(self, name: str, queue: str, shard: str, place: str, count: int, error: str, message: str) -> None:
         members: dict[bytes, float] = {}
-        for number in range(count):
+        for _ in range(count):
             age_s = self._chance.uniform(30, _DEPLOYED_AGO_S)
             failed: dict[str, Any] = {
                 "error_class": error,
                 "error_message": message,
-                "retry_count": 2,
                 "failed_at": self._now - age_s,
+                "error_backtrace": pack_backtrace(_lines(name, error, message)),
             }
-            score = self._now + 60 * number if place == keys.RETRY else self._now - age_s
-            members[self._job(name, queue, age_s, **failed)] = score
+            failures = 0 if place == keys.INTERRUPTED else self._chance.randint(1, 5) if place == keys.RETRY else 6
+            if failures:
+                failed["retry_count"] = failures - 1
+            waits_s = self._chance.uniform(15, 120) + 60 * failures**3
+            score = self._now + waits_s if place == keys.RETRY else self._now - age_s
+            # A job that has failed several times is older than its last failure.
+            members[self._job(name, queue, age_s + 60 * failures**3, **failed)] = score
         self._clients[shard].zadd(place, members)
 
     def _write_incidents(self) -> None:
@@ -284,7 +414,12 @@ class SamplePlatform:
         deployed = by_name[BAD_DEPLOY]
         for place, count in ((keys.RETRY, 80), (keys.DEAD, 40)):
             self._fail(BAD_DEPLOY, deployed.queue, deployed.shard, place, count, "KeyError", "'shipping_address'")
+        for name, count, error in (("Webhooks::VerifyWorker", 4, 3), ("Mailers::BounceWorker", 2, 4), (FLOOD, 1, 0)):
+            one = by_name[name]
+            self._fail(name, one.queue, one.shard, keys.DEAD, count, *_ERRORS[error])
         for client in self._clients.values():
+            for number in range(11, 0, -1):
+                mark_deploy(client, f"v{41 - number}", self._now - number * 8 * 86_400 + 3_600)
             mark_deploy(client, "v41", self._now - 5 * 3_600)
             mark_deploy(client, "v42", self._now - _DEPLOYED_AGO_S)
         self._write_stuck_limit(by_name[STUCK])

@@ -1,30 +1,40 @@
-"""Run the sample platform for ``application-worker dashboard --sample``: a store for each shard, its configuration, its data."""
+"""Run the sample platform for ``application-worker dashboard --sample``: stores, processes, configuration, data."""
 
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from redis.exceptions import RedisError
 
+from framework.declare import registry
+from framework.devtools.sample_controls import BOB
 from framework.devtools.sample_platform import (
     DEAD_SHARD,
     DEAD_URL,
+    LIVE,
     SHARDS,
     WRONG_QUEUE,
     WRONG_RULE,
     SamplePlatform,
+    load_of,
     sample_classes,
 )
 from framework.errors import TaskError
+from framework.features.cron import keys as cron_keys
+from framework.features.cron.entries import CronEntry, Order, entry_of
+from framework.features.cron.settings import CronEntrySettings, CronSection
 from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload, blob_name
 from framework.features.encryption.sweep import UNNAMED
@@ -32,10 +42,12 @@ from framework.features.reliable_push.kept_push import KeptPush
 from framework.features.reliable_push.push_file import FileSystem, PushFile
 from framework.features.tasks.access import load_part
 from framework.features.tasks.change import EventChange
+from framework.process.signals import SUPERVISOR_VARIABLE
 from framework.push.job_batch import JobBatch
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.supervised_threads import SupervisedThread
+from framework.wire import keys
 from framework.wire.json import dumps
 
 _BEAT_S = 5.0
@@ -49,7 +61,32 @@ _TASKS = (
     ("Reindex the catalogue", "search-team", "Search::ReindexWorker", 300, 300, 0),
     ("Invoices of October", "billing-team", "Billing::InvoiceWorker", 500, 500, 23),
 )
-"""Title, owner, class, jobs, ended jobs, failed jobs."""
+"""Title, owner, class, jobs, ended jobs, failed jobs. The jobs that are left of the first one run."""
+_FAILURES = (
+    ("TimeoutError", "no answer after 30 s"),
+    ("ValueError", "invalid literal for int() with base 10: 'n/a'"),
+    ("PermissionError", "the ledger of 2025 is closed"),
+)
+_SCHEDULE: Mapping[str, Mapping[str, Any]] = {
+    "catalogue-snapshot": {"cron": "*/15 * * * *", "class": "Search::SnapshotWorker"},
+    "publish-drafts": {"cron": "*/10 * * * *", "class": "Media::PublishWorker", "overlap": "skip"},
+    "sitemap": {"cron": "5 * * * *", "class": "Orders::ExportWorker"},
+    "rollup-hour": {"cron": "10 * * * *", "class": "Analytics::RollupWorker", "missed": "all"},
+    "crm-sync": {"cron": "0 */4 * * *", "class": WRONG_RULE, "overlap": "queue"},
+    "digest": {"cron": "0 6 * * *", "class": "Mailers::DigestWorker", "time_zone": "Europe/Berlin"},
+    "prune-index": {"cron": "30 2 * * *", "class": "Search::PruneWorker"},
+    "rotate-keys": {"cron": "15 3 * * 0", "class": "Webhooks::RotateWorker"},
+    "close-month": {"cron": "0 2 1 * *", "class": "Billing::TaxReportWorker", "time_zone": "America/New_York"},
+}
+"""The entries of cron."""
+_DISABLED = "prune-index"
+_KEPT_DAYS = 90
+_TICKS, _LONGEST_RHYTHM_S = 24, 40 * 86_400
+_LIVE_JOBS, _LIVE_SLOTS = 12, 5
+_FINE_DAYS, _STEP_HOURS = 10, 6
+"""The runs of so many days are written by the hour, older ones by some hours: pages show those by the day."""
+_MEGABYTES = {"main": 24, "shop": 16, "media": 16}
+"""The memory that each store may use."""
 _FOREIGN = ("REDIS_URL", "FRAMEWORK_")
 """Variables of the user's shell for another installation."""
 
@@ -74,17 +111,92 @@ def sample_site(seed: int = 1) -> Generator[None]:
         sys.path.insert(0, str(folder))
         opened.callback(sys.path.remove, str(folder))
         clients = {name: open_client(Endpoint(store.url), name="sample") for name, store in stores.items()}
+        for name, client in clients.items():
+            client.config_set("maxmemory", _MEGABYTES[name] << 20)
         platform = SamplePlatform(clients, seed)
         platform.write()
+        import_module(_MODULE)
+        for name, client in clients.items():
+            _tick(client, name)
+            _push_live(client, name)
         _keep_pushes(folder / "pushes")
         _store_arguments(folder / "payloads")
         _record_tasks(folder / "tasks.db")
         ended = threading.Event()
         SupervisedThread("sample-beats", lambda: _beat(platform, ended)).start()
+        processes = [_start_process(folder, name) for name in SHARDS]
         try:
             yield
         finally:
             ended.set()
+            for one in processes:
+                # Its jobs may be lost: the stores end too.
+                one.kill()
+                one.wait()
+
+
+def _start_process(folder: Path, shard: str) -> "subprocess.Popen[bytes]":
+    """Start the real process of a shard: it runs the jobs of one class, and leads the schedule. It ends with this process."""
+    queue = next(one.queue for one in sample_classes() if one.name == LIVE[shard])
+    options = ("--shard", shard, "-q", queue, "-c", str(_LIVE_SLOTS), "-t", "2", "--tag", "live")
+    environment = {**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())}
+    with (folder / f"{shard}.log").open("wb") as log:
+        command = [sys.executable, "-m", "framework", "worker", *options]
+        return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _push_live(client: Any, shard: str) -> None:
+    """Push jobs that the real process runs: those that are left of the first task, on its shard."""
+    (one,) = [one for one in sample_classes() if one.name == LIVE[shard]]
+    _, _, name, jobs, ended, _ = _TASKS[0]
+    places, now = (range(ended, jobs) if one.name == name else range(_LIVE_JOBS)), time.time()
+    for place in places:
+        jid = _task_jid(1, place) if one.name == name else f"{SHARDS.index(shard) + 0xA1:012x}{place:012x}"
+        job = {"class": one.name, "jid": jid, "args": [place], "queue": one.queue, "retry": 5, "track": True}
+        more = {"aw_task": _task_id(1)} if one.name == name else {}
+        client.lpush(keys.queue(one.queue), dumps({**job, **more, "created_at": now - 900, "enqueued_at": now - 900}))
+    client.sadd(keys.QUEUES, one.queue)
+
+
+def _task_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def _task_jid(number: int, place: int) -> str:
+    return f"{number:012x}{place:012x}"
+
+
+def _tick(client: Any, shard: str) -> None:
+    """Write the last ticks of the entries of cron, as their leader does, and the order that disables one."""
+    application = CronSection().application
+    shards = {one.name: one.shard for one in sample_classes()}
+    chance, now = random.Random(shard), time.time()
+    for name, facts in _SCHEDULE.items():
+        if shards[facts["class"]] != shard:
+            continue
+        worker: Any = registry.find(facts["class"])
+        entry = entry_of(name, worker.declaration(), CronEntrySettings.model_validate(facts), CronSection())
+        ticks = _ticks_before(entry, now)
+        if name == _DISABLED:
+            order = Order(enabled=False, reason="the index is being rebuilt", set_by=BOB, set_at=now - 40_000)
+            client.hset(cron_keys.cron_orders(application), name, order.encode())
+            entry = entry.ordered(order)
+        jids = [f"{chance.getrandbits(96):024x}" for _ in ticks]
+        client.hset(cron_keys.cron_states(application), name, f"{ticks[-1]} {entry.fingerprint} {jids[-1]}")
+        for tick, jid in zip(ticks, jids, strict=True):
+            # One tick in some has found its last job at work.
+            outcome = "overlap" if entry.overlap == "skip" and tick % 7_200 == 0 else "pushed"
+            client.lpush(cron_keys.cron_ticks(application, name), f"{tick + 0.4:.6f} {tick} {outcome} {jid}")
+
+
+def _ticks_before(entry: CronEntry, now: float) -> list[int]:
+    """Return the last ticks of an entry."""
+    found: list[int] = []
+    for back_s in (86_400, _LONGEST_RHYTHM_S):
+        found = list(takewhile(lambda tick: tick < now, entry.expression.ticks_after(int(now - back_s))))
+        if len(found) >= _TICKS:
+            break
+    return found[-_TICKS:]
 
 
 def _keep_pushes(folder: Path) -> None:
@@ -123,19 +235,15 @@ def _record_tasks(file: Path) -> None:
         return
     database, classes = tables.TaskDatabase(f"sqlite:///{file}"), {one.name: one for one in sample_classes()}
     for number, (title, owner, name, jobs, ended, failed) in enumerate(_TASKS, 1):
-        one, begun, task_id = classes[name], time.time() - 900.0 * number, f"{number:032x}"
+        one, begun, task_id = classes[name], time.time() - 900.0 * number, _task_id(number)
         changes: list[EventChange] = []
         for place in range(jobs):
-            jid = f"{number:012x}{place:012x}"
+            jid = _task_jid(number, place)
             facts: dict[str, Any] = {"worker": name, "queue": one.queue, "shard": one.shard, "task_id": task_id}
             changes.append(EventChange(jid, "push", begun, params=f"[{place}]", whole=True, **facts))
             if place < failed:
-                why: dict[str, Any] = {
-                    "status": "error",
-                    "state": "dead",
-                    "reason": "no answer after 30 s",
-                    "error_class": "TimeoutError",
-                }
+                error, reason = _FAILURES[place % len(_FAILURES)]
+                why: dict[str, Any] = {"status": "error", "state": "dead", "reason": reason, "error_class": error}
                 changes.append(EventChange(jid, "end", begun + 60.0 + place, **why, **facts))
             elif place < ended:
                 changes.append(EventChange(jid, "end", begun + place, "finish", "completed", **facts))
@@ -143,7 +251,31 @@ def _record_tasks(file: Path) -> None:
         row |= {"closed_at": begun, "completed_at": begun + 600.0 if ended == jobs else None}
         write = partial(_write_task, tables.tasks.insert().values(**row), applied.apply_changes, changes)
         database.write(write)
+    database.write(lambda connection: connection.execute(tables.history.insert(), list(_kept_runs(time.time()))))
     database.dispose()
+
+
+def _kept_runs(now: float) -> Iterator[dict[str, Any]]:
+    """Yield the runs of 90 days by hour and class, as the leader keeps them."""
+    chance, today = random.Random(1), int(now // 3_600) * 3_600
+    for hours_back in range(1, _KEPT_DAYS * 24):
+        step = 1 if hours_back <= _FINE_DAYS * 24 else _STEP_HOURS
+        if hours_back % step:
+            continue
+        hour = today - hours_back * 3_600
+        for one in sample_classes():
+            # The platform grows.
+            growth = 1 - 0.3 * hours_back / _KEPT_DAYS / 24
+            processed = int(one.per_minute * 45 * step * load_of(hour) * growth * chance.uniform(0.9, 1.1))
+            failed = int(processed * chance.uniform(0.004, 0.012) * (12 if hours_back // 24 == _KEPT_DAYS // 3 else 1))
+            yield {
+                "hour": hour,
+                "shard": one.shard,
+                "worker": one.name,
+                "processed": processed,
+                "failed": failed,
+                "seconds": (processed - failed) * one.mean_s,
+            }
 
 
 def _write_task(row: Any, apply: Any, changes: list[EventChange], connection: Any) -> None:
@@ -176,11 +308,13 @@ def _write_configuration(folder: Path, urls: dict[str, str]) -> None:
         "routing": {"routing_rules": rules},
         "application": {
             "workers_module": _MODULE,
+            "reliable_push": {"enabled": True},
             "payload_offload": {"url": f"file://{folder.parent}/payloads"},
             "fleet": {
                 "queue_groups": {name: [one.queue for one in classes if one.shard == name] for name in SHARDS},
             },
         },
+        "schedule": {"schedule": {name: {**one, "args": [7]} for name, one in _SCHEDULE.items()}},
         "feature_categories": {"feature_categories": {one.area: {"owner": f"team-{one.area}"} for one in classes}},
     }
     folder.mkdir()

@@ -1,11 +1,62 @@
-"""The worker classes of the sample platform: the dashboard shows their attributes and routes. None of their jobs runs."""
+"""The worker classes of the sample platform: the dashboard shows their attributes and routes. Real processes run jobs of some."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
 
 from framework.application_worker import ApplicationWorker
-from framework.devtools.sample_platform import BAD_DEPLOY, FLOOD, SLOW, STUCK, SampleClass, sample_classes
+from framework.declare.policy_options import Deduplicate
+from framework.devtools.sample_platform import (
+    BAD_DEPLOY,
+    FLOOD,
+    LEFT_LOCK,
+    LIVE,
+    POISON,
+    SLOW,
+    STUCK,
+    SampleClass,
+    sample_classes,
+)
+from framework.features.breaker.attributes import BreakAfter
+
+_PAGE_S = 0.5
+_LEAST_PAGES, _MORE_PAGES = 8, 60
+_FAILS_EACH = 11
+"""The job of every so many records fails."""
+
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    BAD_DEPLOY: {"urgency": "high", "tags": ("checkout",)},
+    LEFT_LOCK: {"urgency": "high", "idempotent": True, "deduplicate": Deduplicate("until_executed")},
+    "Mailers::WelcomeWorker": {"urgency": "high"},
+    "Accounts::ProvisionWorker": {"urgency": "high"},
+    SLOW: {"urgency": "throttled", "resource_boundary": "memory"},
+    FLOOD: {"urgency": "throttled", "resource_boundary": "cpu"},
+    "Analytics::BackfillWorker": {"urgency": "throttled"},
+    "Search::ReindexWorker": {"urgency": "throttled"},
+    STUCK: {"concurrency_limit": 3, "has_external_dependencies": True},
+    POISON: {"break_after": BreakAfter(deaths=3), "resource_boundary": "memory"},
+}
 
 
 def perform(self: ApplicationWorker, record_id: int) -> None:
-    """Do nothing: no process runs these classes."""
+    """Export a record page by page, then push the next record. Only jobs of the classes ``LIVE`` run."""
+    for page in range(_LEAST_PAGES + record_id % _MORE_PAGES):
+        if self.cancelled or self.interrupted:
+            return
+        export_page(record_id, page)
+    type(self).perform_async(record_id + 1)
+    if record_id % _FAILS_EACH == 0:
+        raise TimeoutError(f"the storage has not confirmed record {record_id}")
+
+
+def export_page(record_id: int, page: int) -> None:
+    """Write one page of a record."""
+    wait_for_storage(record_id * _MORE_PAGES + page)
+
+
+def wait_for_storage(part: int) -> None:
+    """Wait for the storage, which takes longer for some parts."""
+    time.sleep(_PAGE_S * (1 + part % 3) / 2)
 
 
 def declare_workers(module: str) -> list[type[ApplicationWorker]]:
@@ -21,11 +72,7 @@ def _declare(one: SampleClass, module: str) -> type[ApplicationWorker]:
         "feature_category": one.area,
         "perform": perform,
         "loggable_arguments": ("record_id",),
+        "track": one.name in LIVE.values(),
+        **_MORE.get(one.name, {}),
     }
-    if one.name == BAD_DEPLOY:
-        facts["urgency"] = "high"
-    if one.name in (SLOW, FLOOD):
-        facts["urgency"] = "throttled"
-    if one.name == STUCK:
-        facts["concurrency_limit"] = 3
     return type(one.name.rpartition("::")[2], (ApplicationWorker,), facts)

@@ -19,6 +19,7 @@ from framework.store.embedded import endpoint_of
 def test_sample_site_routes_its_classes_as_its_data(monkeypatch):
     monkeypatch.setattr(sample_platform, "_FLOOD_JOBS", 20)
     monkeypatch.setattr(sample_platform, "_HOURS", 0)
+    monkeypatch.setattr(sample_site, "_KEPT_DAYS", 2)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     with registry.isolated(), sample_site.sample_site():
         settings = load()
