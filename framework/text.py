@@ -53,6 +53,18 @@ class Sentence(str):
         return self
 
 
+def stored_sentence(text: str) -> str:
+    """Return a text that a script has stored as a sentence: the numbers in it are the fields ``a``, ``b`` of its template.
+
+    A text that the catalogues of the dashboard do not have is shown as it is, so an operator's text may be among them.
+    """
+    if "{" in text or "}" in text:
+        return text
+    fields = dict(zip("abcdef", _NUMBER.findall(text), strict=False))
+    names = iter(fields)
+    return Sentence.spelt(text, _NUMBER.sub(lambda _: f"{{{next(names)}}}", text, count=len(fields)), fields)
+
+
 def joined(parts: Iterable[str], separator: str = "; ") -> str:
     """Return the texts as one sentence."""
     fields = {f"part{number}": one for number, one in enumerate(parts)}
@@ -187,6 +199,7 @@ MOST = 20_000
 """The shown characters of one text."""
 
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_NUMBER = re.compile(r"\d+")
 _HIDDEN = re.compile(
     "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"

@@ -68,6 +68,7 @@ class Renderer:
             "span": _span,
             "bytes": format_bytes,
             "count": _count,
+            "host": _host,
             "iso": _iso,
             "json": _encode,
         }
@@ -167,8 +168,14 @@ def _root(request: Request) -> str:
     return str(request.scope.get("root_path") or "").rstrip("/")
 
 
-def _count(number: int) -> str:
-    return f"{number:,}"
+def _count(number: float) -> str:
+    """Return a number; one with a fraction to a tenth."""
+    return f"{round(number, 1):,}".removesuffix(".0")
+
+
+def _host(identity: str) -> str:
+    """Return the host and the process id of an identity."""
+    return identity.rpartition(":")[0] or identity
 
 
 def _span(seconds: float) -> str:

@@ -117,7 +117,7 @@ class SampleControls:
         self._write_limiters()
         self._write_flags()
         self._write_pauses(job)
-        self._write_breakers()
+        self._write_breakers(job)
         self._write_locks()
         self._write_profiles()
         self._write_deleted(job)
@@ -183,18 +183,25 @@ class SampleControls:
             record = {"action": action, "name": name, "by": by, "reason": reason, "at": self._now - ago_s}
             client.lpush(keys.PAUSE_LOG, json.dumps(record))
 
-    def _write_breakers(self) -> None:
+    def _write_breakers(self, job: Callable[..., bytes]) -> None:
         """Let the breaker of a class be open after deaths, and that of another one count some."""
         client = self._clients["media"]
         opened: dict[Any, Any] = {
             "state": "open",
             "cause": "deaths",
-            "reason": "3 processes died while they ran the class",
+            "reason": "3 processes died that ran it",
             "wait": 240,
             "until": self._now + 200,
             "opened_at": self._now - 280,
             "opens": 3,
         }
+        held = {
+            b'["media_transcode"]\n' + job("Media::TranscodeWorker", "media_transcode", 270.0 - 11 * number): self._now
+            - 270
+            for number in range(18)
+        }
+        client.zadd(keys.paused_jobs("Media::TranscodeWorker"), dict(held))
+        client.sadd(keys.PAUSED_CLASSES, "Media::TranscodeWorker")
         closed: dict[Any, Any] = {"opens": 0}
         for name, fields, deaths in (("Media::TranscodeWorker", opened, 3), ("Media::ScanWorker", closed, 1)):
             client.sadd(BREAKERS, name)

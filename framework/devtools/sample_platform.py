@@ -82,6 +82,8 @@ LIVE: Mapping[str, str] = {
     "media": "Media::PublishWorker",
 }
 """By shard, the class whose jobs a real process runs."""
+LIVE_FROM = 1_000
+"""The first record whose job pushes that of the next one."""
 
 WORKFLOW, BATCH = "wf-nightly-export", "aw-nightly-mails"
 """A workflow that runs, one of whose steps has failed, and a batch with nested ones."""
@@ -90,8 +92,8 @@ _DEPLOYED_AGO_S, _HOURS = 25 * 60, 8
 _LONGER, _DAYS = 9, 30
 """How many times as long the metrics by ten minutes go back, and the days of the counts by day, as Sidekiq keeps them."""
 _FLOOD_JOBS, _POISON_JOBS, _HELD_JOBS = 5_000, 30, 120
-_FLOOD_GROWS = 14
-"""The jobs of the flood that come with each beat."""
+_FLOOD_COMES, _FLOOD_ENDS, _FLOOD_RATE = 14, 9, 108
+"""The jobs of the flood that come and end with each beat, and that end in a minute."""
 _STEP_S, _DAY_S = 60, 86_400
 _QUIETEST_S, _WEEKEND = 3 * 3_600, (5, 6)
 """The time of the day (UTC) with the fewest runs, and the days with fewer."""
@@ -136,7 +138,7 @@ def sample_classes(seed: int = 1) -> list[SampleClass]:
             area.lower(),
             queue_name(f"{area}::{name}Worker", None),
             shard,
-            chance.randint(2, 120),
+            _FLOOD_RATE if f"{area}::{name}Worker" == FLOOD else chance.randint(2, 120),
             chance.choice((0.02, 0.08, 0.3, 1.2, 4.0)),
             _URGENCIES.get(area, "low"),
         )
@@ -211,7 +213,7 @@ class SamplePlatform:
         for one in served:
             pipeline.llen(keys.queue(one.queue))
         for one, size in zip(served, pipeline.execute(), strict=True):
-            taken, pushed = (size, self._beats.randint(0, 8)) if one.name != FLOOD else (9, _FLOOD_GROWS)
+            taken, pushed = (size, self._beats.randint(0, 8)) if one.name != FLOOD else (_FLOOD_ENDS, _FLOOD_COMES)
             if size and (one.name != FLOOD or size < 2 * _FLOOD_JOBS):
                 pipeline.rpop(keys.queue(one.queue), min(taken, size))
             if pushed:
@@ -234,9 +236,11 @@ class SamplePlatform:
             "started_at": started_at,
             "version": VERSION,
         }
-        work = {
-            f"thread{number}": self._run(self._beats.choice(classes)) for number in range(self._beats.randint(4, 8))
-        }
+        # The flood has nearly all slots of its shard.
+        flooded = [one for one in classes if one.name == FLOOD]
+        busy = self._beats.randint(_SLOTS - 1, _SLOTS) if flooded else self._beats.randint(4, 8)
+        chosen = [self._beats.choice(flooded if flooded and number > 3 else classes) for number in range(busy)]
+        work = {f"thread{number}": self._run(one) for number, one in enumerate(chosen)}
         since_s = time.time() - started_at
         runs = {one.queue: int(since_s * one.per_minute / 60 / _PROCESSES) for one in classes}
         record = {

@@ -24,6 +24,7 @@ from framework.devtools.sample_platform import (
     DEAD_SHARD,
     DEAD_URL,
     LIVE,
+    LIVE_FROM,
     SHARDS,
     WRONG_QUEUE,
     WRONG_RULE,
@@ -152,7 +153,14 @@ def _push_live(client: Any, shard: str) -> None:
     places, now = (range(ended, jobs) if one.name == name else range(_LIVE_JOBS)), time.time()
     for place in places:
         jid = _task_jid(1, place) if one.name == name else f"{SHARDS.index(shard) + 0xA1:012x}{place:012x}"
-        job = {"class": one.name, "jid": jid, "args": [place], "queue": one.queue, "retry": 5, "track": True}
+        job = {
+            "class": one.name,
+            "jid": jid,
+            "args": [LIVE_FROM + place],
+            "queue": one.queue,
+            "retry": 5,
+            "track": True,
+        }
         more = {"aw_task": _task_id(1)} if one.name == name else {}
         client.lpush(keys.queue(one.queue), dumps({**job, **more, "created_at": now - 900, "enqueued_at": now - 900}))
     client.sadd(keys.QUEUES, one.queue)

@@ -1,5 +1,6 @@
 """The worker classes of the sample platform: the dashboard shows their attributes and routes. Real processes run jobs of some."""
 
+import random
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from framework.devtools.sample_platform import (
     FLOOD,
     LEFT_LOCK,
     LIVE,
+    LIVE_FROM,
     POISON,
     SLOW,
     STUCK,
@@ -21,8 +23,8 @@ from framework.features.breaker.attributes import BreakAfter
 
 _PAGE_S = 0.5
 _LEAST_PAGES, _MORE_PAGES = 8, 60
-_FAILS_EACH = 11
-"""The job of every so many records fails."""
+_FAILS_EACH, _FAILS_SHARE = 7, 0.7
+"""The jobs of every so many records fail, with this probability."""
 
 _MORE: Mapping[str, Mapping[str, Any]] = {
     BAD_DEPLOY: {"urgency": "high", "tags": ("checkout",)},
@@ -44,9 +46,11 @@ def perform(self: ApplicationWorker, record_id: int) -> None:
         if self.cancelled or self.interrupted:
             return
         export_page(record_id, page)
-    type(self).perform_async(record_id + 1)
-    if record_id % _FAILS_EACH == 0:
+    # A retry may succeed.
+    if record_id % _FAILS_EACH == 0 and random.random() < _FAILS_SHARE:
         raise TimeoutError(f"the storage has not confirmed record {record_id}")
+    if record_id >= LIVE_FROM:
+        type(self).perform_async(record_id + 1)
 
 
 def export_page(record_id: int, page: int) -> None:

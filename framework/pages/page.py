@@ -69,7 +69,7 @@ class Page:
     overview_part: ClassVar[str] = ""
     """The id of the element that the overview shows too. It is loaded after the overview, so that its read delays nothing."""
     class_part: ClassVar[str] = ""
-    """The id of the element that the page of a class shows too; it is asked with the word ``class``."""
+    """The id of the element that the page of a class shows too (several as ``one, #two``); it is asked with the word ``class``."""
     mends: ClassVar[Collection[str]] = ()
     """The codes of the causes (``diagnose``) that an operator mends or sees here: each cause leads to these pages."""
     filters_class: ClassVar[bool] = False

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, get_args
 
 from framework.declare.declaration import NOT_OWNED
 from framework.errors import QueryError
-from framework.text import did_you_mean, join_names
+from framework.text import Sentence, did_you_mean, join_names
 from framework.typeguards import is_list, short_repr
 from framework.types import ResourceBoundary, Urgency
 
@@ -58,7 +58,7 @@ def _messages(query: str, faults: Sequence[QueryFault]) -> list[str]:
     """Return each fault as a message with a caret under its character; of more than ``_MAX_FAULTS`` the first ones."""
     shown = [_with_caret(query, fault) for fault in faults[:_MAX_FAULTS]]
     more = len(faults) - len(shown)
-    return [*shown, f"and {more} more in the same query"] if more else shown
+    return [*shown, Sentence("and {more} more in the same query", more=more)] if more else shown
 
 
 def _with_caret(query: str, fault: QueryFault) -> str:
@@ -68,7 +68,13 @@ def _with_caret(query: str, fault: QueryFault) -> str:
     shown = query[start : fault.position + _AFTER]
     plain = "".join(one if one.isascii() and one.isprintable() else "?" for one in shown)
     caret = " " * (len(before) + fault.position - start)
-    return f"{fault.reason}\n      {before}{plain}{after}\n      {caret}^ character {fault.position + 1}"
+    return Sentence(
+        "{reason}\n      {query}\n      {caret}^ character {position}",
+        reason=fault.reason,
+        query=f"{before}{plain}{after}",
+        caret=caret,
+        position=fault.position + 1,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,12 @@ def _value_set(value: Any) -> frozenset[str]:
     return frozenset({str(value)})
 
 
+def _unknown(what: str, value: str, hint: str, known: str) -> str:
+    return Sentence(
+        "unknown {what} {value}{hint}; allowed: {known}", what=what, value=short_repr(value), hint=hint, known=known
+    )
+
+
 class _BrokenTerm(Exception):
     """Signal text that is not a term: the parser continues after the next ``&`` or ``|``."""
 
@@ -183,28 +195,33 @@ class _Parser:
             return Term("", negated=False, values=())
 
     def complete_term(self) -> Term:
-        start, attribute = self.expect(_WORD, f"an attribute is missing here, one of {', '.join(ATTRIBUTES)}")
+        start, attribute = self.expect(
+            _WORD, Sentence("an attribute is missing here, one of {names}", names=", ".join(ATTRIBUTES))
+        )
         if attribute not in ATTRIBUTES:
             hint = did_you_mean(attribute, ATTRIBUTES)
-            self.record_fault(
-                start, f"unknown attribute {short_repr(attribute)}{hint}; allowed: {', '.join(ATTRIBUTES)}"
-            )
+            self.record_fault(start, _unknown("attribute", attribute, hint, ", ".join(ATTRIBUTES)))
         negated = self.accept("!=")
         if not negated and not self.accept("="):
-            self.fail_term(f"'=' or '!=' is missing after {attribute}")
+            self.fail_term(Sentence("'=' or '!=' is missing after {attribute}", attribute=attribute))
         values = [self.value(attribute)]
         while self.accept(","):
             values.append(self.value(attribute))
         if self.position < len(self.text) and self.text[self.position] not in "&|":
-            self.fail_term(f"{self.text[self.position]!r} is not allowed here; expected ',', '&', '|' or the end")
+            self.fail_term(
+                Sentence(
+                    "{character!r} is not allowed here; expected ',', '&', '|' or the end",
+                    character=self.text[self.position],
+                )
+            )
         return Term(attribute, negated, tuple(values))
 
     def value(self, attribute: str) -> str:
-        start, value = self.expect(_VALUE, f"a value of {attribute} is missing here")
+        start, value = self.expect(_VALUE, Sentence("a value of {attribute} is missing here", attribute=attribute))
         known = self.closed.get(attribute)
         if known is not None and value not in known:
             hint = did_you_mean(value, known)
-            self.record_fault(start, f"unknown {attribute} {short_repr(value)}{hint}; allowed: {join_names(known)}")
+            self.record_fault(start, _unknown(attribute, value, hint, join_names(known)))
         return value
 
     def expect(self, pattern: re.Pattern[str], missing: str) -> tuple[int, str]:
@@ -232,9 +249,13 @@ class _Parser:
             self.position += 1
         if start == self.position:
             return
-        one = "the one before it" if start == 0 else "the one at its end" if self.position == len(self.text) else ""
         code = "" if self.text[start] == " " else f" (U+{ord(self.text[start]):04X})"
-        self.faults.setdefault("space", QueryFault(start, f"a query has no spaces{one and ': remove ' + one}{code}"))
+        reason = Sentence("a query has no spaces{code}", code=code)
+        if start == 0:
+            reason = Sentence("a query has no spaces: remove the one before it{code}", code=code)
+        elif self.position == len(self.text):
+            reason = Sentence("a query has no spaces: remove the one at its end{code}", code=code)
+        self.faults.setdefault("space", QueryFault(start, reason))
 
     def record_fault(self, position: int, reason: str) -> None:
         self.faults[position] = QueryFault(position, reason)
@@ -242,9 +263,14 @@ class _Parser:
     def fail_term(self, reason: str) -> NoReturn:
         character = self.text[self.position : self.position + 1]
         if character and character in "()":
-            reason = "a query has no parentheses; '&' binds tighter than '|'"
+            reason = Sentence("a query has no parentheses; '&' binds tighter than '|'")
         elif not character.isascii():
             name = unicodedata.name(character, "a character without a name")
-            reason = f"{character!r} (U+{ord(character):04X} {name}) is not allowed here: queries are written in ASCII"
+            reason = Sentence(
+                "{character!r} (U+{code} {name}) is not allowed here: queries are written in ASCII",
+                character=character,
+                code=f"{ord(character):04X}",
+                name=name,
+            )
         self.record_fault(self.position, reason)
         raise _BrokenTerm

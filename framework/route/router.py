@@ -14,9 +14,9 @@ from framework.route.query import Term, WorkerAttributes, WorkerQuery, closed_vo
 from framework.route.route_moves import MovableJob, RouteMoves
 from framework.settings.base import ENV_PREFIX
 from framework.settings.model import CoreSettings, RoutingRule
-from framework.text import did_you_mean, join_names
+from framework.text import Sentence, did_you_mean, join_names
 from framework.typeguards import short_repr
-from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, Payload
+from framework.types import QUEUE_NAME, Payload
 from framework.wire.resources import IDEMPOTENCY_KEY
 
 MAIN = "main"
@@ -244,13 +244,24 @@ class Router:
             for message in error.messages:
                 yield place._replace(message=message)
         if rule.queue and QUEUE_NAME.fullmatch(rule.queue) is None:
-            yield place._replace(message=f"queue {short_repr(rule.queue)} is not allowed: {QUEUE_NAME_FORMAT}")
+            yield place._replace(
+                message=Sentence(
+                    "queue {queue} is not allowed: a queue name is made of letters, digits and _ . : -, without a - in front",
+                    queue=short_repr(rule.queue),
+                )
+            )
         if rule.shard and rule.shard not in self._shards:
             yield place._replace(message=self.unknown_shard_message(rule.shard))
 
     def unknown_shard_message(self, shard: object) -> str:
         known = sorted(self._shards)
-        return f"unknown shard {short_repr(shard)}{did_you_mean(shard, known)}; {self.folder}/redis.yml has: {join_names(known)}"
+        return Sentence(
+            "unknown shard {shard}{hint}; {folder}/redis.yml has: {names}",
+            shard=short_repr(shard),
+            hint=did_you_mean(shard, known),
+            folder=self.folder,
+            names=join_names(known),
+        )
 
 
 def movable_job(payload: Payload, queue: str) -> MovableJob:

@@ -17,7 +17,10 @@ _ENGLISH = re.compile(r"\b[a-z]{2,}(?: [a-z]{2,}){2,}\b")
 """Three English words in a row."""
 _DATA = (
     *("the process was killed while it ran the job", "no answer after", "nightly export", "orders of the last day"),
-    *("nightly mails", "application-worker", "for the test"),
+    *("nightly mails", "application-worker", "for the test", "their endpoint answers 503", "the warehouse is busy"),
+    *("roll out slowly", "all tenants since Monday", "the image host is slow"),
+    *("the payment provider has closed the connection", "invalid literal for int() with base N", "deadlock detected"),
+    *("invalid literal for int() with base 10",),
 )
 """Texts of the sample and of the forms: what users write is not translated."""
 _FORM = {"minutes": "60", "percent": "50", "reason": "for the test", "value": "7", "rate": "9", "name": "some_flag"}
@@ -66,6 +69,13 @@ def test_no_english_sentence_on_any_page_in_chinese(browser, platform):
         found[path] = english(html)
         for form in forms(page, html):
             found[path, form["action"], len(form)] = english(client.post(path, data=form).text)
+    for rule in (
+        "query=urgency~high&queue=a%20b",
+        "query=(%26queue=x",
+        "query=urgency=hihg%20&to=none",
+        "query=name&queue=q",
+    ):
+        found[rule] = english(client.get(f"/routing?{rule}").text)
     for path in (f"/classes/{STUCK}", "/queues/none", "/queues?sort=x", "/causes?class=" + STUCK):
         found[path] = english(client.get(path).text)
     left = {name: one for name, one in found.items() if one}

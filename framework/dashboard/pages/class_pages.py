@@ -8,6 +8,7 @@ from framework.admin.statistics import server_times
 from framework.dashboard.pages.routing_page import shown_route
 from framework.declare.declaration import Declaration
 from framework.errors import UnknownNameError
+from framework.execute.job_log import TARGETS
 from framework.feature import all_features
 from framework.pages.page import Action, Page
 from framework.pages.view import Facts, View
@@ -68,6 +69,7 @@ class ClassPage(Page):
             **_class_facts(view, name, list(runs.values())),
             "shards": [{"shard": shard, **_run_facts([counts])} for shard, counts in runs.items()],
             "attributes": {} if declaration is None else _attributes(declaration),
+            "targets": None if declaration is None else list(TARGETS[declaration.urgency]),
             "route": None if declaration is None else _route(view, declaration),
         }
 

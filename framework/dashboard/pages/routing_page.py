@@ -6,6 +6,7 @@ from framework.pages.page import Page
 from framework.pages.view import Facts, View
 from framework.route.router import Router, open_router
 from framework.settings.model import RoutingRule
+from framework.text import joined
 
 
 class RoutingPage(Page):
@@ -61,7 +62,7 @@ def _router_with(view: View, now: Router, rule: RoutingRule) -> Router:
     try:
         router = open_router(settings.model_copy(update={"routing_rules": (rule, *settings.routing_rules)}))
     except ConfigurationError as error:
-        raise ValueError("; ".join(problem.message for problem in error.problems)) from None
+        raise ValueError(joined(problem.message for problem in error.problems)) from None
     router.use_moves(now.moves)
     return router
 

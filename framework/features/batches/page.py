@@ -121,11 +121,9 @@ class BatchesPage(TablePage[BatchStatus]):
         Column("Progress", "ended", "progress"),
         Column("Failures", "failures", "count"),
         Column("Dead", "dead", "count"),
-        Column("Removed", "removed", "count"),
         Column("Nested", "children", "count"),
         Column("Nested in", "parent", "batch"),
         Column("Made", "created_at", "time"),
-        Column("Expires", "expires_at", "time"),
     )
     empty = "No batch is kept."
     actions = (CancelBatch(), DeleteBatch())

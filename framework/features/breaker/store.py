@@ -10,7 +10,7 @@ from framework.features.breaker.attributes import BreakAfter
 from framework.features.breaker.ended_runs import EndedRuns
 from framework.features.breaker.keys import BREAKERS, breaker
 from framework.store.script import Script
-from framework.text import decode_escaped
+from framework.text import Sentence, decode_escaped, stored_sentence
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.job import timestamp
@@ -29,6 +29,15 @@ _OPERATOR_TTL_S = 8 * 86_400
 Answer: TypeAlias = Literal["starts", "probe", "later", "held"]
 Change: TypeAlias = Literal["opened", "closed", ""]
 _ANSWERS: dict[int, Answer] = {1: "starts", 2: "probe", 0: "later", -1: "held"}
+
+
+REASONS = (
+    Sentence("{a} processes died that ran it", a=3),
+    Sentence("the process of its probe died"),
+    Sentence("{a} of {b} runs failed", a=12, b=20),
+    Sentence("its probe failed"),
+)
+"""The reasons that the scripts store; ``stored_sentence`` makes sentences of them again."""
 
 
 class BreakerNews(NamedTuple):
@@ -101,7 +110,7 @@ def tend(
 
 def _news(reply: list[Any]) -> BreakerNews:
     change, cause, reason, until = (decode_escaped(one) for one in reply[1:5])
-    return BreakerNews(cast("Change", change), cause, reason, timestamp(until))
+    return BreakerNews(cast("Change", change), cause, stored_sentence(reason), timestamp(until))
 
 
 def close_breaker(client: "redis.Redis", worker: str) -> bool:
@@ -141,7 +150,7 @@ def _state(worker: str, fields: dict[bytes, bytes], deaths: int) -> BreakerState
         worker,
         found.get("state") or "closed",
         found.get("cause", ""),
-        found.get("reason", ""),
+        stored_sentence(found.get("reason", "")),
         timestamp(found.get("opened_at")),
         timestamp(found.get("until")),
         int(opens) if opens.isdecimal() else 0,

@@ -6,7 +6,7 @@ from framework.pages.view import Facts, View
 
 
 class LimitsPage(Page):
-    """Show each limit, the one with the longest-waiting job first."""
+    """Show each limit, the one with the longest-waiting job first; with ``class`` in the query, that of a class."""
 
     name = "limits"
     path = "/limits"
@@ -14,6 +14,8 @@ class LimitsPage(Page):
     menu = "control"
     mends = ("limit_reached", "limit_paused", "slots_leaked", "limit_free", "slow_class")
     of_jobs = True
+    class_part = "limits"
+    filters_class = True
     actions = (SetLimit(), ClearLimit())
 
     async def read(self, view: View) -> Facts:
@@ -24,7 +26,7 @@ class LimitsPage(Page):
             {"name": one.name, "shard": shard, **rows.facts(one)}
             for shard, listed in found.items()
             for one in listed
-            if view.may("read", shard, one.name)
+            if view.may("read", shard, one.name) and view.query.get("class") in (None, one.name)
         ]
         return {"limits": sorted(reports, key=_waits_longest)}
 

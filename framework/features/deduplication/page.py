@@ -98,6 +98,7 @@ class LocksPage(TablePage[HeldLock]):
     # It looks through the keys of the shard.
     within_s = 5.0
     fresh_s = 30.0
+    class_part = "rows"
     rows = LockRows()
     heading = "Lock"
     name_kind = "code"

@@ -148,7 +148,6 @@ class FlagsPage(TablePage[StoredFlag]):
     heading = "Flag"
     columns = (
         Column("On for %", "percentage", "count"),
-        Column("Class", "class", "class"),
         Column("Set by", "set_by"),
         Column("Reason", "reason"),
         Column("Set", "set_at", "time"),

@@ -40,7 +40,7 @@ class ActivityPage(Page):
     # A period is a minute at least, and the runs of eight hours are many numbers.
     fresh_s = 30.0
     overview_part = "activity-chart"
-    class_part = "activity-chart"
+    class_part = "activity-chart, #durations"
 
     def __init__(self) -> None:
         self._kept = KeptPeriods[dict[str, Runs]]()

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -96,7 +95,8 @@ def counts_of(fields: dict[bytes, bytes]) -> dict[bytes, int]:
 def _runs_by_class(hashes: Sequence[dict[bytes, int]]) -> dict[str, Runs]:
     """Return the runs by class, of all these hashes together."""
     filled = [one for one in hashes if one]
-    total = filled[0] if len(filled) == 1 else Counter[bytes]()
+    # No Counter: its ``update`` adds, and this one replaces.
+    total = filled[0] if len(filled) == 1 else dict[bytes, int]()
     for one in filled if len(filled) > 1 else ():
         total.update({name: total.get(name, 0) + count for name, count in one.items()})
     columns: dict[str, list[int]] = {}

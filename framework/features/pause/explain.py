@@ -8,7 +8,7 @@ from framework.command_line import remedy_command
 from framework.execute.admission import AdmissionStage
 from framework.features.flags.explain import flags_in_force
 from framework.features.flags.flag import Flag, pause_flag
-from framework.text import Sentence, decode_escaped, format_duration
+from framework.text import Sentence, decode_escaped, format_duration, stored_sentence
 from framework.wire import keys
 
 
@@ -27,7 +27,7 @@ def pause_source(flag: Flag | None, strategy: bytes | None) -> PauseSource:
         return PauseSource(True, flag.set_by or Sentence("an operator"), flag.reason, flag.expires_at)
     # A breaker adds its reason.
     by, _, reason = ("" if strategy is None else decode_escaped(strategy).removeprefix("=")).partition(": ")
-    return PauseSource(False, by, reason, None)
+    return PauseSource(False, by, stored_sentence(reason), None)
 
 
 class PauseReader(ExplainReader):

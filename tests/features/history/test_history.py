@@ -7,9 +7,15 @@ import pytest
 import framework
 from framework import admin
 from framework.features.history.marks import mark_deploy
+<<<<<<< HEAD
 from framework.features.history.rollup import HourlyRollup, read_kept_runs, read_kept_urgencies
 from framework.features.history.series import BUCKETS, DAY_S, HOUR_S, Runs
 from framework.features.tasks.database import TaskDatabase, history
+=======
+from framework.features.history.rollup import HourlyRollup, read_kept_runs
+from framework.features.history.series import BUCKETS, DAY_S, HOUR_S, Runs, read_runs
+from framework.features.tasks.database import TaskDatabase
+>>>>>>> bd7e30e2 (Show the shard beside each name, tables that fit)
 from framework.wire import keys
 from tests.postgres import database, postgres
 
@@ -69,6 +75,14 @@ def test_series_has_runs_by_class_and_in_total(both_shards, redis, second_redis)
     assert (len(one.durations), one.durations[0]) == (BUCKETS, 3)
     with pytest.raises(ValueError, match="2,160"):
         admin.run_series(0)
+
+
+def test_minutes_of_sidekiq_7_are_added_up(redis):
+    start = time.time() // 600 * 600 - 600
+    for minute in range(5):
+        (key, _), *_ = keys.metrics(7, time.gmtime(start + 60 * minute))
+        redis.hset(key, mapping={"Mail|p": 4, "Mail|f": 1, "Mail|ms": 250})
+    assert read_runs(redis, [start], 600, (7, 8), None) == [{"Mail": Runs(20, 5, 1.25)}]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
