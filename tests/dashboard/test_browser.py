@@ -109,11 +109,10 @@ def test_axe_finds_nothing_on_any_page_of_the_sample(browser, free_tcp_port, tmp
     ):
         page.call("Page.addScriptToEvaluateOnNewDocument", source=AXE.read_text(encoding="utf-8"))
         paths = [*addresses(served).values(), f"/activity?class={quote(STUCK)}", "/queues?shard=unknown"]
-        for path in paths:
+        for one in paths:
             set_theme(page, "light")
-            if path.startswith("/running/"):
-                # Another one: the job may have ended.
-                path = addresses(served)["stack"]
+            # The job of the stack may have ended.
+            path = addresses(served)["stack"] if one.startswith("/running/") else one
             open_whole(page, served + path)
             if path.startswith("/running/"):
                 assert "wait_for_storage" in page.text()
