@@ -259,8 +259,12 @@ def _record_tasks(file: Path) -> None:
         row |= {"closed_at": begun, "completed_at": begun + 600.0 if ended == jobs else None}
         write = partial(_write_task, tables.tasks.insert().values(**row), applied.apply_changes, changes)
         database.write(write)
-    database.write(lambda connection: connection.execute(tables.history.insert(), list(_kept_runs(time.time()))))
+    database.write(partial(_write_history, tables.history.insert()))
     database.dispose()
+
+
+def _write_history(insert: Any, connection: Any) -> None:
+    connection.execute(insert, list(_kept_runs(time.time())))
 
 
 def _kept_runs(now: float) -> Iterator[dict[str, Any]]:
