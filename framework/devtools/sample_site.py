@@ -320,7 +320,6 @@ def _write_configuration(folder: Path, urls: dict[str, str]) -> None:
         "routing": {"routing_rules": rules},
         "application": {
             "workers_module": _MODULE,
-            "reliable_push": {"enabled": True},
             "payload_offload": {"url": f"file://{folder.parent}/payloads"},
             "fleet": {
                 "queue_groups": {name: [one.queue for one in classes if one.shard == name] for name in SHARDS},

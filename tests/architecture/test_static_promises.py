@@ -104,11 +104,14 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
     profiles = "framework/features/profiling/store.py: ZREMRANGEBYRANK"
     # An operator takes back an order that its process has not read.
     orders = "framework/admin/running_jobs.py: LREM"
+    # The made-up processes of `dashboard --sample` take made-up jobs, from stores that end with it.
+    sample = "framework/devtools/sample_platform.py: RPOP"
     # A fake frees the slots that a test has taken.
     slots = "framework/testing/stubs.py: ZREM"
     known = [
         pauses,
         orders,
+        sample,
         batches,
         profiles,
         *results,

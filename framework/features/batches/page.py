@@ -119,7 +119,6 @@ class BatchesPage(TablePage[BatchStatus]):
         Column("Description", "description"),
         Column("State", "state", "tag"),
         Column("Progress", "ended", "progress"),
-        Column("Failures", "failures", "count"),
         Column("Dead", "dead", "count"),
         Column("Nested", "children", "count"),
         Column("Nested in", "parent", "batch"),
