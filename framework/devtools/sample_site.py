@@ -320,6 +320,7 @@ def _write_configuration(folder: Path, urls: dict[str, str]) -> None:
         "routing": {"routing_rules": rules},
         "application": {
             "workers_module": _MODULE,
+            "tasks": {"url": f"sqlite:///{folder.parent}/tasks.db"},
             "payload_offload": {"url": f"file://{folder.parent}/payloads"},
             "fleet": {
                 "queue_groups": {name: [one.queue for one in classes if one.shard == name] for name in SHARDS},

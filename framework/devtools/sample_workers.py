@@ -27,14 +27,10 @@ _FAILS_EACH, _FAILS_SHARE = 7, 0.7
 """The jobs of every so many records fail, with this probability."""
 
 _MORE: Mapping[str, Mapping[str, Any]] = {
-    BAD_DEPLOY: {"urgency": "high", "tags": ("checkout",)},
-    LEFT_LOCK: {"urgency": "high", "idempotent": True, "deduplicate": Deduplicate("until_executed")},
-    "Mailers::WelcomeWorker": {"urgency": "high"},
-    "Accounts::ProvisionWorker": {"urgency": "high"},
-    SLOW: {"urgency": "throttled", "resource_boundary": "memory"},
-    FLOOD: {"urgency": "throttled", "resource_boundary": "cpu"},
-    "Analytics::BackfillWorker": {"urgency": "throttled"},
-    "Search::ReindexWorker": {"urgency": "throttled"},
+    BAD_DEPLOY: {"tags": ("checkout",)},
+    LEFT_LOCK: {"idempotent": True, "deduplicate": Deduplicate("until_executed")},
+    SLOW: {"resource_boundary": "memory"},
+    FLOOD: {"resource_boundary": "cpu"},
     STUCK: {"concurrency_limit": 3, "has_external_dependencies": True},
     POISON: {"break_after": BreakAfter(deaths=3), "resource_boundary": "memory"},
 }
@@ -74,6 +70,7 @@ def _declare(one: SampleClass, module: str) -> type[ApplicationWorker]:
         "__module__": module,
         "wire_name": one.name,
         "feature_category": one.area,
+        "urgency": one.urgency,
         "perform": perform,
         "loggable_arguments": ("record_id",),
         "track": one.name in LIVE.values(),
