@@ -7,15 +7,9 @@ import pytest
 import framework
 from framework import admin
 from framework.features.history.marks import mark_deploy
-<<<<<<< HEAD
 from framework.features.history.rollup import HourlyRollup, read_kept_runs, read_kept_urgencies
-from framework.features.history.series import BUCKETS, DAY_S, HOUR_S, Runs
-from framework.features.tasks.database import TaskDatabase, history
-=======
-from framework.features.history.rollup import HourlyRollup, read_kept_runs
 from framework.features.history.series import BUCKETS, DAY_S, HOUR_S, Runs, read_runs
-from framework.features.tasks.database import TaskDatabase
->>>>>>> bd7e30e2 (Show the shard beside each name, tables that fit)
+from framework.features.tasks.database import TaskDatabase, history
 from framework.wire import keys
 from tests.postgres import database, postgres
 
