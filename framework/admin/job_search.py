@@ -18,7 +18,7 @@ from framework.admin.search import (
     list_job_stores,
     payload_of_member,
     scan_from,
-    scan_held,
+    scan_packed_from,
     search_list_steps,
     search_records,
     share_of_cursor,
@@ -252,11 +252,8 @@ class _Search:
         return None
 
     def _pages(self, store: JobStore, cursor: int) -> Iterator[tuple[int, ScanPage]]:
-        if store.kind in HELD_KINDS and store.key in packed_held(self._client):
-            # Redis cannot look into blocks: these sets are searched from the beginning, and as a whole.
-            yield from ((0, page) for _, page in scan_held(self._client, store.key, self._needle or None))
-        else:
-            yield from scan_from(self._client, store.key, self._needle or None, cursor)
+        scan = scan_packed_from if store.key in packed_held(self._client) else scan_from
+        return scan(self._client, store.key, self._needle or None, cursor)
 
     def _take(self, found: Any) -> None:
         for one in found:

@@ -257,11 +257,20 @@ def scan_held(
         yield None, plain
 
 
+def scan_packed_from(
+    client: "redis.Redis", key: bytes, needle: bytes | None, cursor: int
+) -> Iterator[tuple[int, ScanPage]]:
+    """Yield the jobs of a set with blocks as ``scan_from`` does: those of a few blocks at a time, into which Redis cannot look."""
+    for following, page in scan_from(client, key, None, cursor, (1, _OBJECTS_PER_STEP)):
+        found = [one for jobs in expand_members(client, key, page) for one in jobs]
+        yield following, [(one.data, one.score) for one in found if needle is None or needle in one.data]
+
+
 def scan_from(
-    client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int
+    client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int, step: tuple[int, int] = SET_STEP
 ) -> Iterator[tuple[int, ScanPage]]:
     """Yield the pages of ``scan_members`` from ``cursor`` on, each with the cursor of the next; 0 after the last one."""
-    steps, match = BoundedSteps(*SET_STEP, rate=UNPACED), _glob_containing(needle)
+    steps, match = BoundedSteps(*step, rate=UNPACED), _glob_containing(needle)
     try:
         while True:
             with steps.step() as count:

@@ -64,7 +64,7 @@ _REPAIR_S = 300.0
 _LOOK_S = 2.0
 """How often another process looks whether memory is short, once it is near its end within a second."""
 _SHORT_LEASE_S, _SHORT_RENEW_S = 20.0, 5.0
-"""The lease, and how often it is renewed, while the memory is near its end."""
+"""The lease, and how often it is renewed, while the memory is near its end, or classes are held back."""
 _WITHOUT_RIGHTS_S = 300.0
 _LOG_INTERVAL_S = 300.0
 
@@ -192,8 +192,8 @@ class BudgetWatch:
         return used, budget_of(self._setting, maxmemory, total), maxmemory or total
 
     def _renew(self, report: bytes) -> None:
-        # With little memory left another process follows sooner, as returning jobs wait for it.
-        lease_s, renew_s = (_SHORT_LEASE_S, _SHORT_RENEW_S) if self._word else (LEASE_S, _RENEW_S)
+        # With little memory left another process follows sooner, as returning jobs and held-back pushes wait for it.
+        lease_s, renew_s = (_SHORT_LEASE_S, _SHORT_RENEW_S) if self._word or self._held else (LEASE_S, _RENEW_S)
         lifetimes = [round(seconds * 1_000) for seconds in (lease_s, 2 * LEASE_S)]
         words = [self._identity, lifetimes[0], report, lifetimes[1], self._word, lifetimes[0]]
         began = process_clock.monotonic()

@@ -97,6 +97,8 @@ def test_watch_holds_the_class_that_fills_the_memory(granted, redis, flooded, ca
     made = watch(granted, flooded - MB)
     report = read_report(redis.get(keys.MEMORY))
     assert report.held.keys() == {"Flood"}
+    # If this process is killed, another one soon sees that there is room.
+    assert 0 < redis.pttl(keys.MEMORY_WATCHER) <= 20_000
     assert report.held["Flood"].jobs == pytest.approx(2_000, rel=0.02)
     assert report.held["Flood"].bytes == pytest.approx(redis.memory_usage("queue:flood", samples=0), rel=0.05)
     (line,) = [

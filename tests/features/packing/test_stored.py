@@ -12,6 +12,7 @@ from framework.admin.diagnosis.facts import DiagnosisScope, Installation
 from framework.admin.explain import KnownClasses
 from framework.admin.groups import draw_indexes
 from framework.admin.job_record import JobQuota, job_filter
+from framework.admin.job_search import parse_query, search_shard
 from framework.admin.queue_actions import clear_queue, drop_job
 from framework.admin.search import JobStore, search, search_list_steps
 from framework.admin.shard_job_set import ShardJobSet
@@ -32,6 +33,7 @@ from framework.fetch.blocks import return_jobs, unpack
 from framework.fetch.deferred_blocks import blocks_of, unpack_deferred
 from framework.fetch.held_blocks import unpack_next
 from framework.route.router import LoadedWorkers
+from framework.settings.model import SizeLimitSettings
 from framework.store.block_store import IN_REDIS, attach_store
 from framework.store.script import FETCH, PUSH_FAIR
 from framework.wire import blocks, keys
@@ -334,6 +336,29 @@ def test_search_reads_few_objects_before_it_can_end_and_go_on(redis, store, monk
     for step in search_list_steps(redis, stores[done:], b"", ignore_progress, start):
         found += [one.data for one in step.found]
     assert found == [other, *jobs[::-1]]
+
+
+def test_search_of_sets_in_the_store_ends_and_goes_on(redis, shard, store, start, monkeypatch):
+    attach_store(shard.client, store)
+    held_in_store(redis, 300, store)
+    deferred_in_store(redis, 17, start, store)
+    reads = []
+    real = store.read
+    monkeypatch.setattr(store, "read", lambda data: reads.append(data) or real(data))
+    query, found, resume, calls = parse_query("queue:default"), set[tuple[str, str]](), None, 0
+    while True:
+        arguments = lambda job: job.display_args  # noqa: E731 - short
+        step = search_shard(shard, query, arguments, SizeLimitSettings(), time_limit_s=0.0, most=10_000, resume=resume)
+        # A scan may return some more than it is asked for.
+        assert len(reads) < 60
+        reads.clear()
+        found |= {(one.store.kind, one.job.jid) for one in step.found}
+        calls, resume = calls + 1, step.resume
+        if resume is None:
+            break
+    assert calls > 2
+    kinds = [("paused", number) for number in range(300)] + [("scheduled", number) for number in range(17)]
+    assert found == {(kind, f"{number:024}") for kind, number in kinds}
 
 
 def test_sweep_keeps_what_a_block_names_and_deletes_orphans(redis, store, folder, start):
