@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 
 from framework.fetch.blocks import packed_jobs, true_size
 from framework.fetch.held_blocks import packed_held
+from framework.store import embedded
 from framework.wire import keys
 from tests.chaos.flood_jobs import HEALTHY_RUN, SERIAL
 from tests.harness import Site, until
@@ -408,9 +409,11 @@ def done_before(cause: str) -> bool:
 # Some 10,000 jobs a second on a quiet machine.
 @pytest.mark.timeout(900 + JOBS // 2_500)
 @pytest.mark.parametrize("cause", list(CAUSES))
-def test_flood_of_one_class_leaves_the_others_alone(cause, short_path, redis_url, measured):
+def test_flood_of_one_class_leaves_the_others_alone(cause, short_path, redis_url, measured, monkeypatch):
     if done_before(cause):
         pytest.skip("the report has this round")
+    # A killed server loads hundreds of megabytes when it starts again.
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 180.0)
     server = SmallServer(short_path / "redis")
     server.start()
     site = Site(short_path, redis_url)
