@@ -613,13 +613,24 @@ def _with_former_owners(unique: UniqueJobs, shards: Sequence[Shard]) -> UniqueJo
         return unique
     found: list[FormerOwner] = [()] * len(unique.jids)
     for shard in shards:
-        try:
-            # The order is that of the jobs: what has left one shard meanwhile is found on the next.
-            found = [later or one for one, later in zip(found, shard.find_owners(unique), strict=True)]
-        except ShardUnavailableError:
-            # No other shard stops a push (decision 265): an equal job there is merged when it arrives.
-            continue
+        # The order is that of the jobs: what has left one shard meanwhile is found on the next.
+        found = [later or one for one, later in zip(found, _find_owners(shard, unique), strict=True)]
     return unique._replace(former=found)
+
+
+def _find_owners(shard: Shard, unique: UniqueJobs) -> Sequence[FormerOwner]:
+    try:
+        return shard.find_owners(unique)
+    except ShardUnavailableError as error:
+        lost = error.maybe_written
+    try:
+        # A reply was lost: most likely the server has closed an idle connection, and it answers the next one.
+        if lost:
+            return shard.find_owners(unique)
+    except ShardUnavailableError:
+        pass
+    # No other shard stops a push (decision 265): an equal job there is merged when it arrives.
+    return [()] * len(unique.jids)
 
 
 def _locks_when_due(plan: PushPlan, batch: JobBatch) -> bool:

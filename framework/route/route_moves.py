@@ -4,7 +4,7 @@ The rules in ``config/routing.yml`` stay as they are: a move sends what they, a 
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.wire.sub_queues import parent_of
@@ -69,6 +69,10 @@ class RouteMoves:
 
     def __bool__(self) -> bool:
         return bool(self._moves)
+
+    def among(self, shards: Container[str]) -> "RouteMoves":
+        """Return the moves to these shards. The settings of a process may be older than a shard."""
+        return RouteMoves(move for move in self._moves if move.target in shards)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RouteMoves) and self._moves == other._moves

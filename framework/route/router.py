@@ -85,8 +85,11 @@ class Router:
         return self._moves
 
     def use_moves(self, moves: RouteMoves) -> None:
-        """Route by these moves from now on. Safe from any thread: what is computed meanwhile is discarded."""
-        self._moves = moves
+        """Route by these moves from now on, but for those to shards that are not known here: their jobs are forwarded.
+
+        Safe from any thread: what is computed meanwhile is discarded.
+        """
+        self._moves = moves.among(self._shards)
         self._places.clear()
 
     def route(self, declaration: Declaration) -> Route:

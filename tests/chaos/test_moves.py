@@ -1,0 +1,507 @@
+"""Move jobs of all places to another Redis and back while producers and processes work, and movers, processes and both Redis die.
+
+``MOVE_JOBS`` is the number of jobs that wait: by default 20,000, in the full form 1,000,000. ``MOVE_KILLS`` is the least number of
+kills; each third one is of a Redis. ``MOVE_RATE`` is the number of jobs that a mover moves in a second, by default a sixtieth of
+the jobs. ``MOVE_FSYNC`` is ``appendfsync`` of both. ``MOVE_REPORT`` names a file to which the figures are appended, a line of JSON.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from bisect import bisect_left
+from collections import Counter
+from pathlib import Path
+from struct import Struct
+
+import pytest
+from redis.exceptions import RedisError
+
+from framework.features.moves.keys import MOVED_COUNTS
+from framework.features.moves.records import read_records
+from framework.fetch.blocks import packed_jobs
+from framework.fetch.held_blocks import packed_held
+from framework.wire import keys
+from tests.chaos.move_jobs import ACCEPTED, DOUBTFUL, DROPPED, ENDED, ITEMS, LIMIT, PUSHED, RUN
+from tests.harness import Site, encoded, until
+from tests.servers.guarded import GuardedServer
+
+HERE = Path(__file__).resolve().parent
+JOBS = int(os.environ.get("MOVE_JOBS", "20000"))
+KILLS = int(os.environ.get("MOVE_KILLS", "8" if JOBS < 200_000 else "24"))
+RATE = int(os.environ.get("MOVE_RATE", str(max(200, JOBS // 60))))
+FSYNC = os.environ.get("MOVE_FSYNC", "always")
+REPORT = os.environ.get("MOVE_REPORT", "")
+LIVE_RATE = 60
+"""The pushes per second of a moving class, and of one that stays; as many of equal jobs."""
+ALONE_S = QUIET_S = 20.0
+"""How long the jobs run before the move, and in it before the first kill: for the comparison."""
+KILL_EVERY_S = 6.0
+IN_FLIGHT = 42
+"""Jobs of one process that a kill may let run again: ten slots, and the ends of one group that are not written yet."""
+MOVED_BEFORE_UNDO = 0.3
+
+SHARES = {
+    "PlainWorker": 0.40,
+    "LockedWorker": 0.14,
+    "FairWorker": 0.10,
+    "LaterWorker": 0.10,
+    "PausedWorker": 0.06,
+    "DeferredWorker": 0.06,
+    "LimitedWorker": 0.02,
+}
+RAW = {"RetryWorker": (keys.RETRY, 0.05), "DeadWorker": (keys.DEAD, 0.02)}
+MEMBERS = 0.05
+BATCHES, ITERATIONS = 20, 20
+QUEUES = ("live", "hot", "limited", "tick", "items", "batch_end", "paused", "deferred", "retry", "later", "dead")
+"""The queues that run during the move, the first ones first. The jobs of the others wait until its end."""
+WAITING = ("plain", "locked", "fair", "member")
+LATER = 1_000_000_000
+KINDS = (
+    "plain",
+    "locked",
+    "fair",
+    "later",
+    "paused",
+    "deferred",
+    "limited",
+    "member",
+    "retry",
+    "dead",
+    "live",
+    "other",
+)
+
+
+class Server(GuardedServer):
+    def _configure(self) -> str:
+        url = super()._configure()
+        with (self.data_dir / "server.conf").open("a") as settings:
+            settings.write(f"appendfsync {FSYNC}\n")
+        return url
+
+
+class Field:
+    """Two Redis with two worker processes each, the producers, the kills, and the account."""
+
+    def __init__(self, site: Site, servers: dict[str, Server]) -> None:
+        self.site, self.servers = site, servers
+        self.folder = site.folder / "ran"
+        self.folder.mkdir()
+        self.clients = {name: server.open(read_timeout_s=30) for name, server in servers.items()}
+        self.workers = {name: [self.start_worker(name) for _ in range(2)] for name in servers}
+        for process in itertools.chain.from_iterable(self.workers.values()):
+            self.wait_for(process)
+        self.mover = None
+        self.kills: list[tuple[str, float]] = []
+        self.killed_pids: dict[int, float] = {}
+        self.down: list[tuple[float, float]] = []
+        self.phases: dict[str, tuple[float, float]] = {}
+        self._victims = itertools.cycle(
+            ["mover", "worker main", "redis main", "mover", "worker second", "redis second"]
+        )
+        self._producers: list[subprocess.Popen[str]] = []
+        self._serials = itertools.count(LATER * 2, 1_000)
+        self._shown_at = 0.0
+
+    # --- processes
+
+    def env(self) -> dict[str, str]:
+        return {
+            "MOVE_FOLDER": str(self.folder),
+            "FRAMEWORK_FLAGS__DEFER_DELAY": "60",
+            "FRAMEWORK_LOGGING__JOBS": "false",
+        }
+
+    def start_worker(self, shard: str):
+        queues = [
+            word
+            for name in ("moved:live", "other", *(f"moved:{one}" for one in (*QUEUES[1:], *WAITING)))
+            for word in ("-q", name)
+        ]
+        return self.site.worker(*queues, "-c", "10", "--shard", shard, **self.env())
+
+    @staticmethod
+    def wait_for(process) -> None:
+        until(lambda: process.find(event_name="process.ready"), "the process is ready", 300)
+
+    def producer(self, *words: object) -> "subprocess.Popen[str]":
+        environment = self.site.environment("producer", **self.env())
+        argv = [sys.executable, "move_producer.py", *map(str, words)]
+        with (self.site.folder / "producer.err").open("ab") as errors:
+            made = subprocess.Popen(
+                argv, cwd=self.site.folder, env=environment, stdin=subprocess.PIPE, stderr=errors, text=True
+            )
+        self._producers.append(made)
+        return made
+
+    def command(self, *words: str, allowed: tuple[int, ...] = (0,)) -> str:
+        # A Redis that loads its file after a kill answers later.
+        for _ in range(60):
+            found = self.site.run("-m", "framework", *words, "-r", "jobs", timeout_s=600, **self.env())
+            if found.returncode in allowed:
+                return found.stdout
+            time.sleep(1)
+        pytest.fail(f"{' '.join(words)}: {found.stdout} {found.stderr}")
+
+    def close(self) -> None:
+        for one in self._producers:
+            one.kill()
+            one.wait(10)
+            if one.stdin is not None:
+                one.stdin.close()
+        for client in self.clients.values():
+            client.close()
+
+    # --- the jobs
+
+    def fill(self) -> dict[str, int]:
+        for worker, verb in (("PausedWorker", "pause"), ("DeferredWorker", "defer")):
+            self.command("jobs", verb, worker, "--for", "12h", "--reason", "campaign")
+        for client in self.clients.values():
+            client.sadd(keys.PAUSED, *(f"moved:{name}" for name in WAITING))
+        counts = {name: int(JOBS * share) for name, share in SHARES.items()}
+        members = int(JOBS * MEMBERS) // BATCHES
+        facts = {"jobs": counts, "later": 300.0, "batches": BATCHES, "members": members, "iterations": ITERATIONS}
+        filling = self.producer("fill", json.dumps(facts))
+        for name, (key, share) in RAW.items():
+            self._fill_set(name, key, int(JOBS * share))
+        assert filling.wait(1_200) == 0, (self.site.folder / "producer.err").read_text()
+        main = self.clients["main"]
+        held = keys.paused_jobs("PausedWorker").encode()
+        until(
+            lambda: self.show("filling") or main.zcard(held) + packed_held(main).get(held, 0) >= counts["PausedWorker"],
+            "the jobs of the paused class are held",
+            1_200,
+        )
+        until(lambda: not main.llen("queue:moved:deferred"), "the jobs of the deferred class are deferred", 600)
+        return self.places()
+
+    def _fill_set(self, name: str, key: str, count: int) -> None:
+        """Write jobs as a process that has failed them leaves them."""
+        kind, now = name.removesuffix("Worker").lower(), time.time()
+        with (self.folder / f"pushed-{kind}.0").open("ab") as pushed:
+            for start in range(0, count, 1_000):
+                jobs = {}
+                for serial in range(start, min(count, start + 1_000)):
+                    jid = f"{len(name):012x}{serial:012x}"
+                    facts = {"retry_count": 0, "error_message": "no", "error_class": "ValueError", "failed_at": now}
+                    job = encoded(name, queue=f"moved:{kind}", jid=jid, args=[serial, now], created_at=now, **facts)
+                    jobs[job] = now + (30 + serial % 600 if key == keys.RETRY else 0)
+                    pushed.write(PUSHED.pack(serial, now, bytes.fromhex(jid), ACCEPTED))
+                self.clients["main"].zadd(key, jobs)
+
+    def places(self) -> dict[str, int]:
+        """Return how many jobs wait in each place of the main shard."""
+        main = self.clients["main"]
+        limit, paused = f"{keys.limit('LimitedWorker')}:waiting:", keys.paused_jobs("PausedWorker")
+        beyond, queues = packed_held(main), main.smembers(keys.QUEUES)
+        return {
+            "queued": sum(main.llen(b"queue:" + name) for name in queues),
+            "in_blocks": sum(packed_jobs(main).values()) + sum(beyond.values()),
+            "scheduled": main.zcard(keys.SCHEDULE),
+            "deferred_blocks": main.zcard(keys.DEFERRED_PACKED),
+            "retry": main.zcard(keys.RETRY),
+            "dead": main.zcard(keys.DEAD),
+            "held_by_limit": main.zcard(limit),
+            "held_by_pause": main.zcard(paused),
+            "locks": sum(1 for _ in main.scan_iter("aw:lock:*", count=1_000)),
+        }
+
+    # --- kills
+
+    def kill_next(self) -> None:
+        victim, _, shard = next(self._victims).partition(" ")
+        at = time.time()
+        if victim == "mover" and self.mover is not None:
+            self.mover.kill()
+        elif victim == "worker":
+            process = self.workers[shard].pop(0)
+            self.killed_pids[process.pid] = at
+            process.kill()
+            self.workers[shard].append(self.start_worker(shard))
+            self.wait_for(self.workers[shard][-1])
+        elif victim == "redis":
+            self.servers[shard].kill()
+            self.servers[shard].start()
+            until(lambda: self.read(self.clients[shard].ping), "Redis answers", 300)
+            self.down.append((at, time.time()))
+        else:
+            return
+        self.kills.append((victim, at))
+
+    def read(self, step):
+        """Return what a step returns, ``None`` while a Redis starts again."""
+        try:
+            return step()
+        except (RedisError, OSError):
+            return None
+
+    # --- the moves
+
+    def drive(self, done, *words: str) -> None:
+        """Run a mover again and again until ``done``, and kill something from time to time."""
+        killed_at = short_at = time.monotonic()
+        self.mover = None
+        while not self.read(done):
+            if self.mover is None or self.mover.popen.poll() is not None:
+                assert self.mover is None or self.mover.popen.poll() in (0, 75, -9), self.mover.output
+                self.mover = self.site.start("-m", "framework", "shards", *words, "-r", "jobs", **self.env())
+            time.sleep(0.2)
+            now = time.monotonic()
+            if now - short_at > 10:
+                short_at = now
+                self.producer("short", 5, next(self._serials))
+            if time.time() > self.phases["quiet"][1] and now - killed_at > KILL_EVERY_S:
+                self.kill_next()
+                killed_at = time.monotonic()
+            self.show(words[0])
+        if self.mover.popen.poll() is None:
+            self.mover.kill()
+            self.kills.append(("mover", time.time()))
+
+    @property
+    def moved(self) -> int:
+        return sum(int(n) for one in self.clients.values() for n in one.hvals(MOVED_COUNTS))
+
+    def state(self, shard: str) -> str:
+        return next(iter(read_records(self.clients[shard]).values())).state
+
+    def run(self) -> dict[str, object]:
+        places = self.fill()
+        live = self.producer("live", LIVE_RATE, LATER)
+        began = time.time()
+        self.phases["alone"] = (began + 2, began + ALONE_S)
+        until(lambda: time.time() > began + ALONE_S, "the jobs ran alone")
+        total = sum(places[name] for name in ("queued", "in_blocks", "scheduled", "retry", "dead", "held_by_pause"))
+        began = time.time()
+        # Every process knows the move after 6.5 s.
+        self.phases["quiet"] = (began, began + QUIET_S)
+        move = ("move", "--namespace", "moved", "--to", "second", "--rate", str(RATE))
+        self.drive(lambda: self.moved > total * MOVED_BEFORE_UNDO and time.time() > began + QUIET_S, *move)
+        there = self.moved
+        (record,) = read_records(self.clients["main"]).values()
+        self.drive(lambda: self.state("second") == "undone", "undo", record.id, "--rate", str(RATE))
+        back = self.moved - there
+        self.drive(lambda: any(one.state == "moved" for one in read_records(self.clients["main"]).values()), *move)
+        while len(self.kills) < KILLS:
+            time.sleep(KILL_EVERY_S / 2)
+            self.kill_next()
+        self.phases["kills"] = (self.phases["quiet"][1], time.time())
+        left = self.places()
+        moved_s = time.time() - began
+        dead_there = self.clients["second"].zcard(keys.DEAD)
+        self._let_all_run(live)
+        return {
+            "jobs": JOBS,
+            "places": places,
+            "left_on_the_source": {name: count for name, count in left.items() if count},
+            "dead_on_the_target": dead_there,
+            "moved": there,
+            "moved_back": back,
+            "moves_in_all": self.moved,
+            "seconds_of_moves": round(moved_s),
+            "kills": Counter(victim for victim, _ in self.kills),
+            "fsync": FSYNC,
+            **self.account(),
+        }
+
+    def _let_all_run(self, live: "subprocess.Popen[str]") -> None:
+        for client in self.clients.values():
+            until(
+                lambda client=client: self.read(
+                    lambda: client.srem(keys.PAUSED, *(f"moved:{one}" for one in WAITING)) >= 0
+                ),
+                "",
+            )
+        for words in (("resume", "PausedWorker", "--reason", "campaign"), ("flags", "clear", "DeferredWorker")):
+            self.command("jobs", *words, allowed=(0, 1))
+        # Status 1 also for the time limit of a command, and where none is left.
+        self.command("jobs", "retry", "--in", "dead", "--class", "DeadWorker", "--rate", "max", "--yes")
+        self.command(
+            "jobs", "retry", "--in", "retry", "--class", "RetryWorker", "--rate", "max", "--yes", allowed=(0, 1)
+        )
+        self.command("jobs", "deferred", "run-now", "DeferredWorker", "--rate", "100000", allowed=(0, 1))
+        live.communicate("\n", timeout=60)
+        began = grown_at = time.monotonic()
+        ran = -1
+        while self.missing():
+            time.sleep(1)
+            found = sum(path.stat().st_size for path in self.folder.iterdir())
+            if found > ran:
+                ran, grown_at = found, time.monotonic()
+            assert time.monotonic() - grown_at < 240, f"jobs do not run: {self.missing()}; {self.places()}"
+            self.show("all run")
+        self.show(f"ended after {time.monotonic() - began:.0f} s", always=True)
+
+    # --- the account
+
+    def rows(self, kind: str, record: Struct = RUN) -> list[tuple]:
+        found: list[tuple] = []
+        for path in self.folder.glob(f"{kind}.*"):
+            data = path.read_bytes()
+            found += record.iter_unpack(data[: len(data) // record.size * record.size])
+        return found
+
+    def missing(self) -> dict[str, int]:
+        """Return how many accepted jobs have not run, by their kinds."""
+        found = {}
+        for kind in KINDS:
+            size = sum(path.stat().st_size for path in self.folder.glob(f"{kind}.*")) // RUN.size
+            pushed = sum(path.stat().st_size for path in self.folder.glob(f"pushed-{kind}.*")) // PUSHED.size
+            if size >= pushed and kind not in ("live", "other"):
+                # Mostly none has run twice.
+                found[kind] = 0
+            if size >= pushed * 0.9:
+                found[kind] = len(self._lost(kind))
+            else:
+                found[kind] = pushed - size
+        hot = len(self._unrun_equal("hot")) + len(self._unrun_equal("locked"))
+        items = ITERATIONS * ITEMS - len({row[0] for row in self.rows("items")})
+        ends = BATCHES - len({row[3] for row in self.rows("batchend")})
+        found |= {"equal": hot, "items": items, "batches": ends}
+        return {kind: count for kind, count in found.items() if count}
+
+    def _lost(self, kind: str) -> set[bytes]:
+        if kind == "locked":
+            return set()
+        accepted = {row[2] for row in self.rows(f"pushed-{kind}", PUSHED) if row[3] == ACCEPTED}
+        return accepted - {row[3] for row in self.rows(kind)}
+
+    def _unrun_equal(self, kind: str) -> set[int]:
+        """Return the serials of equal jobs of which none began after the last push, whether it was dropped or not."""
+        began: dict[int, float] = {}
+        for serial, _, at, _ in self.rows(kind):
+            began[serial] = max(at, began.get(serial, 0.0))
+        last: dict[int, float] = {}
+        for serial, at, _, outcome in self.rows(f"pushed-{kind}", PUSHED):
+            if outcome in (ACCEPTED, DROPPED):
+                last[serial] = max(at, last.get(serial, 0.0))
+        return {serial for serial, at in last.items() if began.get(serial, 0.0) < at}
+
+    def account(self) -> dict[str, object]:
+        again = unexplained = 0
+        for kind in (*KINDS, "hot", "tick", "batchend"):
+            runs: dict[bytes, list[float]] = {}
+            for *_, at, jid in self.rows(kind):
+                runs.setdefault(jid, []).append(at)
+            for times in runs.values():
+                again += len(times) - 1
+                unexplained += sum(not self._near_kill(at) for at in sorted(times)[:-1])
+        items = self.rows("items")
+        pushes = Counter(row[3] for kind in ("hot", "locked") for row in self.rows(f"pushed-{kind}", PUSHED))
+        all_pushes = Counter(path.name.partition(".")[0] for path in self.folder.glob("pushed-*"))
+        return {
+            "lost": sum(len(self._lost(kind)) for kind in KINDS),
+            "ran_again": again,
+            "ran_again_without_a_kill": unexplained,
+            "items_again": len(items) - ITERATIONS * ITEMS,
+            "equal_pushes": {"accepted": pushes[ACCEPTED], "dropped": pushes[DROPPED], "doubtful": pushes[DOUBTFUL]},
+            "equal_without_a_run": len(self._unrun_equal("hot")) + len(self._unrun_equal("locked")),
+            "equal_jobs_both_waited": self.both_waited(),
+            "most_limited": self.most_limited(),
+            "ticks": len({row[3] for row in self.rows("tick")}),
+            "producers": sum(all_pushes.values()),
+            **{f"p99_{kind}_{phase}_ms": self.p99(kind, phase) for kind in ("live", "other") for phase in self.phases},
+        }
+
+    def _near_kill(self, at: float) -> bool:
+        """Return whether a process or a Redis was killed after a run, before its end can have been written."""
+        return any(at - 5 < killed < at + 30 for victim, killed in self.kills if victim != "mover")
+
+    def both_waited(self) -> dict[str, int]:
+        """Return how many accepted jobs were pushed while an equal one waited, and how many of them far from every kill."""
+        found = Counter({"all": 0, "without_a_kill": 0})
+        for kind in ("hot", "locked"):
+            runs: dict[int, list[float]] = {}
+            for serial, _, at, _ in self.rows(kind):
+                runs.setdefault(serial, []).append(at)
+            pushed: dict[int, list[float]] = {}
+            for serial, at, _, outcome in self.rows(f"pushed-{kind}", PUSHED):
+                if outcome == ACCEPTED:
+                    pushed.setdefault(serial, []).append(at)
+            for serial, times in pushed.items():
+                times.sort()
+                began = sorted(runs.get(serial, []))
+                for one, later in itertools.pairwise(times):
+                    # Of the earlier job a run began before the later push, or shortly behind it: its lock was free.
+                    at = bisect_left(began, one)
+                    if at == len(began) or began[at] > later + 1:
+                        found["all"] += 1
+                        found["without_a_kill"] += not any(one - 5 < killed < later + 30 for _, killed in self.kills)
+        return dict(found)
+
+    def most_limited(self) -> int:
+        """Return the most jobs of the limited class that ran at once. A killed process has no ends: its runs ended with it."""
+        ends = {(jid, began): end for began, end, jid in self.rows("ended", ENDED)}
+        events: list[tuple[float, int]] = []
+        for path in self.folder.glob("limited.*"):
+            killed_at = self.killed_pids.get(int(path.suffix[1:]))
+            data = path.read_bytes()
+            own = {jid: (began, end) for (jid, began), end in ends.items()}
+            for *_, at, jid in RUN.iter_unpack(data[: len(data) // RUN.size * RUN.size]):
+                began, end = own.get(jid, (at, killed_at or at))
+                if not began <= at <= end:
+                    began, end = at, killed_at or at
+                events += [(at, 1), (max(at, end), -1)]
+        running = most = 0
+        for _, change in sorted(events, key=lambda one: (one[0], one[1])):
+            running += change
+            most = max(most, running)
+        return most
+
+    def p99(self, kind: str, phase: str) -> float:
+        first, last = self.phases[phase]
+        waits = sorted(began - pushed for _, pushed, began, _ in self.rows(kind) if first <= pushed <= last)
+        return round(1_000 * waits[int(0.99 * (len(waits) - 1))], 1) if waits else 0.0
+
+    def show(self, text: str, *, always: bool = False) -> None:
+        now = time.monotonic()
+        if always or now - self._shown_at > 10:
+            self._shown_at = now
+            moved = self.read(lambda: self.moved)
+            sys.__stderr__.write(f"moves: {text}; {moved or 0:,} moved, {len(self.kills)} kills\n")
+            sys.__stderr__.flush()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1_200 + JOBS // 200)
+@pytest.mark.proves("I1", "I2")
+def test_move_of_all_jobs_under_load_and_kills(short_path, redis_url, measured):
+    servers = {name: Server(short_path / name) for name in ("main", "second")}
+    for server in servers.values():
+        server.start()
+    site = Site(short_path, redis_url)
+    shards = {name: {"url": server.url} for name, server in servers.items()}
+    site.write("redis.yml", {"shards": shards, "roles": {"meta": "main"}})
+    settings = {"packing_depth": 10_000, "workers_module": "jobs", "dead": {"max_jobs": 1_000_000}}
+    site.write("application.yml", settings)
+    shutil.copy(HERE / "move_jobs.py", short_path / "jobs.py")
+    shutil.copy(HERE / "move_producer.py", short_path)
+    field = Field(site, servers)
+    try:
+        found = field.run()
+    finally:
+        field.close()
+        site.close()
+        for server in servers.values():
+            server.stop()
+    if REPORT:
+        with Path(REPORT).open("a") as report:
+            report.write(json.dumps(found) + "\n")
+    sys.__stderr__.write(f"moves: {json.dumps(found)}\n")
+    for name, value in found.items():
+        if isinstance(value, int | float):
+            measured(name, value)
+    kills = found["kills"]
+    assert found["lost"] == 0, found
+    assert found["equal_without_a_run"] == 0, found
+    assert found["most_limited"] <= LIMIT, found
+    assert found["ran_again_without_a_kill"] == 0, found
+    assert found["ran_again"] <= IN_FLIGHT * (kills["worker"] + 2 * kills["redis"]), found
+    assert found["equal_jobs_both_waited"]["without_a_kill"] == 0, found
+    assert sum(kills.values()) >= KILLS, found
+    assert found["dead_on_the_target"] == int(JOBS * RAW["DeadWorker"][1]), found
