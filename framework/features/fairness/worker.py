@@ -18,12 +18,17 @@ class _FairClass(NamedTuple):
     name: str
     attribute: str
     """Which makes its jobs wait in sub-queues."""
+    shards: tuple[str, ...]
+    """That get its jobs now."""
 
 
 def worker_part(process: ProcessContext) -> WorkerPart:
     """Return the part of fairness in a worker process: the queues to which classes with ``fair_by`` or ``priority`` are routed."""
-    classes = list(_fair_classes(process.router, process.shard.name))
-    queues = frozenset(one.queue for one in classes)
+    found = list(_fair_classes(process.router))
+    classes = [one for one in found if process.shard.name in one.shards]
+    served = {name for plan in process.plans for name in plan.order.names}
+    # A move may bring the jobs of a class here while the process runs, if it serves their queue.
+    queues = frozenset(one.queue for one in found if one in classes or one.queue in served)
     return WorkerPart(sub_queues=queues, check=partial(_refuse_shared, process, classes))
 
 
@@ -40,16 +45,17 @@ def _refuse_shared(process: ProcessContext, classes: Iterable[_FairClass]) -> No
             "routing_rules",
             f"{name} declares {attribute}, and a Ruby process serves its queue {queue}: route the class to a queue of its own",
         )
-        for queue, name, attribute in wanted
+        for queue, name, attribute, _ in wanted
         if queue in ruby
     ]
     if problems:
         raise ConfigurationError(problems)
 
 
-def _fair_classes(router: Router, shard: str) -> Iterator[_FairClass]:
+def _fair_classes(router: Router) -> Iterator[_FairClass]:
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
-        if has_sub_queues(declaration) and shard in router.shards_of(declaration):
+        if has_sub_queues(declaration):
             attribute = "priority" if declaration.fair_by is None else "fair_by"
-            yield _FairClass(router.route(declaration).queue, declaration.wire_name, attribute)
+            queue, shards = router.route(declaration).queue, router.shards_of(declaration)
+            yield _FairClass(queue, declaration.wire_name, attribute, shards)

@@ -1,9 +1,14 @@
 """Check whole processes that serve a queue with sub-queues: turns, a kill, and a Ruby process at the same queue."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
+from framework.application_worker import ApplicationWorker
+from framework.declare import registry
+from framework.features.fairness.worker import worker_part
+from framework.route.router import Router
 from framework.wire import keys
 from tests.harness import RUBY, register_process, until
 
@@ -54,3 +59,20 @@ def test_killed_process_of_a_fair_queue_loses_no_job(redis, site):
     # The small ones had their turns: they were not behind the three hundred.
     assert Counter(ran[:60])["big"] <= 50
     assert redis.smembers(keys.QUEUES) == {b"fairq"}
+
+
+def test_process_serves_fair_queues_of_classes_that_may_move_to_its_shard():
+    """A move brings their jobs while it runs."""
+    order = SimpleNamespace(names=["tenants", "plain"])
+    process = SimpleNamespace(
+        router=Router([], ["main", "second"]),
+        shard=SimpleNamespace(name="second"),
+        plans=[SimpleNamespace(order=order)],
+    )
+    with registry.isolated():
+        for name, queue in (("Served", "tenants"), ("Elsewhere", "others")):
+            body = {"feature_category": "not_owned", "queue": queue, "fair_by": "user", "perform": lambda self: None}
+            type(f"{name}Worker", (ApplicationWorker,), body)
+        assert worker_part(process).sub_queues == {"tenants"}
+        process.shard.name = "main"
+        assert worker_part(process).sub_queues == {"tenants", "others"}
