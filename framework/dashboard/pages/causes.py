@@ -22,7 +22,7 @@ class CausesPage(Page):
     menu = "now"
     fresh_s = 10.0
     # It looks at everything: windows of each set, ends of many queues.
-    commands = 120
+    commands = 150
     searched_by = ("class", "queue")
 
     async def read(self, view: View) -> Facts:

@@ -12,8 +12,8 @@ from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
-_EXPLANATION = 40
-"""About the commands that explain a job at one place."""
+_EXPLANATION, _BESIDE = 40, 60
+"""About the commands that explain a job at one place, and those before the search."""
 
 
 class _Kept(NamedTuple):
@@ -70,6 +70,7 @@ class JobPage(Page):
         snapshot = ShardSnapshot(client, shard)
         explainer = Explainer(snapshot, view.installation.classes)
         read.found.append(_Kept(snapshot.status(jid), dict(explainer.kept(jid))))
+        read.commands += _BESIDE
         sizes = stats(shard)
         total = sizes.enqueued + sizes.scheduled + sizes.retry + sizes.dead + sizes.interrupted
         # A job that was found in no place is searched once more, in the opposite order.

@@ -48,6 +48,8 @@ _MEASURED_KEYS = 2_000
 _SAMPLE, _NODES = 100, 2_000
 """The entries of a set, and the nodes of a list, that ``MEMORY USAGE`` reads."""
 _BESIDE = 120.0
+_BESIDE_STORES = 20
+"""About the commands that read a shard with few jobs, beside those for each of their keys."""
 _TOLD = 50
 """The jobs of a step of which the caller is told."""
 
@@ -82,7 +84,7 @@ def measure_memory(client: "redis.Redis", sizes: SizeLimitSettings, *, exact: bo
 def measure_parts(client: "redis.Redis", sizes: SizeLimitSettings, on_progress: OnProgress) -> Iterator[MemoryPart]:
     """Yield the parts of the memory in no order, without ``other``. Raises redis errors.
 
-    ``on_progress`` is called with each place, and how many of its jobs were read.
+    ``on_progress`` is called with each place, and how many of its jobs or keys were read.
     """
     yield from _JobPlaces(client, sizes, exact=False, on_progress=on_progress).parts()
     yield from _small_keys(client, cast("Any", client.info()), exact=False, on_progress=on_progress)
@@ -134,7 +136,8 @@ class _JobPlaces:
         self._packed = packed_held(client)
         for store, jobs in sized_stores(client, stores):
             found[store.kind].append((store, jobs))
-        self._on_progress("queue", 0)
+        # The number and the bytes of each key are commands, and the pages of a short one.
+        self._on_progress("stores", 6 * len(stores) + _BESIDE_STORES)
         return found
 
     def _working_lists(self) -> Iterator[str]:
@@ -275,7 +278,8 @@ def _small_keys(
     if not total or not prefixes:
         return
     beside = _table_bytes(total, info) + _table_bytes(expiring, info, 24) * expiring / total
-    counts, measured, read = Counter[str](), defaultdict[str, list[_MeasuredKey]](list), 0
+    counts, measured = Counter[str](), defaultdict[str, list[_MeasuredKey]](list)
+    read = measures = 0
     is_whole = exact or total <= _SCANNED_KEYS
     for page in _scan_pages(client) if is_whole else _draw_pages(client):
         read += len(page)
@@ -288,6 +292,8 @@ def _small_keys(
         for (_, place), one in zip(drawn, _measure_keys(client, [key for key, _ in drawn]), strict=True):
             if one.bytes:
                 measured[place].append(one)
+        measures += len(drawn)
+        on_progress("measured keys", measures)
     scale = 1.0 if is_whole or not read else total / read
     for place, count in counts.items():
         found = measured[place]

@@ -223,8 +223,6 @@ def read_kept_runs(
                 if known is None:
                     known = of_shard[name] = [none] * len(starts)
                 known[at] = runs
-    if cls is not None:
-        found = {shard: {cls: one[cls]} if cls in one else {} for shard, one in found.items()}
     return {shard: KeptRuns(until[shard], one) for shard, one in found.items()}
 
 
@@ -237,13 +235,17 @@ _Row = tuple[str, int, float, Sequence[Sequence[Any]]]
 
 
 def _days(
-    connection: Connection, places: Mapping[int, int], _: str | None, shards: Sequence[str] | None
+    connection: Connection, places: Mapping[int, int], cls: str | None, shards: Sequence[str] | None
 ) -> Iterator[_Row]:
     days = history_days.c
     wanted = _of(days.shard, shards), days.day >= min(places), days.day <= max(places)
     for day, shard, text in connection.execute(select(days.day, days.shard, days.runs).where(*wanted)):
         runs = from_json(text)
-        yield shard, day, runs["until"], [runs[name] for name in ("workers", *_COLUMNS)]
+        columns = [runs[name] for name in ("workers", *_COLUMNS)]
+        if cls is not None:
+            at = columns[0].index(cls) if cls in columns[0] else len(columns[0])
+            columns = [column[at : at + 1] for column in columns]
+        yield shard, day, runs["until"], columns
 
 
 def _hours(
