@@ -2,11 +2,11 @@
 
 from framework.dashboard import Caller
 from framework.wire import keys
-from tests.dashboard.conftest import browser, dashboard, declarations, shards
+from tests.dashboard.conftest import _whole, browser, dashboard, declarations, shards
 from tests.dashboard.test_actions import send
 from tests.harness import encoded
 
-__all__ = ["browser", "dashboard", "declarations", "shards"]
+__all__ = ["_whole", "browser", "dashboard", "declarations", "shards"]
 
 ADMIN = Caller("ann", "admin")
 
