@@ -51,7 +51,7 @@ class UrgencyMetrics:
         """Of these, the runs that waited at least as long as each bound, and less than the next one. Almost no job counts here."""
 
     def record_wait(self, started_at: float, payload: Payload) -> None:
-        """Count a wait that is not short, or does not begin as usual (GitLab: at the creation); clocks may differ, so at least 0."""
+        """Count a wait that does not begin as usual (GitLab: at the creation); clocks may differ, so at least 0."""
         enqueued = timestamp(payload.get("enqueued_at"))
         if enqueued is None:
             enqueued = timestamp(payload.get("created_at"))
@@ -145,8 +145,11 @@ class ThreadCounts(JobObserver):
             metrics.record_run(seconds)
             counts = metrics.of_urgency
             enqueued = run.payload.get("enqueued_at")
-            if type(enqueued) is float and 0.0 <= (waited_s := unit.started_at - enqueued) < _FIRST_WAIT_S:
+            if type(enqueued) is float and (waited_s := unit.started_at - enqueued) >= 0.0:
                 counts.waited_s += waited_s
+                # In a burst every job waits for so long: no call of a function.
+                if waited_s >= _FIRST_WAIT_S:
+                    counts.waits[bisect_right(WAIT_BOUNDS_S, waited_s) - 1] += 1
             else:
                 counts.record_wait(unit.started_at, run.payload)
             if seconds >= counts.slow_s:
