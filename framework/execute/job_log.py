@@ -8,6 +8,7 @@ values only if the class lists them. Each argument is a text, as GitLab writes i
 import threading
 import time
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from pydantic_core import from_json, to_json
@@ -67,11 +68,14 @@ _MAX_TAGS, _MAX_TAG = 64, 64
 _MAX_NUMBER = (1 << 63) - 1
 # Combinations of field names that are cached: they come from the wire, so their number has no bound.
 _MAX_SHAPES = 512
+# The same of the types of the values of one combination of names. Nearly all payloads of a producer have one.
+_MAX_TEMPLATES = 16
 _LOG_INTERVAL_S = 30.0
 _REPEATED = frozenset({"concurrency_limit", "paused", "deferred"})
 """The statuses of jobs that come again: each of them gets further lines."""
 _MOST_REPEATED, _REPEATED_S, _MOST_KINDS = 100, 60.0, 1_000
 _NOT_LOGGABLE = frozenset[int]()
+_NUMBERS = {int}
 _RARE_TIMES = (SCHEDULED_AT, "failed_at", "retried_at")
 _FIXED = ("time", "message", "class", "jid", "job_status")
 """The fields that no policy, job or payload replaces."""
@@ -104,6 +108,45 @@ class _OptionalField(NamedTuple):
     show: Callable[[object], str | None]
 
 
+class _TextFields:
+    """The fields of payloads with the same names whose values are texts and whole numbers in nearly all of them.
+
+    One template for all fields takes a third of the time of the fields one by one (1.5 us instead of 5 us for nine).
+    """
+
+    __slots__ = ("_fields", "_templates", "_values_of")
+
+    def __init__(self, fields: list[tuple[str, str]], texts: int) -> None:
+        """``fields`` are at least two names, each with its name as JSON after a comma and before a colon.
+
+        The first ``texts`` of them are texts in the line, also if a payload has a number.
+        """
+        self._fields = [(key.replace("%", "%%"), position < texts) for position, (_, key) in enumerate(fields)]
+        self._values_of: Callable[[Payload], tuple[Any, ...]] = itemgetter(*(name for name, _ in fields))
+        self._templates: dict[tuple[type[Any], ...], str] = {}
+
+    def shown(self, payload: Payload) -> str | None:
+        """Return the fields of a payload without escapes; ``None`` if one of them is to be looked at alone.
+
+        That is so for other types, for a text that may be too long, and if there may be a secret.
+        """
+        values = self._values_of(payload)
+        types = tuple(map(type, values))
+        template = self._templates.get(types) or self._template_of(types)
+        if template is None:
+            return None
+        text = template % values
+        return text if len(text) <= _MAX_EXTRA and known_secrets.masked(text) is text else None
+
+    def _template_of(self, types: tuple[type[Any], ...]) -> str | None:
+        if len(self._templates) >= _MAX_TEMPLATES or not {str, int}.issuperset(types):
+            return None
+        fields = zip(self._fields, types, strict=True)
+        template = "".join([f'{key}"%s"' if is_text or kind is str else f"{key}%s" for (key, is_text), kind in fields])
+        self._templates[types] = template
+        return template
+
+
 class _PayloadFields(NamedTuple):
     """The fields of payloads with the same names."""
 
@@ -116,6 +159,9 @@ class _PayloadFields(NamedTuple):
     """Whether a limit or the schedule set has held the job."""
     is_compressed: bool
     """Whether the payload may say that its arguments are compressed."""
+    texts: _TextFields | None
+    """``context``, and ``optional`` before it if its fields are texts; ``None`` for fewer than two fields."""
+    optional_in_texts: bool
 
 
 class _Thread(threading.local):
@@ -257,7 +303,6 @@ class JobLog:
         _, label, fields, loggable, bare, by_version, is_async = known
         shape = tuple(payload)
         found = self._payload_fields.get(shape) or self._describe_payload(shape)
-        optional, context, more, has_waited, is_compressed = found
         if by_version:
             loggable = _loggable(payload, declaration)
         if type(jid) is str and jid.isalnum() and len(jid) < MAX_NAME:
@@ -267,20 +312,19 @@ class JobLog:
             shown_jid = "null" if jid is None else _shown_name(jid)
             jid_in_label = "None" if jid is None else shown_jid[1:-1]
         shown_args, size = "[]", 2
-        if args or is_compressed:
-            shown_args, size = _shown_arguments(payload, declaration, loggable), _json_size(args)
-        retry, correlation, times = payload.get("retry"), payload.get(CORRELATION_ID), _shown_times(payload, now)
-        if correlation is not None:
-            # The correlation id is the jid of the first job of a chain, and most chains have one job.
-            more = f'{more},"correlation_id":{shown_jid if correlation == jid and type(jid) is str else _shown_name(correlation)}'
-        if optional:
-            more += _shown_optional_fields(payload, optional)
-        if context:
-            more += _shown_context(payload, context)
-            category = feature_category_of(payload) if bare else None
-            if category is not None:
-                fields = f'{bare},"feature_category":{json_text(category)}'
-        if has_waited:
+        if args or found.is_compressed:
+            numbers = None if found.is_compressed else _shown_numbers(args)
+            if numbers is None:
+                shown_args, size = _shown_arguments(payload, declaration, loggable), _json_size(args)
+            else:
+                # Both quotes of each number are the log's.
+                shown_args, size = numbers, len(numbers) - 2 * len(args)
+        retry, times = payload.get("retry"), _shown_times(payload, now)
+        more = _shown_ids_and_context(payload, unit.data, found, shown_jid)
+        category = feature_category_of(payload) if bare and found.context else None
+        if category is not None:
+            fields = f'{bare},"feature_category":{json_text(category)}'
+        if found.has_waited:
             times = _shown_waits(payload, now, times)
         # The same id as in the process record, so that a job of Sidekiq's Busy page is found in the log.
         tid = f'"{base36(FIRST_ASYNC_RUN_ID + unit.run_index)}"' if is_async else self._thread.tid
@@ -337,9 +381,34 @@ class JobLog:
         constant = "" if "version" in shape else ',"version":0'
         context = tuple(name for name in shape if name.startswith(META_PREFIX))
         has_waited = BUFFERED_AT in shape or SCHEDULED_AT in shape
-        found = _PayloadFields(extras, context, constant, has_waited, "compressed" in shape)
+        optional_in_texts = all(one.show is _shown_text for one in extras)
+        together = [(one.name, one.key) for one in extras] if optional_in_texts else []
+        together += [(name, f",{json_text(name)}:") for name in context]
+        texts = _TextFields(together, len(together) - len(context)) if len(together) > 1 else None
+        found = _PayloadFields(extras, context, constant, has_waited, "compressed" in shape, texts, optional_in_texts)
         self._payload_fields[shape] = found
         return found
+
+
+def _shown_ids_and_context(payload: Payload, data: bytes, found: _PayloadFields, shown_jid: str) -> str:
+    """Return the fields from the version to the context, each after a comma."""
+    optional, context, more, _, _, texts, optional_in_texts = found
+    # Of JSON without a backslash no text needs an escape. One search takes 0.2 us.
+    has_no_escapes = b"\\" not in data
+    correlation = payload.get(CORRELATION_ID)
+    if type(correlation) is str and correlation == payload.get("jid"):
+        # The correlation id is the jid of the first job of a chain, and most chains have one job.
+        more = f'{more},"correlation_id":{shown_jid}'
+    elif type(correlation) is str and has_no_escapes and len(correlation) <= MAX_NAME:
+        more = f'{more},"correlation_id":"{correlation}"'
+    elif correlation is not None:
+        more = f'{more},"correlation_id":{_shown_name(correlation)}'
+    shown = texts.shown(payload) if texts is not None and has_no_escapes else None
+    if shown is None:
+        return more + _shown_optional_fields(payload, optional) + (_shown_context(payload, context) if context else "")
+    if not optional_in_texts:
+        more += _shown_optional_fields(payload, optional)
+    return more + shown
 
 
 def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> str:
@@ -485,6 +554,21 @@ def _json_size(args: object) -> int:
         return len(to_json(args, inf_nan_mode="null"))
     except UNWRITABLE:
         return len(json_text(args).encode())
+
+
+def _shown_numbers(args: list[Any]) -> str | None:
+    """Return the arguments as the line shows them if all are whole numbers that need no cut; else ``None``."""
+    try:
+        # Most jobs have one id: so they pay 0.3 us instead of 0.8.
+        if len(args) == 1:
+            return f'["{args[0]}"]' if type(args[0]) is int else None
+        if set(map(type, args)) != _NUMBERS:
+            return None
+        text = '["' + '","'.join(map(str, args)) + '"]'
+    # An integer of more digits than Python prints.
+    except ValueError:
+        return None
+    return text if len(text) <= _MAX_ARGUMENTS else None
 
 
 def _shown_arguments(payload: Payload, declaration: Declaration | None, loggable: frozenset[int]) -> str:

@@ -55,9 +55,11 @@ class Contestant:
     """Kinds that it runs over and over without any queue."""
     env: Mapping[str, str] = field(default_factory=dict)
 
-    def environment(self, port: int, folder: Path, ports: Mapping[str, int] | None = None) -> dict[str, str]:
+    def environment(
+        self, port: int, folder: Path, ports: Mapping[str, int] | None = None, *, recorded: bool = True
+    ) -> dict[str, str]:
         """Return the variables of its processes: the Redis at ``port``, for the framework one Redis per shard of
-        ``ports``.
+        ``ports``; with a database of tasks if jobs are ``recorded``, which a worker loads during its first jobs.
         """
         url = f"redis://127.0.0.1:{port}/0"
         common = {
@@ -73,11 +75,11 @@ class Contestant:
         config = folder / f"config-{port}-{len(shards)}"
         config.mkdir(exist_ok=True)
         (config / "redis.yml").write_text(json.dumps({"shards": {"main": {"url": url}} | shards}))
-        # For the class whose jobs are recorded: on SQLite, in the process itself.
-        (config / "application.yml").write_text(json.dumps({"tasks": {"url": f"sqlite:///{config}/tasks.db"}}))
         path = os.pathsep.join([str(JOBS), str(ROOT)])
         sharded = {"BENCH_SHARDS": str(len(shards))} if shards else {}
-        return common | {"PYTHONPATH": path, "FRAMEWORK_CONFIG_DIR": str(config)} | sharded
+        # For the class whose jobs are recorded: on SQLite, in the process itself.
+        tasks = {"FRAMEWORK_TASKS__URL": f"sqlite:///{config}/tasks.db"} if recorded else {}
+        return common | {"PYTHONPATH": path, "FRAMEWORK_CONFIG_DIR": str(config)} | sharded | tasks
 
 
 def _framework(python: str, launch: Launch) -> list[str]:

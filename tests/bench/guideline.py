@@ -25,7 +25,8 @@ RECORDS = 1_050
 NAMESPACES = {"orders": 5, "search": 3, "mails": 2}
 """The namespaces with the weights of their queues; they have tenths of the jobs in the same proportion."""
 
-AT_MOST_PER_S = 4_000  # decides how many jobs are pushed: the large arguments of more would take gigabytes
+AT_MOST_PER_S, AT_MOST_SMALL_PER_S = 4_000, 8_000
+"""They decide how many jobs are pushed: the large arguments of more would take gigabytes."""
 SEED = 7
 WORDS = ("account", "batch", "cache", "delivery", "export", "forward", "gateway", "history", "import", "merge", "order")
 
@@ -38,7 +39,7 @@ class Mix:
 
     def prepare(self, site: WorkloadRun) -> None:
         """Write the plan, push its jobs with the contestant's own client, and keep a copy of the queues."""
-        jobs = planned(site.jobs(AT_MOST_PER_S), large=self.large)
+        jobs = planned(self._jobs(site), large=self.large)
         plan = site.folder / "plan.json"
         plan.write_text(json.dumps({"jobs": jobs, "records": records()}))
         site.produce(GUIDELINE, plan=str(plan))
@@ -48,7 +49,7 @@ class Mix:
 
     def run(self, site: WorkloadRun) -> dict[str, float]:
         """Return the figures of one drain of the kept queues."""
-        jobs = site.jobs(AT_MOST_PER_S)
+        jobs = self._jobs(site)
         site.store.restore()
         served = tuple(f"{namespace},{weight}" for namespace, weight in NAMESPACES.items())
         with site.working(Launch(GUIDELINE, queues=served)) as running:
@@ -57,6 +58,9 @@ class Mix:
         if site.contestant.is_framework:
             _check_locks(site, 0)
         return figures
+
+    def _jobs(self, site: WorkloadRun) -> int:
+        return site.jobs(AT_MOST_PER_S if self.large else AT_MOST_SMALL_PER_S)
 
 
 WHOLE, SMALL = Mix(large=True), Mix(large=False)

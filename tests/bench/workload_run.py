@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.bench.contestants import JOBS, Contestant, Launch, interpreter
+from tests.bench.contestants import GUIDELINE, JOBS, Contestant, Launch, interpreter
 from tests.bench.errors import RunFailed, Stopped
 from tests.bench.machine import Cores, cpu_seconds
 from tests.bench.meters import Meters, Reading
@@ -160,7 +160,9 @@ class WorkloadRun:
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
         meters = Meters(folder / "meters")
-        own = self.contestant.environment(self.worker_port, self.folder, ports) | {"BENCH_METERS": str(meters.folder)}
+        recorded = any(launch.kind != GUIDELINE for launch in launches)
+        own = self.contestant.environment(self.worker_port, self.folder, ports, recorded=recorded)
+        own["BENCH_METERS"] = str(meters.folder)
         with ExitStack() as stack:
             children = [
                 stack.enter_context(

@@ -286,6 +286,14 @@ def on_the_wire(job):
     duration=0.0,
 )
 @example(
+    job={"class": "Job", "args": [0], "compressed": 1},
+    loggable=False,
+    category=None,
+    queue="q",
+    more=None,
+    duration=0.0,
+)
+@example(
     job={"class": "Job", "args": [], "meta.a": "x" * 3_000, "meta.b": "y" * 3_000, "meta.c": "z" * 5_000},
     loggable=False,
     category=None,
@@ -331,6 +339,22 @@ def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, categor
         }
     )
     assert list(start)[: len(HEAD)] == list(end)[: len(HEAD)] == HEAD
+
+
+def test_payload_without_escapes_has_the_same_fields(both):
+    declaration = declared(feature_category="search")
+    secret = "postgres://user:secret@db/app"
+    for odd in ("a", 5, -(10**40), True, 1.5, None, "é\u2028\x7f", 'a"b', "%s%%", "x" * 5_000, secret, ["a"]):
+        job = payload(args=[1, 2], correlation_id=odd, idempotency_key=odd, **{"meta.50%": "y", "meta.a": odd})
+        # One escape anywhere, and each field is looked at alone.
+        other = {**job, "unknown": "\\"}
+        units = unit_of(job), unit_of(other)
+        assert [b"\\" in unit.data for unit in units] == [odd == 'a"b', True]
+        lines = [both.log.start(decode(unit.data), unit, declaration) for unit in units]
+        first, second = both.take()
+        assert lines[0] == lines[1]
+        assert exactly(first) == exactly(second)
+        assert odd != secret or first["meta.a"] == "postgres://***@db/app"
 
 
 # --- the fields of a run ----------------------------------------------------------------------------------------------
