@@ -48,10 +48,15 @@ def left_s(job: dict[str, Any]) -> float:
 
 def addresses(site: str) -> dict[str, str]:
     """Return the path of each page by its name; of a page with a word in its path, that of a thing of the platform."""
-    (job, *_) = read(site, f"/api/dead?class={BAD_DEPLOY}")["jobs"]
-    (flooded, *_) = read(site, "/api/queues")["queues"]
-    (task, *_) = read(site, "/api/tasks")["tasks"]
-    running = max(live_jobs(site), key=left_s)
+    job, flooded, task = (
+        until(lambda path=path, name=name: read(site, path)[name], path, timeout_s=60)[0]
+        for path, name in (
+            (f"/api/dead?class={BAD_DEPLOY}", "jobs"),
+            ("/api/queues", "queues"),
+            ("/api/tasks", "tasks"),
+        )
+    )
+    running = max(until(lambda: live_jobs(site), "running jobs", timeout_s=60), key=left_s)
     words = {"class": BAD_DEPLOY, "queue": flooded["queue"], "jid": job["jid"], "task": task["id"]}
     words |= {"batch": BATCH, "workflow": WORKFLOW}
     found = {}
@@ -71,6 +76,10 @@ def read(site: str, path: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def open_whole(page: BrowserPage, url: str) -> None:
-    """Open a page, and wait until it has all that it shows: a busy machine answers late."""
-    page.open(url)
-    until(lambda: page.evaluate(IS_WHOLE), f"the whole page {url}: {page.text()}", timeout_s=60)
+    """Open a page until it has all that it shows: a busy machine answers late, and a long read begins anew from time to time."""
+
+    def is_whole() -> bool:
+        page.open(url)
+        return bool(page.evaluate(IS_WHOLE))
+
+    until(is_whole, f"the whole page {url}")
