@@ -34,6 +34,7 @@ def sample_dashboard(listen: str) -> Generator[str]:
     finally:
         server.terminate()
         server.wait(30)
+        server.stderr.close()
 
 
 def live_jobs(site: str) -> list[dict[str, Any]]:
