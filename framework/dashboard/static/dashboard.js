@@ -160,7 +160,7 @@
 
   // A table that is wider than its frame is moved with the keyboard, too.
   const reachFrames = () => page.querySelectorAll(".scroll:not([role])").forEach((one) => {
-    if (one.scrollWidth > one.clientWidth && !one.querySelector("a, button, input, summary")) one.tabIndex = 0; else one.removeAttribute("tabindex");
+    if (one.scrollWidth > one.clientWidth && ![...one.querySelectorAll("a, button, input, summary")].some((each) => each.offsetParent)) one.tabIndex = 0; else one.removeAttribute("tabindex");
   });
   reachFrames();
   page.addEventListener("htmx:after:swap", reachFrames);
