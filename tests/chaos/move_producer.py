@@ -1,4 +1,4 @@
-"""Push in a process of its own: ``fill JSON`` once, ``live RATE`` until a line comes, or ``short COUNT`` and end.
+"""Push in a process of its own: ``fill JSON``, ``live RATE FIRST LOCKED`` until a line comes, ``short COUNT FIRST LOCKED``.
 
 Each notes every push with what became of it. A process that lives for less than 5 s knows no move.
 """
@@ -82,20 +82,23 @@ def bulk(name: str, serials: range, later: float) -> None:
         noted(name, serial, at, jid, jobs.ACCEPTED if jid else jobs.DROPPED)
 
 
-def live(rate: float, first: int) -> None:
+def live(rate: float, first: int, locked: int) -> None:
     began, serial = time.monotonic(), 0
     while not select.select([sys.stdin], [], [], 0.003)[0]:
         if serial < (time.monotonic() - began) * rate:
             push(("LiveWorker", "OtherWorker")[serial % 2], first + serial)
             if serial % 2:
                 push("HotWorker", random.randrange(HOT))
+            if serial % 4 == 1:
+                push("LockedWorker", random.randrange(locked))
             serial += 1
 
 
-def short(count: int, first: int) -> None:
+def short(count: int, first: int, locked: int) -> None:
     for serial in range(count):
         push("LiveWorker", first + serial)
         push("HotWorker", random.randrange(HOT))
+        push("LockedWorker", random.randrange(locked))
 
 
 if __name__ == "__main__":
@@ -103,6 +106,6 @@ if __name__ == "__main__":
     if what == "fill":
         fill(json.loads(words[0]))
     elif what == "live":
-        live(float(words[0]), int(words[1]))
+        live(float(words[0]), int(words[1]), int(words[2]))
     else:
-        short(int(words[0]), int(words[1]))
+        short(int(words[0]), int(words[1]), int(words[2]))

@@ -53,6 +53,8 @@ SHARES = {
     "DeferredWorker": 0.06,
     "LimitedWorker": 0.02,
 }
+LOCKED = int(JOBS * SHARES["LockedWorker"])
+"""Equal jobs of these are pushed all the time, and dropped while they wait."""
 RAW = {"RetryWorker": (keys.RETRY, 0.05), "DeadWorker": (keys.DEAD, 0.02)}
 MEMBERS = 0.05
 BATCHES, ITERATIONS = 20, 20
@@ -246,7 +248,7 @@ class Field:
     def drive(self, done, *words: str) -> None:
         """Run a mover again and again until ``done``, and kill something from time to time."""
         killed_at = short_at = time.monotonic()
-        self.mover = None
+        self.mover, before, has_moved = None, self.moved, False
         while not self.read(done):
             if self.mover is None or self.mover.popen.poll() is not None:
                 assert self.mover is None or self.mover.popen.poll() in (0, 75, -9), self.mover.output
@@ -255,8 +257,10 @@ class Field:
             now = time.monotonic()
             if now - short_at > 10:
                 short_at = now
-                self.producer("short", 5, next(self._serials))
-            if time.time() > self.phases["quiet"][1] and now - killed_at > KILL_EVERY_S:
+                self.producer("short", 5, next(self._serials), LOCKED)
+            # A mover counts all jobs before it begins. From then on the processes carry its move on, whatever dies.
+            has_moved = has_moved or bool(self.read(lambda: self.moved > before))
+            if has_moved and time.time() > self.phases["quiet"][1] and now - killed_at > KILL_EVERY_S:
                 self.kill_next()
                 killed_at = time.monotonic()
             self.show(words[0])
@@ -273,16 +277,15 @@ class Field:
 
     def run(self) -> dict[str, object]:
         places = self.fill()
-        live = self.producer("live", LIVE_RATE, LATER)
+        live = self.producer("live", LIVE_RATE, LATER, LOCKED)
         began = time.time()
         self.phases["alone"] = (began + 2, began + ALONE_S)
         until(lambda: time.time() > began + ALONE_S, "the jobs ran alone")
         total = sum(places[name] for name in ("queued", "in_blocks", "scheduled", "retry", "dead", "held_by_pause"))
         began = time.time()
-        # Every process knows the move after 6.5 s.
-        self.phases["quiet"] = (began, began + QUIET_S)
+        self.phases["quiet"] = (began, float("inf"))
         move = ("move", "--namespace", "moved", "--to", "second", "--rate", str(RATE))
-        self.drive(lambda: self.moved > total * MOVED_BEFORE_UNDO and time.time() > began + QUIET_S, *move)
+        self.drive(lambda: self._begin_kills() and self.moved > total * MOVED_BEFORE_UNDO, *move)
         there = self.moved
         (record,) = read_records(self.clients["main"]).values()
         self.drive(lambda: self.state("second") == "undone", "undo", record.id, "--rate", str(RATE))
@@ -309,6 +312,15 @@ class Field:
             "fsync": FSYNC,
             **self.account(),
         }
+
+    def _begin_kills(self) -> bool:
+        """Return whether the move has gone on for a while without a kill."""
+        last, now = self.phases["quiet"][1], time.time()
+        if last == float("inf") and self.moved:
+            # Every process knows the move after 6.5 s.
+            last = now + QUIET_S
+            self.phases["quiet"] = now, last
+        return now > last
 
     def _let_all_run(self, live: "subprocess.Popen[str]") -> None:
         for client in self.clients.values():
