@@ -363,15 +363,10 @@ class Field:
         """Return how many accepted jobs have not run, by their kinds."""
         found = {}
         for kind in KINDS:
-            size = sum(path.stat().st_size for path in self.folder.glob(f"{kind}.*")) // RUN.size
+            ran = sum(path.stat().st_size for path in self.folder.glob(f"{kind}.*")) // RUN.size
             pushed = sum(path.stat().st_size for path in self.folder.glob(f"pushed-{kind}.*")) // PUSHED.size
-            if size >= pushed and kind not in ("live", "other"):
-                # Mostly none has run twice.
-                found[kind] = 0
-            if size >= pushed * 0.9:
-                found[kind] = len(self._lost(kind))
-            else:
-                found[kind] = pushed - size
+            # Sizes of files tell as long as many have not run. Equal jobs that were dropped are looked at below.
+            found[kind] = pushed - ran if kind != "locked" and ran < pushed * 0.9 else len(self._lost(kind))
         hot = len(self._unrun_equal("hot")) + len(self._unrun_equal("locked"))
         items = ITERATIONS * ITEMS - len({row[0] for row in self.rows("items")})
         ends = BATCHES - len({row[3] for row in self.rows("batchend")})
