@@ -164,8 +164,8 @@ def decompressed(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_metric(key: bytes) -> bool:
-    """Return whether Sidekiq's Metrics page reads this key."""
-    return re.fullmatch(rb"j\|\d{6,8}\|\d+:\d+|(h\|)?.+-\d+-\d+:\d+", key) is not None
+    """Return whether Sidekiq's Metrics page reads this key, or our page of urgencies; each expires."""
+    return re.fullmatch(rb"(j|aw:urgencies:\d+)\|[\d|:]+|(h\|)?.+-\d+-\d+:\d+", key) is not None
 
 
 def unwrapped(data: bytes) -> bytes:

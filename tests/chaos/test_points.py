@@ -79,8 +79,8 @@ COMMANDS = {
     "limited": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
     "inspect_dead,reclaim,inspect_dead,unregister,"
     "LRANGE,admit,fetch,take_slot,note_start,fetch,BLMOVE",
-    "divided": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},GET,SET,{DIVIDE},{DIVIDE},{DIVIDE},concurrency/use_portion,"
-    "admit,fetch,BLMOVE",
+    "divided": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},GET,SET,{DIVIDE},concurrency/read_portions,GET,concurrency/divide,{DIVIDE},"
+    "concurrency/use_portion,admit,fetch,BLMOVE",
     "retried": OPERATE,
     "requeued": OPERATE,
     "enqueued": OPERATE_ON_SCHEDULE,

@@ -40,7 +40,7 @@ class MailWorker(ApplicationWorker):
 @pytest.fixture
 def office(two_shards, monkeypatch):
     two_shards.write("routing.yml", {"routing_rules": [["*", "default"]]})
-    (two_shards.folder / "office.py").write_text(JOBS)
+    (two_shards.folder / "moved_office.py").write_text(JOBS)
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(two_shards.folder / "config"))
     monkeypatch.syspath_prepend(str(two_shards.folder))
     monkeypatch.setattr(moves_module, "SETTLED_S", 0.0)
@@ -52,7 +52,7 @@ def office(two_shards, monkeypatch):
 
 
 def run(*words, status=0):
-    ended = CliRunner().invoke(shards, [*words, *([] if words[0] == "status" else ["-r", "office"])])
+    ended = CliRunner().invoke(shards, [*words, *([] if words[0] == "status" else ["-r", "moved_office"])])
     assert ended.exit_code == status, ended.output
     return json.loads(ended.stdout) if "--json" in words and status == 0 else ended.stdout + ended.stderr
 
@@ -133,7 +133,7 @@ def test_drain_moves_jobs_where_the_rules_send_them(office, redis, second_redis)
 
 PUSH_BATCH = """
 from framework.batches import Batch
-from office import MailWorker, ReportWorker
+from moved_office import MailWorker, ReportWorker
 batch = Batch()
 batch.on_success(MailWorker)
 with batch.jobs():
@@ -147,9 +147,9 @@ def test_drain_waits_for_batches_and_loses_no_callback(office, redis, second_red
     office.write("routing.yml", {"routing_rules": [["*", "default", "second"]]})
     (stays,) = run("drain", "main", "--json")["moves"]
     assert [(one["reason"], one["class"], one["jobs"]) for one in stays["stay"]] == [("awaited", "ReportWorker", 2)]
-    drain = office.start("-m", "framework", "shards", "drain", "main", "--wait", "-r", "office")
+    drain = office.start("-m", "framework", "shards", "drain", "main", "--wait", "-r", "moved_office")
     until(lambda: "main: 1 open batch; waiting until they have ended" in drain.output, "the drain waits")
-    worker = office.hurried_worker("-r", "office", "-q", "default").ready()
+    worker = office.hurried_worker("-r", "moved_office", "-q", "default").ready()
     assert drain.wait() == 0, drain.output
     assert not redis.exists("queue:default")
     worker.end()

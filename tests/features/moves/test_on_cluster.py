@@ -29,7 +29,7 @@ def office(short_path, each_cluster, second_redis_url, monkeypatch):
     """An installation with the rights of an operator: ``main`` is on the cluster, ``second`` is not."""
     with closing(Site(short_path, each_cluster.url, second_redis_url, warm=True)) as made:
         made.write("routing.yml", {"routing_rules": [["*", "default"]]})
-        (made.folder / "office.py").write_text(JOBS)
+        (made.folder / "moved_office.py").write_text(JOBS)
         for name, value in made.environment("operator").items():
             monkeypatch.setenv(name, value)
         monkeypatch.syspath_prepend(str(made.folder))
@@ -42,7 +42,7 @@ def office(short_path, each_cluster, second_redis_url, monkeypatch):
 
 
 def moved(*words):
-    ended = CliRunner().invoke(shards, [*words, "-r", "office", "--json"])
+    ended = CliRunner().invoke(shards, [*words, "-r", "moved_office", "--json"])
     assert ended.exit_code == 0, ended.output
     return [(one["what"], one["state"], one["moved"]) for one in json.loads(ended.stdout)["moves"]]
 
