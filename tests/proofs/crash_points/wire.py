@@ -127,6 +127,8 @@ class Wire(socket.socket):
         self._asked: deque[int] = deque()
         self._replies: Any = hiredis.Reader(notEnoughData=_NOT_YET)
         self._cut = False
+        self._begun = b""
+        """The beginning of a command that leaves in parts, as the source of a long script does."""
 
     def send(self, data: Any, flags: int = 0) -> int:
         del flags
@@ -152,8 +154,10 @@ class Wire(socket.socket):
     def _send(self, data: bytes, *, whole: bool) -> int:
         if self._cut:
             self._reset()
-        left = 0
-        for words, piece in split(data):
+        begun, left = len(self._begun), 0
+        data = self._begun + data
+        self._begun = b"" if whole else data[sum(len(piece) for _, piece in split(data, whole=False)) :]
+        for words, piece in split(data, whole=whole):
             number = self.line.number(words)
             if self.line.faulted(number, "die before"):
                 die()
@@ -161,7 +165,9 @@ class Wire(socket.socket):
                 self._end()
                 if whole or not left:
                     self._reset()
-                return left  # One part has left, as the kernel would report; the next call returns the rest.
+                return max(
+                    0, left - begun
+                )  # One part has left, as the kernel would report; the next call returns the rest.
             super().sendall(piece)
             self._asked.append(number)
             left += len(piece)
@@ -170,7 +176,7 @@ class Wire(socket.socket):
                 die()
             if self.line.faulted(number, "cut sent"):
                 break  # the rest of this packet does not arrive
-        return len(data)
+        return len(data) - begun
 
     def _await_run(self, words: list[bytes]) -> None:
         """Wait until the server has run all commands sent, or holds the blocking one."""
@@ -258,8 +264,8 @@ def die() -> NoReturn:
     raise AssertionError("unreachable")
 
 
-def split(data: bytes) -> Iterator[tuple[list[bytes], bytes]]:
-    """Return the commands of a packet: each as words and as its bytes."""
+def split(data: bytes, *, whole: bool = True) -> Iterator[tuple[list[bytes], bytes]]:
+    """Return the commands of a packet: each as words and as its bytes. ``whole``: refuse a packet that ends within a command."""
     reader: Any = hiredis.Reader(notEnoughData=_NOT_YET)
     reader.feed(data)
     length = 0
@@ -267,7 +273,7 @@ def split(data: bytes) -> Iterator[tuple[list[bytes], bytes]]:
         piece: bytes = hiredis.pack_command(tuple(words))
         length += len(piece)
         yield words, piece
-    if length != len(data):
+    if whole and length != len(data):
         raise RuntimeError("a packet that is no sequence of whole commands")
 
 
