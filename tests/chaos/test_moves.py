@@ -94,6 +94,9 @@ class Field:
         self.folder = site.folder / "ran"
         self.folder.mkdir()
         self.clients = {name: server.open(read_timeout_s=30) for name, server in servers.items()}
+        # Before the processes start: one that runs learns it after 5 s.
+        for client in self.clients.values():
+            client.sadd(keys.PAUSED, *(f"moved:{name}" for name in WAITING))
         self.workers = {name: [self.start_worker(name) for _ in range(2)] for name in servers}
         for process in itertools.chain.from_iterable(self.workers.values()):
             self.wait_for(process)
@@ -164,8 +167,6 @@ class Field:
     def fill(self) -> dict[str, int]:
         for worker, verb in (("PausedWorker", "pause"), ("DeferredWorker", "defer")):
             self.command("jobs", verb, worker, "--for", "12h", "--reason", "campaign")
-        for client in self.clients.values():
-            client.sadd(keys.PAUSED, *(f"moved:{name}" for name in WAITING))
         counts = {name: int(JOBS * share) for name, share in SHARES.items()}
         members = int(JOBS * MEMBERS) // BATCHES
         facts = {"jobs": counts, "later": 300.0, "batches": BATCHES, "members": members, "iterations": ITERATIONS}

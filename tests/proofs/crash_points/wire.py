@@ -165,9 +165,8 @@ class Wire(socket.socket):
                 self._end()
                 if whole or not left:
                     self._reset()
-                return max(
-                    0, left - begun
-                )  # One part has left, as the kernel would report; the next call returns the rest.
+                # One part has left, as the kernel would report; the next call returns the rest.
+                return max(0, left - begun)
             super().sendall(piece)
             self._asked.append(number)
             left += len(piece)
