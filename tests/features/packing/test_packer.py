@@ -23,14 +23,17 @@ DEPTH, RUN = 10, 4
 
 def waiting(redis):
     """Return the jobs of the queue, the newest first, wherever they are, and check their counts."""
+    # One transaction: a command of a process that was stopped a moment ago may still arrive.
+    pipeline = redis.pipeline()
+    pipeline.lrange(QUEUE, 0, -1).hget(keys.PACKED, "default").hget(keys.PACKED_BLOCKS, "default")
+    elements, *counts = pipeline.execute()
     found, packed, count = [], 0, 0
-    for element in redis.lrange(QUEUE, 0, -1):
+    for element in elements:
         jobs = expand(redis, element)
         if blocks.is_block(element):
             packed, count = packed + len(jobs), count + 1
         found += jobs
-    assert int(redis.hget(keys.PACKED, "default") or 0) == packed
-    assert int(redis.hget(keys.PACKED_BLOCKS, "default") or 0) == count
+    assert [int(one or 0) for one in counts] == [packed, count]
     assert packed_jobs(redis).get("default", 0) == packed - count
     return found
 

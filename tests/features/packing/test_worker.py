@@ -1,5 +1,6 @@
 """Packed jobs on their way through processes: fetched in order, returned by a reaper, packed by the leader."""
 
+import signal
 from functools import partial
 from types import SimpleNamespace
 
@@ -220,9 +221,12 @@ def test_worker_packs_a_paused_queue_and_runs_it_later(site, redis):
     redis.sadd(keys.QUEUES, "default")
     count = 3_500
     redis.lpush(QUEUE, *[encoded("NoopWorker", jid=f"{number:024}") for number in range(count)])
-    site.hurried_worker("-q", "default").ready()
+    process = site.hurried_worker("-q", "default").ready()
     until(lambda: redis.llen(QUEUE) < 1_100, "blocks")
+    # The packer would change the queue between the reads.
+    process.send(signal.SIGSTOP)
     waiting(redis)
+    process.send(signal.SIGCONT)
     redis.srem(keys.PAUSED, "default")
     until(lambda: int(redis.get(keys.STAT_PROCESSED) or 0) == count, "all jobs ran")
     assert not redis.exists(keys.PACKED, keys.PACKED_BLOCKS, QUEUE, keys.DEAD, keys.RETRY)
