@@ -15,6 +15,7 @@ from framework.recover.suspects import quarantine_counter
 from framework.store.block_store import block_store
 from framework.store.script import NO_KEY, RETURN_BLOCK, SPLIT_BLOCK, UNPACK
 from framework.text import decode_escaped
+from framework.types import Payload
 from framework.wire import blocks, keys
 from framework.wire.blocks import is_block
 from framework.wire.json import loads_object
@@ -50,6 +51,12 @@ def dead_block(block: bytes, error: PayloadError, queue: str = "") -> bytes:
     return blocks.dead_reference(block, error, time.time(), queue)
 
 
+def home_of(block: Payload, queue: str) -> str:
+    """Return the sub-queue of ``queue`` that a block names, else ``queue``: any program may have written the block."""
+    home = block.get(SUB_QUEUE) or block.get("queue")
+    return home if isinstance(home, str) and parent_of(home) == queue else queue
+
+
 def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) -> bool | None:
     """Return the jobs of a block that this process has fetched as a job from ``queue`` to the head of their list.
 
@@ -61,8 +68,7 @@ def return_jobs(client: "redis.Redis", working: str, queue: str, data: bytes) ->
     payload = loads_object(data)
     if payload.get("class") != blocks.PACKED:
         return None
-    home = payload.get(SUB_QUEUE) or payload.get("queue")
-    queue = home if isinstance(home, str) and parent_of(home) == queue else queue
+    queue = home_of(payload, queue)
     jobs = blocks.unpack_any(block_store(client).read(data))
     counted = 0 if payload.get(blocks.UNCOUNTED) else len(jobs)
     places = [working, keys.queue(queue), keys.QUEUES, keys.PACKED, keys.PACKED_BLOCKS]

@@ -20,7 +20,7 @@ import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from framework.errors import PayloadError, StoredBlocksError
-from framework.fetch.blocks import return_jobs, unpack
+from framework.fetch.blocks import home_of, return_jobs, unpack
 from framework.fetch.queues import Prefetch, ProcessLimits, QueueOrder, QueueRotation
 from framework.fetch.state import FetchState
 from framework.fetch.stored_unpacker import StoredUnpacker
@@ -36,7 +36,6 @@ from framework.wire import keys
 from framework.wire.blocks import is_block, stored_id
 from framework.wire.json import dumps_known, loads_object
 from framework.wire.resources import Slot
-from framework.wire.sub_queues import parent_of
 
 ACK_BATCH = MAX_UNACKNOWLEDGED // 2
 """So many ended jobs are acknowledged at once while others run; as many again may end before the confirmation."""
@@ -374,8 +373,7 @@ class FetchPipeline:
         here = list[tuple[str, bytes]]()
         for queue, block in found:
             # The fetch was of a queue, and the block may be in one of its sub-queues.
-            home = loads_object(block).get("queue") if queue in self._fair_queues else queue
-            name = home if isinstance(home, str) and parent_of(home) == queue else queue
+            name = home_of(loads_object(block), queue) if queue in self._fair_queues else queue
             if stored_id(block) is None:
                 here.append((name, block))
             else:

@@ -2,8 +2,7 @@
 
 It is written on the target in the step that writes the jobs, and removed from the source in the step that removes them. In between
 nothing changes it: a job in flight is in no place from which it could start. Its lock is marked with the guard of its page
-(decision 285). At a crash it is read and sent anew with its page, and
-the guard of the page decides.
+(decision 285). At a crash it is read and sent again with its page, and the guard of the page decides.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -79,7 +78,7 @@ def tell_merged(had: Belongings, places: Sequence[int], owners: Sequence[str]) -
     """Log the jobs for which others stand on the target, as duplicates that a push drops."""
     for at, owner in zip(places, owners, strict=True):
         payload = had.merging[at]
-        declaration: Declaration = cast("Any", registry.find(payload["class"])).declaration()
+        declaration = cast("Declaration", _declaration_of(payload))
         _LOCKS.log_duplicate(payload, declaration, cast("Deduplicate", declaration.deduplicate), owner)
 
 
@@ -88,20 +87,24 @@ _LOCKS = Deduplicator()
 
 def _is_merged(payload: Payload) -> bool:
     """Return whether another job that has the lock on the target may stand for a job, as for one that is pushed there."""
-    worker: Any = registry.find(payload["class"])
-    if worker is None or awaited_job_of(payload) is not None:
+    declaration = _declaration_of(payload)
+    if declaration is None or awaited_job_of(payload) is not None:
         return False
-    declaration: Declaration = worker.declaration()
     policy = declaration.deduplicate if declaration.deduplicates else None
     return policy is not None and declaration.idempotent and not policy.has_window
 
 
 def _merge(at: int, payload: Payload) -> dict[str, Any]:
-    declaration: Declaration = cast("Any", registry.find(payload["class"])).declaration()
+    declaration = cast("Declaration", _declaration_of(payload))
     terms = _LOCKS.lock_terms(declaration, cast("Deduplicate", declaration.deduplicate))
     tracked = tracked_job(payload)
     merge = {"at": at, "counter": terms.counter, "positions": wal_positions_of(payload)}
     return merge if tracked is None else {**merge, "mark": [str(word) for word in tracked.command("discarded")]}
+
+
+def _declaration_of(payload: Payload) -> Declaration | None:
+    worker: Any = registry.find(payload["class"])
+    return None if worker is None else worker.declaration()
 
 
 def _locks(client: "redis.Redis", guard: str, jobs: Mapping[int, Payload]) -> Iterator[tuple[int, dict[str, Any]]]:

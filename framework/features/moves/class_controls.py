@@ -1,6 +1,6 @@
 """Take what operators and breakers do to a class to the shard to which its jobs move, before the first job is written there.
 
-Else a paused class would run there: its held jobs leave as jobs of their queue, and are admitted anew.
+Otherwise a paused class would run there: its held jobs leave as jobs of their queue, and are admitted again.
 
 At a crash: what was written on the target stays, and the next mover finds it there. No job has been written yet.
 """
