@@ -267,10 +267,10 @@ def scan_packed_from(
 
 
 def scan_from(
-    client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int, step: tuple[int, int] = SET_STEP
+    client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int, step: tuple[int, int] | None = None
 ) -> Iterator[tuple[int, ScanPage]]:
     """Yield the pages of ``scan_members`` from ``cursor`` on, each with the cursor of the next; 0 after the last one."""
-    steps, match = BoundedSteps(*step, rate=UNPACED), _glob_containing(needle)
+    steps, match = BoundedSteps(*(step or SET_STEP), rate=UNPACED), _glob_containing(needle)
     try:
         while True:
             with steps.step() as count:
