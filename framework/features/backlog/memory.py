@@ -38,8 +38,11 @@ _READ_WHOLE = 1_000
 """The jobs of the keys of a place that are read whole."""
 _DRAWN_ENTRIES, _LEAST_DRAWN, _DRAWN_WITHIN_S = 5_000, 50, 0.5
 """The jobs that are drawn of a place, those of each key at least, and for how long jobs are drawn from lists."""
-_ROUND, _LIST_ROUND = 500, 50
-"""The jobs of one round trip: a job of a list costs Redis up to a millisecond for each million."""
+_ROUND, _LIST_ROUND, _FIRST_ROUND = 500, 50, 20
+"""The jobs of one round trip: a job of a list costs Redis up to a millisecond for each million. Of the first ones, while blocks are
+among them, so that few are drawn behind ``_READ_DRAWN``."""
+_READ_DRAWN = 20_000
+"""The jobs of a place after which no more are drawn: each block that is drawn has hundreds, and each job has to be parsed."""
 _SCANNED_KEYS = 50_000
 """With at most so many keys all are scanned; of more, a sample is drawn."""
 _DRAWN_KEYS, _DRAW = 6_000, 500
@@ -226,14 +229,18 @@ class _JobPlaces:
         ]
         # In any order: a job at a random index of a long list is not read at once, so its time may end this.
         random.shuffle(wanted)
-        end, step = time.monotonic() + _DRAWN_WITHIN_S, _LIST_ROUND if is_list else _ROUND
-        for start in range(0, len(wanted), step):
-            if is_list and time.monotonic() >= end:
-                return
+        end, most = time.monotonic() + _DRAWN_WITHIN_S, _LIST_ROUND if is_list else _ROUND
+        read = start = 0
+        step = _FIRST_ROUND
+        while start < len(wanted) and read < _READ_DRAWN and not (is_list and time.monotonic() >= end):
             counts = Counter(wanted[start : start + step])
             draw = draw_indexes if is_list else draw_members
             for store, data, _ in draw(self._client, [(*drawn[at], count) for at, count in counts.items()]):
+                read += 1
                 yield store, data
+            start += step
+            if read <= start:
+                step = min(most, 2 * step)
 
 
 class _Read:

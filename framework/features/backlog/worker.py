@@ -59,6 +59,8 @@ _CHANGED = 0.01
 """The share of the budget by which the used memory has to change before it is measured again while it is calm."""
 _TENSE = 0.8
 """The share of the budget from which it measures more often."""
+_MEASURING_SHARE = 0.05
+"""The share of the time of a thread that measurements take: one of millions of packed jobs takes a second."""
 _REPAIR_S = 300.0
 """How often the counts of accepted jobs are compared with the jobs: only those of classes that are near their limits."""
 _LOOK_S = 2.0
@@ -92,6 +94,8 @@ class BudgetWatch:
         self._setting = budget
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
         self._held: frozenset[str] = frozenset()
+        self._told = self._held
+        """The classes of the last line about classes that are held back."""
         self._limits = limits
         self._pressure = pressure or MemoryPressure(client, AbsentKeys(), lambda: None)
         self._aside = aside or AsideReturn(client, AbsentKeys())
@@ -99,6 +103,9 @@ class BudgetWatch:
         self._repaired_at = process_clock.monotonic()
         self._measured_at = process_clock.monotonic() - _CALM_S + _FIRST_S
         self._measured_bytes = -math.inf
+        self._measured: ShardMemory | None = None
+        self._next_at = -math.inf
+        """The earliest time of the next measurement, unless the memory passes its budget."""
         self._seen = process_clock.monotonic(), math.inf
         """When the used memory was read last, and what it was."""
         self._renew_at = 0.0
@@ -161,22 +168,37 @@ class BudgetWatch:
         tense = bool(self._held) or bool(word) or (bool(budget) and used >= budget * _TENSE)
         pause_s = _QUICK_S if tense or self._grows_fast(used, budget) else _TENSE_S
         if self._must_measure(used, budget, tense=tense):
-            self._measured_at, self._measured_bytes = process_clock.monotonic(), used
-            measured = _MEASURE.load()(self._client, self._sizes)
-            full = bool(budget) and measured.used >= budget * (RELEASED if self._held else 1.0)
-            held = classes_above_fair_share(measured.used, measured.by_class(), budget) if full else {}
-            report = MemoryReport(measured.used, budget, held, measured.parts)
-            self._tell(report)
-            self._renew(report.encode())
+            began = process_clock.monotonic()
+            self._measured = measured = _MEASURE.load()(self._client, self._sizes)
+            self._measured_bytes, self._measured_at = used, process_clock.monotonic()
+            self._next_at = self._measured_at + (self._measured_at - began) / _MEASURING_SHARE
+            self._report(measured, measured.used, budget)
+        elif self._measured is not None and self._is_full(used, budget) != bool(self._held):
+            # By what was measured last: the memory passes the budget and falls below it again each second in a flood.
+            self._report(self._measured, used, budget)
         return pause_s
 
     def _must_measure(self, used: int, budget: int, *, tense: bool) -> bool:
-        since_s = process_clock.monotonic() - self._measured_at
+        now = process_clock.monotonic()
+        since_s = now - self._measured_at
         has_changed = not budget or abs(used - self._measured_bytes) >= budget * _CHANGED
-        # At once where it has passed the budget since the last measurement, or leaves room again.
-        if used >= budget > self._measured_bytes if not self._held else used < budget * RELEASED:
+        # At once where it has passed the budget, unless it was measured near it a moment ago.
+        is_known = since_s < _TENSE_S and self._measured_bytes >= budget * NEAR
+        if self._is_full(used, budget) and not self._held and not is_known:
             return True
-        return since_s >= _TENSE_S if tense else since_s >= _CALM_S and has_changed
+        return now >= self._next_at and (since_s >= _TENSE_S if tense else since_s >= _CALM_S and has_changed)
+
+    def _is_full(self, used: int, budget: int) -> bool:
+        """Return whether classes are held back; once they are, until there is some room."""
+        return bool(budget) and used >= budget * (RELEASED if self._held else 1.0)
+
+    def _report(self, measured: ShardMemory, used: int, budget: int) -> None:
+        """Write the report: the classes and places that were measured last, and the memory that is used now."""
+        full = self._is_full(used, budget)
+        held = classes_above_fair_share(used, measured.by_class(), budget) if full else {}
+        report = MemoryReport(used, budget, held, measured.parts)
+        self._tell(report)
+        self._renew(report.encode())
 
     def _grows_fast(self, used: int, budget: int) -> bool:
         """Return whether the memory would be much before the next calm look, if it grew on as since the last one."""
@@ -223,7 +245,8 @@ class BudgetWatch:
         of_budget = f"{format_bytes(report.used)} are used, and its budget is {format_bytes(report.budget)}"
         show = f"`{command('jobs memory')}` shows what fills it"
         due = bool(held) and self._log_limit.hit("full")
-        if held and (due or held != self._held):
+        if held and (due or held != self._told):
+            self._told = held
             names = ", ".join(f"{name} ({format_bytes(one.bytes)})" for name, one in report.held.items())
             logs.logger(**facts, classes=sorted(held)).error(
                 f"the memory of the shard is full: {of_budget}. Pushes of {names} are held back, as their on_full says. Let more "

@@ -2,6 +2,7 @@
 -- KEYS    1 the limit (HASH; parts/slots.lua has the others)
 -- ARGV    1 the limit as this process knows it: 0 none, below 0 pause, '' when it does not know  2 most slots of a scope, 0 no such limit
 --         3 most jobs to hand over  4 after how many seconds without a known limit the waiting jobs are released without one
+--         (without a limit fewer while the memory is near its end: parts/room.lua)
 -- RETURN  { jobs released; slots taken; the limit, '' unknown; 1 when jobs still wait, else 0 }
 -- COST    O(handed * log N)
 -- CRASH   each job waits, or is in its queue. Any number of processes may do this at once.
@@ -29,5 +30,10 @@ end
 -- The key of jobs without a scope is known, so they get their turn back even after the set of turns was lost.
 local unscoped = redis.pcall('ZCARD', base .. ':waiting:')
 if type(unscoped) == 'number' and unscoped > 0 then redis.pcall('ZADD', base .. ':turns', 'NX', next_turn(base), '') end
-local handed = hand_over(base, now, tonumber(ARGV[3]))
+local most = tonumber(ARGV[3])
+if limit == 0 then
+  local scope = redis.pcall('ZRANGE', base .. ':turns', 0, 0)[1] or ''
+  most = room(base .. ':waiting:' .. scope, 0, most)
+end
+local handed = hand_over(base, now, most)
 return { handed, running(base), tostring(limit or ''), redis.call('SISMEMBER', 'aw:limits:waiting', base) }

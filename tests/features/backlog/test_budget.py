@@ -114,6 +114,19 @@ def test_watch_holds_the_class_that_fills_the_memory(granted, redis, flooded, ca
     assert read_report(redis.get(keys.MEMORY)).held == {}
 
 
+def test_watch_that_passes_its_budget_again_does_not_measure(granted, redis, flooded):
+    made = watch(granted, flooded - MB)
+    measured_at = made._measured_at
+    job = redis.lindex("queue:flood", 0)
+    redis.ltrim("queue:flood", 0, 999)
+    made.step()
+    assert read_report(redis.get(keys.MEMORY)).held == {}
+    redis.lpush("queue:flood", *[job] * 1_000)
+    made.step()
+    assert read_report(redis.get(keys.MEMORY)).held.keys() == {"Flood"}
+    assert made._measured_at == measured_at
+
+
 def test_watch_that_takes_over_measures_an_empty_shard(granted, redis):
     redis.set(keys.MEMORY, MemoryReport(9, 8, {"Flood": HeldClass(1, 1)}).encode())
     watch(granted, 10**12)

@@ -6,11 +6,13 @@ import random
 import pytest
 
 from framework.admin import groups
+from framework.admin.job_record import JobRecord
 from framework.features.backlog import memory
 from framework.features.backlog.memory import list_entry_bytes, measure_memory
 from framework.settings.model import SizeLimitSettings
 from framework.shard.memory_report import OTHER
-from framework.wire import keys
+from framework.wire import blocks, keys
+from framework.wire.blocks import HeldMember
 
 SIZES = SizeLimitSettings()
 
@@ -183,6 +185,22 @@ def test_memory_of_many_keys_is_drawn(redis, monkeypatch):
     # Six standard errors of 6,000 draws.
     assert found["Often"] + found["Seldom"] == 8_000
     assert abs(found["Seldom"] - 2_000) < 280
+
+
+def test_memory_reads_few_of_the_drawn_blocks(redis, monkeypatch):
+    key = keys.paused_jobs("A")
+    redis.sadd(keys.PAUSED_CLASSES, "A")
+    for start in range(0, 12_000, 200):
+        members = [HeldMember(b'["q"]\n' + payload("A", n, 20), float(n)) for n in range(start, start + 200)]
+        redis.zadd(key, {blocks.pack_members(members): start})
+    redis.hset(keys.PACKED_HELD, key, 60 * 199)
+    monkeypatch.setattr(memory, "_READ_WHOLE", 10)
+    monkeypatch.setattr(memory, "_READ_DRAWN", 3_000)
+    read = []
+    monkeypatch.setattr(memory, "JobRecord", lambda *args: read.append(args) or JobRecord(*args))
+    (found,) = (one for one in measure_memory(redis, SIZES).parts if one.cls)
+    assert (found.cls, found.place, found.jobs) == ("A", "paused", 12_000)
+    assert 3_000 <= len(read) <= 4_000
 
 
 def test_memory_draws_from_each_key(redis, monkeypatch):

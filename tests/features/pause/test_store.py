@@ -4,6 +4,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from framework.features.pause.store import HOLD_PAUSED, RELEASE_PAUSED
+from framework.wire.keys import MEMORY_PRESSURE
 from tests.store.test_scripts import KEPT, ODD, QUEUE, QUEUES, WORKING, listed, memory, now, redis
 
 __all__ = ["memory", "redis"]
@@ -47,6 +48,23 @@ def test_hold_and_release_keep_bytes_and_order(redis, memory):
         assert release(redis, 3) == [1, 0, 0]
     assert listed(redis, QUEUE) == [*reversed(jobs), b"before"]
     assert (redis.exists(HELD, PAUSES), redis.smembers(QUEUES)) == (0, {b"q"})
+
+
+def test_release_near_full_memory_fills_the_queue_to_a_depth(redis):
+    redis.zadd(HELD, {b'["q"]\n%d' % number: number for number in range(6)})
+    redis.lpush(QUEUE, *["x"] * 998)
+    redis.set(MEMORY_PRESSURE, "short")
+    assert [release(redis), release(redis)] == [[1, 2, 0], [1, 0, 0]]
+    assert listed(redis, QUEUE)[:3] == [b"1", b"0", b"x"]
+    redis.rpop(QUEUE)
+    assert release(redis, skip=1) == [1, 1, 0]
+    # The next is a block: it stays, and the caller does not unpack it.
+    redis.zadd(HELD, {b'{ "class":"aw.Packed","queue":"q"}\nbytes': -1})
+    assert release(redis) == [1, 0, 0]
+    redis.set(MEMORY_PRESSURE, "near")
+    assert release(redis) == [2, 0, 0]
+    redis.zrem(HELD, b'{ "class":"aw.Packed","queue":"q"}\nbytes')
+    assert release(redis) == [1, 3, 0]
 
 
 def test_release_forgets_a_class_whose_held_jobs_were_dropped(redis, memory):

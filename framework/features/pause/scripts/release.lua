@@ -4,7 +4,8 @@
 -- ARGV    1 class name  2 flag of the operators' pause  3 the value that the caller has read, '' for none
 --         4 '' or 'heed': the caller does not know the class, and leaves it alone while the marker exists. A marker that begins with =
 --         keeps the jobs of every caller but the one that names it
---         5 most jobs  6 most bytes (one job always goes)  7 how many of the oldest to leave out: they could not go
+--         5 most jobs (fewer while the memory is near its end: parts/room.lua)  6 most bytes (one job always goes)
+--         7 how many of the oldest to leave out: they could not go
 -- RETURN  { 1 done, 2 done up to a block, which the caller unpacks, -1 the class is paused as far as the caller cannot know, and nothing was written;
 --           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go
 -- COST    O(log N + n)
@@ -16,11 +17,13 @@ local marker = redis.pcall('GET', KEYS[5])
 local keeps = type(marker) == 'string' and (ARGV[4] == 'heed' or string.sub(marker, 1, 1) == '=')
 if keeps and marker ~= ARGV[4] then return { -1, 0, 0 } end
 local first = tonumber(ARGV[7])
+local most = room(KEYS[1], first, tonumber(ARGV[5]))
+if most == 0 then return { 1, 0, 0 } end
 -- In slices, since blocks of jobs (wire/blocks.py) are large: reading ends at the first one. A ticket has no space there.
 local SLICE = 50
 local page, done = {}, 1
-for from = first, first + tonumber(ARGV[5]) - 1, SLICE do
-  local slice = redis.pcall('ZRANGE', KEYS[1], from, math.min(from + SLICE, first + tonumber(ARGV[5])) - 1, 'WITHSCORES')
+for from = first, first + most - 1, SLICE do
+  local slice = redis.pcall('ZRANGE', KEYS[1], from, math.min(from + SLICE, first + most) - 1, 'WITHSCORES')
   for i = 1, slice.err and 0 or #slice, 2 do
     if string.byte(slice[i], 2) == 32 then
       done = 2
