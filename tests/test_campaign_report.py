@@ -56,7 +56,7 @@ def report(tmp_path, *arguments):
     return done, json.loads(file.read_text()) if file.exists() else None
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.campaign)], ids=["alone", "xdist"])
 def test_report_has_campaigns_figures_and_broken_promises(tmp_path, workers):
     done, found = report(tmp_path, "-m", "campaign", *workers)
     assert "report of 3 campaigns: " in done.stdout

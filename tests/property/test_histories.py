@@ -336,6 +336,7 @@ def test_running_job_keeps_its_slot_after_a_long_outage(state):
     state.teardown()
 
 
+@pytest.mark.campaign
 def test_answered_writes_survive_a_kill_with_a_busy_disk(state, server, busy_disk):
     busy_disk(server)
     state.corrupt(shard="main", what=2, where="schedule")
