@@ -188,7 +188,7 @@ class DashboardSite:
         if html is None:
             began = time.thread_time()
             html = shared.parts[key] = self._rendered_page(request, page, view, shared, TOKEN_MARK)
-            shared.served_s += time.thread_time() - began
+            shared.processor_s += time.thread_time() - began
         return self._with_token(request, HTMLResponse(html.replace(TOKEN_MARK, str(escape(token)))), token)
 
     def _rendered_page(self, request: Request, page: Page, view: View, shared: SharedRead, token: str) -> str:

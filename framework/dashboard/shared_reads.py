@@ -25,8 +25,10 @@ PARTIAL_S = 1.0
 COMMANDS_A_SECOND, PROCESSOR_SHARE = 5.0, 0.01
 """What a page that is left open may cost: commands to Redis, and the share of a core."""
 
-_COUNTED = 0.75
-"""The share of its commands that a read counts at least: most of its steps are one command, and some are more."""
+
+def period_of(fresh_s: float, commands: int, processor_s: float) -> float:
+    """Return for how long pages that are left open share a read, in seconds: then they cost no more than they may."""
+    return max(fresh_s, commands / COMMANDS_A_SECOND, processor_s / PROCESSOR_SHARE)
 
 
 class SharedRead:
@@ -43,8 +45,10 @@ class SharedRead:
         """For how long pages that are left open share it: then they cost little, whatever the number of viewers."""
         self.text = ""
         """The facts as JSON, by which streams see a change."""
-        self.served_s = 0.0
-        """The processor time that its viewers have taken: the next read is shared for longer."""
+        self.processor_s = 0.0
+        """The processor time that counts for the next period: of the reads that have shown a part, and of viewers."""
+        self.commands = 0
+        """The commands that count for it: of the reads that have shown a part."""
         self.parts: dict[tuple[str, ...], str] = {}
         """The part of the page that changes, by language and address, with a mark for the token of the viewer."""
 
@@ -73,13 +77,14 @@ class SharedReads:
                 self._check_rate(view.caller.name, loop.time())
             while len(self._found) >= self._MOST:
                 self._found.pop(next(iter(self._found)))
-            served_s = shared.served_s if shared is not None else 0.0
-            shared = SharedRead(loop.time(), asyncio.create_task(page.read(view)))
-            shared.reading.add_done_callback(partial(_note_read, shared, page, view, served_s))
+            before, shared = shared, SharedRead(loop.time(), asyncio.create_task(page.read(view)))
+            if before is not None:
+                shared.processor_s, shared.commands = before.processor_s, before.commands
+            shared.reading.add_done_callback(partial(_note_read, shared, page, view))
             self._found[key] = shared
         # A viewer who leaves does not end the read of the others.
         await asyncio.shield(shared.reading)
-        shared.served_s += _VIEWER_S
+        shared.processor_s += _VIEWER_S
         return shared
 
     @staticmethod
@@ -108,18 +113,20 @@ class SharedReads:
         self._found.clear()
 
 
-def _note_read(shared: SharedRead, page: Page, view: View, served_s: float, reading: "asyncio.Task[Facts]") -> None:
+def _note_read(shared: SharedRead, page: Page, view: View, reading: "asyncio.Task[Facts]") -> None:
     """Keep what was read, and work out how often pages that are left open may read it."""
+    shared.commands += view.commands
+    shared.processor_s += view.processor_s
     if reading.cancelled() or reading.exception() is not None:
         return
     began = time.thread_time()
     shared.facts = {**reading.result(), "unanswered": dict(view.unanswered)}
     shared.text = json.dumps(shared.facts, default=str)
-    processor_s = served_s + view.processor_s + time.thread_time() - began
+    shared.processor_s += time.thread_time() - began
     shared.fresh_s = page.fresh_s
     shared.is_partial = view.is_partial
     if view.is_partial:
         shared.fresh_s = shared.period_s = PARTIAL_S
         return
-    by_commands = (view.commands or page.commands * len(view.shards)) / (COMMANDS_A_SECOND * _COUNTED)
-    shared.period_s = max(page.fresh_s, by_commands, processor_s / PROCESSOR_SHARE)
+    shared.period_s = period_of(page.fresh_s, shared.commands, shared.processor_s)
+    shared.processor_s, shared.commands = 0.0, 0

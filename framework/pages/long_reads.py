@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.store.deadline import sent_commands
 from framework.supervised_threads import SupervisedThread
 
 T = TypeVar("T")
@@ -49,37 +50,43 @@ class ShardRead(Generic[T]):
         self.share = 0.0
         """How much of the shard was read."""
         self.commands = 0
+        """The commands that its thread has sent."""
         self.processor_s = 0.0
         self.is_over = False
         self.error: Exception | None = None
         self._whole = whole
         self._part_s = part_s
-        self._began_s = 0.0
+        self._began_s, self._sent_before = 0.0, 0
 
     def begin(self) -> None:
-        """Begin to count the processor time, in the thread that reads."""
-        self._began_s = time.thread_time()
+        """Begin to count the processor time and the commands, in the thread that reads."""
+        self._began_s, self._sent_before = time.thread_time(), sent_commands()
 
     def finish(self) -> None:
         """Note that all was read."""
-        self.processor_s, self.share = time.thread_time() - self._began_s, 1.0
+        self._note_spent()
+        self.share = 1.0
 
-    def step(self, commands: int = 1) -> None:
+    def step(self) -> None:
         """Note the end of a step; wait after the first answer.
 
         Raises:
             ReadEndedError: no viewer asks any more.
         """
-        self.commands += commands
-        used_s = time.thread_time() - self._began_s
-        own_s, self.processor_s = used_s - self.processor_s, used_s
-        if used_s >= self._part_s and not self._whole.is_unseen:
+        spent_s = self.processor_s
+        self._note_spent()
+        own_s = self.processor_s - spent_s
+        if self.processor_s >= self._part_s and not self._whole.is_unseen:
             is_first = self._whole.answer(self)
             # The first answer is made meanwhile.
             least_s = _REST_S if is_first else 0.0
             time.sleep(max(least_s, min(_MOST_STEP_S, own_s * (self._whole.shards_count / _SHARE - 1))))
         if self._whole.is_unseen:
             raise ReadEndedError
+
+    def _note_spent(self) -> None:
+        self.processor_s = time.thread_time() - self._began_s
+        self.commands = sent_commands() - self._sent_before
 
 
 class LongRead(Generic[T]):
@@ -95,6 +102,7 @@ class LongRead(Generic[T]):
         self._wakes: list[Callable[[], None]] = []
         self._seen_at = time.monotonic()
         self._shards = shards
+        self._noted = (0.0, 0)
 
     def start(self, slots: Mapping[str, threading.Semaphore], step: Callable[[str, ShardRead[T]], None]) -> None:
         """Start a thread for each shard."""
@@ -110,6 +118,14 @@ class LongRead(Generic[T]):
     @property
     def is_unseen(self) -> bool:
         return time.monotonic() > self._seen_at + _UNSEEN_S
+
+    def spent(self) -> tuple[float, int]:
+        """Return the processor time and the commands of all shards since the last call."""
+        reads = self.by_shard.values()
+        processor_s, commands = sum(one.processor_s for one in reads), sum(one.commands for one in reads)
+        noted_s, noted = self._noted
+        self._noted = processor_s, commands
+        return processor_s - noted_s, commands - noted
 
     def end(self) -> None:
         """Let the threads end at their next steps."""

@@ -78,8 +78,6 @@ class Page:
     """How long it waits for a shard."""
     fresh_s: ClassVar[float] = 2.0
     """For how long all callers share what was read."""
-    commands: ClassVar[int] = 10
-    """The most commands on each shard. A page that is left open is read so seldom that they are few a second."""
     is_long: ClassVar[bool] = False
     """Whether its read is long (``View.read_long``): a caller may begin few a minute."""
     searched_by: ClassVar[Collection[str]] = ()

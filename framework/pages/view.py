@@ -19,6 +19,7 @@ from framework.pages.job_column import JobColumn, shown_value
 from framework.pages.long_reads import LongRead, LongReads, ShardRead
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
+from framework.store.deadline import sent_commands
 from framework.telemetry.context import CORRELATION_ID
 from framework.text import Sentence
 from framework.wire.job import version_of
@@ -58,9 +59,6 @@ class ShardReads:
             ShardUnavailableError: the shard does not answer in time, or has not a moment ago.
         """
         try:
-            if within_s > ANSWER_WITHIN_S:
-                # A long read begins on a shard that answers only.
-                await self.answer(shard.name, lambda: server_times(shard.name))
             return await self.answer(shard.name, lambda: step(shard.name), within_s)
         except TimeoutError as error:
             raise ShardUnavailableError(shard.name, str(error)) from None
@@ -116,9 +114,9 @@ class View:
     is_partial: bool = False
     """Whether the page shows a part, and its next read goes on: it is read again soon."""
     processor_s: float = 0.0
-    """The processor time of the threads that have read shards."""
+    """The processor time of the threads that have read shards for this request."""
     commands: int = 0
-    """The commands of a long read, of all shards together."""
+    """The commands that these have sent."""
 
     async def each(self, step: Callable[[str], T], shards: Collection[str] | None = None) -> dict[str, T]:
         """Return what the step reads on each shard, by the shard's name. They are read at the same time.
@@ -153,8 +151,9 @@ class View:
                 self._note_away(shard, one.error)
             elif one.error is not None:
                 raise one.error
-        self.processor_s += sum(one.processor_s for one in read.by_shard.values())
-        self.commands = sum(one.commands for one in read.by_shard.values())
+        processor_s, commands = read.spent()
+        self.processor_s += processor_s
+        self.commands += commands
         return read.by_shard
 
     async def find(self, step: Callable[[str], T | None], what: str) -> T | None:
@@ -170,17 +169,24 @@ class View:
         return one
 
     async def _read(self, name: str, step: Callable[[str], T]) -> tuple[T, ...]:
-        def timed(shard: str) -> tuple[T, float]:
-            began = time.thread_time()
-            return step(shard), time.thread_time() - began
-
         try:
-            found, processor_s = await self.reads.read(self.shards[name], timed, self.within_s)
-            self.processor_s += processor_s
-            return (found,)
+            if self.within_s > ANSWER_WITHIN_S:
+                # A long read begins on a shard that answers only.
+                await self._read_within(name, server_times, ANSWER_WITHIN_S)
+            return (await self._read_within(name, step, self.within_s),)
         except ShardUnavailableError as error:
             self._note_away(name, error)
             return ()
+
+    async def _read_within(self, name: str, step: Callable[[str], T], within_s: float) -> T:
+        def counted(shard: str) -> tuple[T, float, int]:
+            began, before = time.thread_time(), sent_commands()
+            return step(shard), time.thread_time() - began, sent_commands() - before
+
+        found, processor_s, commands = await self.reads.read(self.shards[name], counted, within_s)
+        self.processor_s += processor_s
+        self.commands += commands
+        return found
 
     def _note_away(self, shard: str, error: ShardUnavailableError) -> None:
         self.errors[shard], self.unanswered[shard] = error, str(error)

@@ -6,6 +6,7 @@ makes progress gets more time, so that a large payload on a slow network arrives
 
 import socket
 import ssl
+import threading
 import weakref
 from contextlib import suppress
 from time import monotonic
@@ -26,6 +27,18 @@ _SAME_CALL_S = 0.05
 _NO_LIMIT_S = 1e6
 _CHUNK_BYTES = 1 << 16
 _UNCHANGED_SHARE = 0.98
+
+
+class _Sent(threading.local):
+    commands = 0
+
+
+_sent = _Sent()
+
+
+def sent_commands() -> int:
+    """Return how many commands this thread has sent by connections of redis-py. Channels, the way of a job, count nothing."""
+    return _sent.commands
 
 
 # It covers a whole call, because the timeout of a socket covers one `recv`: a byte every 3 s held a push for 45 s.
@@ -136,6 +149,7 @@ class BoundedConnection(AbstractConnection):
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - redis-py's own
         """Send commands, which start a call or continue the current one."""
         count, self._packed = self._packed, 1
+        _sent.commands += count
         now = monotonic()
         if self._replies_due <= 0 and not self._connecting:
             self._replies_due = 0

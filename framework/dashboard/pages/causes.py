@@ -21,8 +21,6 @@ class CausesPage(Page):
     title = "What is wrong"
     menu = "now"
     fresh_s = 10.0
-    # It looks at everything: windows of each set, ends of many queues.
-    commands = 150
     searched_by = ("class", "queue")
 
     async def read(self, view: View) -> Facts:
@@ -43,7 +41,7 @@ class CausesPage(Page):
         for number, causes in enumerate(read_causes(facts, read.notes), start=1):
             read.found += causes
             read.share = number / kinds
-            read.step(self.commands // kinds)
+            read.step()
 
 
 def _cause_facts(one: Cause) -> Facts:

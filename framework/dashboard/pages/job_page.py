@@ -12,9 +12,6 @@ from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
-_EXPLANATION, _BESIDE = 40, 60
-"""About the commands that explain a job at one place, and those before the search."""
-
 
 class _Kept(NamedTuple):
     """What a shard keeps of the job."""
@@ -32,7 +29,6 @@ class JobPage(Page):
     of_jobs = True
     is_long = True
     fresh_s = 5.0
-    commands = 60
 
     async def read(self, view: View) -> Facts:
         """Search the job on each shard, and explain it."""
@@ -70,7 +66,6 @@ class JobPage(Page):
         snapshot = ShardSnapshot(client, shard)
         explainer = Explainer(snapshot, view.installation.classes)
         read.found.append(_Kept(snapshot.status(jid), dict(explainer.kept(jid))))
-        read.commands += _BESIDE
         sizes = stats(shard)
         total = sizes.enqueued + sizes.scheduled + sizes.retry + sizes.dead + sizes.interrupted
         # A job that was found in no place is searched once more, in the opposite order.
@@ -83,7 +78,6 @@ class JobPage(Page):
         for one in find(client, jid, on_progress):
             turns = 1
             read.found.append(explainer.explain(one))
-            read.commands += _EXPLANATION
 
     @staticmethod
     def _place_facts(view: View, shard: str, one: Explanation) -> Facts:

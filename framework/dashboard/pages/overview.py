@@ -19,7 +19,6 @@ class OverviewPage(Page):
     path = "/"
     title = "Overview"
     menu = "now"
-    commands = 16
 
     async def read(self, view: View) -> Facts:
         """Read counters, sizes, history and server of each shard."""

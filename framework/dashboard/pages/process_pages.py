@@ -212,7 +212,6 @@ class StackPage(Page):
     within_s = 8.0
     # It waits for the answer of the process. A page that is left open asks again after this long.
     fresh_s = 5.0
-    commands = 100
     actions = (StopRuns(),)
 
     async def read(self, view: View) -> Facts:

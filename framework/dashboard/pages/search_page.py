@@ -28,7 +28,6 @@ class SearchPage(Page):
     title = "Search"
     of_jobs = True
     is_long = True
-    commands = 60
     # A search is not repeated for each event of a page that stays open.
     fresh_s = 60.0
 

@@ -18,7 +18,6 @@ class SettingsPage(Page):
     menu = "records"
     role = "admin"
     fresh_s = 10.0
-    commands = 1
 
     async def read(self, view: View) -> Facts:
         """Read each setting, and ask the server of each shard about itself."""

@@ -23,9 +23,6 @@ from framework.text import Sentence, format_bytes, format_count
 _TIME_LIMIT_S = 20.0
 _ABOUT_READ = 30_000
 """About the jobs and keys that are read of a shard with many of them: what was read so far is a share of it."""
-_COMMANDS: Mapping[str, float] = {"queue": 2.0, "in flight": 2.0, "keys": 1.0, "measured keys": 3.0, "stores": 1.0}
-"""About the commands for a job or key of a place; a command reads many jobs of a set."""
-_OF_SETS = 0.02
 _SETS: Mapping[str, JobSetKind] = {kind: kind for kind in get_args(JobSetKind)}
 _SEPARATOR = " in "
 
@@ -107,7 +104,6 @@ class MemoryPage(TablePage[MemoryPart]):
     # It reads a sample of all places.
     is_long = True
     fresh_s = 30.0
-    commands = 100
     rows = MemoryRows()
     heading = "Part"
     columns = (
@@ -134,10 +130,9 @@ class MemoryPage(TablePage[MemoryPart]):
         places: dict[str, int] = {}
 
         def on_progress(place: str, jobs: int) -> None:
-            commands = (jobs - places.get(place, 0)) * _COMMANDS.get(place, _OF_SETS)
             places[place] = jobs
             read.share = min(1.0, sum(places.values()) / _ABOUT_READ)
-            read.step(max(1, round(commands)))
+            read.step()
 
         for one in measure_parts(view.shards[shard].client, view.installation.settings.size_limit, on_progress):
             read.found.append(one)

@@ -138,8 +138,6 @@ class BatchPage(Page):
     name = "batch"
     path = "/batches/{batch}"
     title = "Batch"
-    # Of a batch with as many nested ones as are read (``tree.py``): the page is then read more seldom while it is open.
-    commands = 220
 
     async def read(self, view: View) -> Facts:
         """Read the batch on the shard that has it.

@@ -139,7 +139,6 @@ class PayloadStorePage(Page):
     menu = "control"
     mends = ("packed_jobs_away",)
     fresh_s = 30.0
-    commands = 1
     actions = (SweepStore(), MakeStore())
 
     def is_expensive(self, view: View) -> bool:  # noqa: ARG002 - of Page

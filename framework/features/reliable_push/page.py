@@ -102,7 +102,6 @@ class KeptPushesPage(Page):
     menu = "jobs"
     of_jobs = True
     mends = ("kept_pushes",)
-    commands = 1
     actions = (ResendPushes(),)
 
     def __init__(self) -> None:

@@ -153,7 +153,6 @@ class TasksPage(Page):
     title = "Tasks"
     menu = "jobs"
     of_jobs = True
-    commands = 1
     actions = (RetryFailed(), CancelTask())
 
     async def read(self, view: View) -> Facts:
@@ -171,7 +170,6 @@ class TaskPage(Page):
     path = "/tasks/{task}"
     title = "Task"
     of_jobs = True
-    commands = 1
     actions = (RetryFailed(), CancelTask())
 
     async def read(self, view: View) -> Facts:
