@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -33,8 +34,7 @@ _SHARE = Markup(
     '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect width="%s" height="8"/></svg>'
 )
 _SPARK = Markup(
-    '<svg class="spark" viewBox="0 0 %s 20" preserveAspectRatio="none" aria-hidden="true"><path class="area" d="M0 20L%sL%s 20Z"/>'
-    '<path class="line" d="M%s"/></svg>'
+    '<svg class="spark" viewBox="0 0 %s 20" preserveAspectRatio="none" aria-hidden="true"><path d="M-9 40V%s%sl9 20Z"/></svg>'
 )
 _ZERO = Markup('<span class="zero">0</span>')
 _WORD_OF_PATH = re.compile(r"\{(\w+)(?::path)?\}")
@@ -64,6 +64,7 @@ class Renderer:
             "meter": _meter,
             "share": _share,
             "spark": _spark,
+            "bar": _bar,
             "duration": format_duration,
             "span": _span,
             "bytes": format_bytes,
@@ -222,9 +223,16 @@ def _spark(points: Sequence[float]) -> str:
     """Return the course of a figure; the columns beside it have the numbers."""
     if len(points) < 2:
         return ""
-    most, end = max(*points, 1), len(points) - 1
-    line = "L".join(f"{at} {19 - 18 * one / most:.1f}" for at, one in enumerate(points))
-    return _SPARK % (end, line, end, line)
+    most = max(*points, 1)
+    heights = [19 - round(18 * one / most) for one in points]
+    # Each step is relative to the one before. What closes the area is beyond the picture, and is not seen.
+    steps = "".join(f"l1 {to - at}" for at, to in pairwise(heights))
+    return _SPARK % (len(points) - 1, heights[0], f"H0{steps}")
+
+
+def _bar(value: float, most: float, place: int) -> str:
+    """Return the path of a bar of a chart; none for a zero."""
+    return f"M{10 * place + 1} 60V{60 - 58 * value / most:.1f}h8V60" if value else ""
 
 
 def _iso(epoch_s: float | None) -> str:

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
-from typing import TypeVar
+from itertools import chain, groupby
+from typing import TypeAlias, TypeVar
 
 from framework.admin.access import Listing
 from framework.execute.job_log import TARGETS
 from framework.execute.stats import BUCKETS_MS
 from framework.features.history.admin import DeployMark, KeptSeries, SeriesReader, ShardRuns, deploys
 from framework.features.history.marks import MOST_DAYS
-from framework.features.history.series import HOUR_S, KeptPeriods, Runs, sum_of
+from framework.features.history.series import DAY_S, HOUR_S, KeptPeriods, Runs, sum_of
 from framework.features.history.urgencies import UrgencyRuns, sum_urgencies
 from framework.features.history.urgency_series import Kept, UrgencyPeriods, UrgencyReader, UrgencySeries
 from framework.features.tasks.page import read_database
@@ -23,10 +23,15 @@ from framework.wire.urgency_counts import WAIT_BOUNDS_S
 
 T = TypeVar("T")
 
+ShownPeriod: TypeAlias = tuple[int, slice]
+"""The beginning of a period that a page shows, and its part of those that were read."""
+
 _DAY_HOURS = 24
 _HOURS = (1, 8, 24, 72, 30 * _DAY_HOURS, 90 * _DAY_HOURS)
 """The times that the pages offer. Redis keeps 72 hours."""
 _MOST_CLASSES = 40
+_LENGTHS_S, _MOST_PERIODS = (60, 600, 1_800, HOUR_S, DAY_S), 90
+"""The lengths of the periods that a page shows, and the most of them: with more, it would be too large."""
 
 
 class ActivityPage(Page):
@@ -67,17 +72,17 @@ class ActivityPage(Page):
             for one, periods_of_class in runs.classes.items():
                 if view.may("read", shard, one):
                     classes.setdefault(one, []).append(periods_of_class)
-        starts = reader.starts
+        step_s, shown_periods = shown(hours, reader.starts)
         rows: list[Facts] = [{"class": one, **_run_facts(sum_of(chain(*each)))} for one, each in classes.items()]
-        shown = sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES]
-        periods = map(sum_of, zip(*chain(*classes.values()), strict=True)) if classes else repeat(Runs())
+        largest = sorted(rows, key=lambda one: (-one["runs"], one["class"]))[:_MOST_CLASSES]
+        columns = list(zip(*chain(*classes.values()), strict=True)) or [()] * len(reader.starts)
         return {
-            **_time_facts(view, hours, reader.step_s, len(starts), [one.unread for one in found.values()]),
+            **_time_facts(view, hours, step_s, len(reader.starts), [one.unread for one in found.values()]),
             **history,
             "class": name,
-            "periods": [{"at": at, **_run_facts(runs)} for at, runs in zip(starts, periods, strict=False)],
-            "deploys": _deploy_facts([marks for _, marks in answered.values()], starts),
-            "classes": [{**one, "points": _points(classes[one["class"]])} for one in shown],
+            "periods": [{"at": at, **_run_facts(sum_of(chain(*columns[part])))} for at, part in shown_periods],
+            "deploys": _deploy_facts([marks for _, marks in answered.values()], reader.starts),
+            "classes": [{**one, "points": _points(classes[one["class"]], shown_periods)} for one in largest],
             "durations": _durations(reader.durations(list(found.values()), kept)) if name in classes else [],
         }
 
@@ -107,20 +112,30 @@ class UrgenciesPage(Page):
         history, kept = await _read_history(view, reader.step_s, reader.read_database, no_rows)
         found = await view.each(lambda shard: reader.read(view.shards[shard], kept))
         series = [*found.values(), *(reader.of_database(shard, kept) for shard in kept.keys() - found.keys())]
+        step_s, shown_periods = shown(hours, reader.starts)
         return {
-            **_time_facts(view, hours, reader.step_s, len(reader.starts), [one.unread for one in series]),
+            **_time_facts(view, hours, step_s, len(reader.starts), [one.unread for one in series]),
             **history,
             "is_counted": bool(view.installation.settings.sidekiq_metrics),
             "longest_wait_s": WAIT_BOUNDS_S[-1],
-            "urgencies": _urgency_facts(reader.starts, series),
+            "urgencies": _urgency_facts(shown_periods, series),
         }
 
 
-def _urgency_facts(starts: Sequence[float], series: Sequence[UrgencySeries]) -> list[Facts]:
+def shown(hours: int, starts: Sequence[int]) -> tuple[int, Sequence[ShownPeriod]]:
+    """Return the length of the periods that a page shows of these, in seconds, and the beginning and the part of each."""
+    step_s = next(one for one in _LENGTHS_S if hours * HOUR_S <= one * _MOST_PERIODS)
+    parts = [(at, list(places)) for at, places in groupby(range(len(starts)), lambda place: starts[place] // step_s)]
+    return step_s, [(at * step_s, slice(places[0], places[-1] + 1)) for at, places in parts]
+
+
+def _urgency_facts(shown_periods: Sequence[ShownPeriod], series: Sequence[UrgencySeries]) -> list[Facts]:
     """Return the figures of each urgency, of all shards together."""
     now = sum_urgencies(one.now for one in series)
-    periods = [sum_urgencies(column) for column in zip(*(one.periods for one in series), strict=True)]
-    total = sum_urgencies(periods)
+    periods = [
+        (at, sum_urgencies(chain(*(one.periods[part] for one in series)))) for at, part in shown_periods if series
+    ]
+    total = sum_urgencies(one for _, one in periods)
     return [
         {
             "urgency": urgency,
@@ -128,9 +143,7 @@ def _urgency_facts(starts: Sequence[float], series: Sequence[UrgencySeries]) -> 
             "execution_target_s": execution_s,
             "now": _figures(urgency, now[urgency]),
             "total": _figures(urgency, total[urgency]),
-            "periods": [
-                {"at": at, **_figures(urgency, one[urgency])} for at, one in zip(starts, periods, strict=False)
-            ],
+            "periods": [{"at": at, **_figures(urgency, one[urgency])} for at, one in periods],
         }
         for urgency, (queueing_s, execution_s) in TARGETS.items()
     ]
@@ -178,9 +191,9 @@ def _hours(view: View) -> int:
     return int(text)
 
 
-def _points(each: Sequence[Sequence[Runs]]) -> list[int]:
+def _points(each: Sequence[Sequence[Runs]], shown_periods: Sequence[ShownPeriod]) -> list[int]:
     """Return the runs of a class in each period, of all shards."""
-    return [sum(one.processed for one in runs) for runs in zip(*each, strict=True)]
+    return [sum(one.processed for runs in each for one in runs[part]) for _, part in shown_periods]
 
 
 def _run_facts(total: Runs) -> Facts:

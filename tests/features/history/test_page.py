@@ -9,8 +9,9 @@ import pytest
 from framework.admin.diagnosis.facts import Installation
 from framework.admin.explain import KnownClasses
 from framework.all_settings import load
+from framework.features.history.admin import starts_of
 from framework.features.history.marks import mark_deploy
-from framework.features.history.page import ActivityPage, UrgenciesPage
+from framework.features.history.page import ActivityPage, UrgenciesPage, shown
 from framework.features.history.rollup import HourlyRollup, open_database
 from framework.features.history.series import DAY_S, KeptPeriods, Runs
 from framework.pages import view as view_module
@@ -59,6 +60,17 @@ def test_activity_has_periods_classes_and_deploys(shard, redis):
     one = read(shard, **{"class": "Job", "hours": "1"})
     assert (len(one["periods"]), [row["class"] for row in one["classes"]]) == (60, ["Job"])
     assert [row["runs"] for row in one["durations"]] == [4]
+
+
+@pytest.mark.parametrize(
+    ("hours", "step_s", "count"), [(1, 60, 60), (24, 1_800, 48), (72, 3_600, 72), (2_160, DAY_S, 90)]
+)
+def test_page_shows_at_most_ninety_periods(hours, step_s, count):
+    starts = starts_of(hours, 1_000 * DAY_S - 1)
+    found_step_s, periods = shown(hours, starts)
+    assert (found_step_s, len(periods)) == (step_s, count)
+    assert [start for _, part in periods for start in starts[part]] == starts
+    assert all(at <= start < at + step_s for at, part in periods for start in starts[part])
 
 
 def test_activity_refuses_other_times(shard):
