@@ -156,6 +156,8 @@ class Feature:
     """Commands of their own: ``application-worker NAME``."""
     pages: "tuple[Late[Any], ...]" = ()
     """``type[Page]``: its pages of the dashboard (``pages/page.py``)."""
+    job_story: "Late[Any] | None" = None
+    """``async (View, Jid) -> RecordedStory``: what it records of a job, for the dashboard's page of it (``pages/job_story.py``)."""
     job_columns: "tuple[Late[Any], ...]" = ()
     """``type[JobColumn]``: columns of the dashboard's lists of jobs (``pages/job_column.py``)."""
     class_actions: "tuple[Late[Any], ...]" = ()

@@ -165,7 +165,7 @@ def decompressed(job: dict[str, Any]) -> dict[str, Any]:
 
 def is_metric(key: bytes) -> bool:
     """Return whether Sidekiq's Metrics page reads this key, or our page of urgencies; each expires."""
-    return re.fullmatch(rb"(j|aw:urgencies:\d+)\|[\d|:]+|(h\|)?.+-\d+-\d+:\d+", key) is not None
+    return re.fullmatch(rb"(j|aw:urgencies:\d+|aw:waits:.+\|\d+)\|[\d|:]+|(h\|)?.+-\d+-\d+:\d+", key) is not None
 
 
 def unwrapped(data: bytes) -> bytes:

@@ -130,7 +130,8 @@ def split_error_and_class(name: str) -> tuple[str, str]:
     return error, cls
 
 
-def _error_of(record: JobRecord) -> str:
+def error_name(record: JobRecord) -> str:
+    """Return the name of the group of a job's last error: its class, and its message without numbers and ids."""
     parts = (record.error_class, general_message(record.error_message))
     return ": ".join(filter(None, parts)).replace("\n", " ") or NO_NAME
 
@@ -255,9 +256,9 @@ class GroupCount:
             case "queue":
                 return (record.queue or NO_NAME,)
             case "error":
-                return (_error_of(record),)
+                return (error_name(record),)
             case "error and class":
-                return (f"{_error_of(record)}\n{record.display_class or '(malformed)'}",)
+                return (f"{error_name(record)}\n{record.display_class or '(malformed)'}",)
             case "tag":
                 return dict.fromkeys(record.tags) or (NO_NAME,)
             case _:

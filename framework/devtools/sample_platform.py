@@ -12,12 +12,14 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import redis
 
 from framework.declare.names import queue_name
 from framework.devtools.sample_controls import SampleControls
+from framework.execute.job_log import TARGETS
 from framework.execute.stats import BUCKETS_MS
 from framework.features.batches import keys as batch_keys
 from framework.features.history.marks import mark_deploy
@@ -26,9 +28,9 @@ from framework.features.workflows.definition import StepCondition, StepJobs, Wor
 from framework.process.record import RUNS_FIELD
 from framework.types import Urgency
 from framework.version import VERSION
-from framework.wire import keys
+from framework.wire import keys, urgency_counts
 from framework.wire.compress import pack_backtrace
-from framework.wire.urgency_counts import FAILED, PROCESSED, WAITED_MS, WAITS
+from framework.wire.urgency_counts import CLASS_COUNT_BITS, FAILED, PROCESSED, WAITED_MS, WAITS
 
 SHARDS = ("main", "shop", "media")
 DEAD_SHARD, DEAD_URL = "archive", "redis://127.0.0.1:1/0"
@@ -151,6 +153,14 @@ def load_of(at: float) -> float:
     """Return the share of the usual runs at a time: fewer at night (UTC), and at weekends."""
     weekend = time.gmtime(at).tm_wday in _WEEKEND
     return (0.45 if weekend else 1.0) * (0.7 - 0.3 * math.cos((at % _DAY_S - _QUIETEST_S) * 2 * math.pi / _DAY_S))
+
+
+def _add_waits(numbers: Counter[int], of_minute: Mapping[str, int]) -> None:
+    """Add the runs of a class in a minute to the numbers of ``keys.class_waits``."""
+    waits = [of_minute.get(word, 0) for word in WAITS]
+    succeeded = of_minute[PROCESSED] - of_minute[FAILED]
+    for at, number in enumerate((of_minute[PROCESSED] - sum(waits), *waits, succeeded, of_minute[urgency_counts.SLOW])):
+        numbers[at] += number
 
 
 class SamplePlatform:
@@ -299,6 +309,7 @@ class SamplePlatform:
         """Add the runs of the shard's classes in the minutes so many minutes before the time of the platform to the metrics."""
         pipeline: Any = self._clients[shard].pipeline(transaction=False)
         counts: dict[tuple[str, int], Counter[str]] = {}
+        waits: dict[str, Counter[int]] = {}
         for one in self._classes:
             for back in backs if one.shard == shard else ():
                 moment = time.gmtime(self._now - back * _STEP_S)
@@ -308,10 +319,12 @@ class SamplePlatform:
                     added[f"{one.name}|p"] += processed
                     added[f"{one.name}|f"] += failed
                     added[f"{one.name}|ms"] += milliseconds * (processed - failed)
+                of_minute = dict(self._urgency_of_minute(one, processed, failed, milliseconds))
                 for named in keys.urgencies(moment):
                     added = counts.setdefault(named, Counter())
-                    for word, count in self._urgency_of_minute(processed, failed):
+                    for word, count in of_minute.items():
                         added[f"{one.urgency}|{word}"] += count
+                _add_waits(waits.setdefault(keys.class_waits(one.name, moment), Counter()), of_minute)
                 buckets = [0] * (len(BUCKETS_MS) + 1)
                 buckets[bisect_right(BUCKETS_MS, milliseconds)] = processed - failed
                 packed = struct.pack(f">{len(buckets)}H", *buckets)
@@ -320,6 +333,10 @@ class SamplePlatform:
             for field, count in fields.items():
                 pipeline.hincrby(key, field, count)
             pipeline.expire(key, ttl_s)
+        for key, numbers in waits.items():
+            words = [("INCRBY", f"u{CLASS_COUNT_BITS}", f"#{at}", number) for at, number in numbers.items()]
+            pipeline.execute_command("BITFIELD", key, *chain(*words))
+            pipeline.expire(key, keys.METRICS_SHORT_S)
         pipeline.execute()
 
     def _write_days(self, shard: str) -> None:
@@ -365,10 +382,13 @@ class SamplePlatform:
             int(mean_s * 1000),
         )
 
-    def _urgency_of_minute(self, processed: int, failed: int) -> Iterator[tuple[str, int]]:
+    def _urgency_of_minute(
+        self, one: SampleClass, processed: int, failed: int, milliseconds: int
+    ) -> Iterator[tuple[str, int]]:
         """Yield the counts by urgency of the runs of a class in a minute: some jobs in a hundred wait for longer."""
         yield PROCESSED, processed
         yield FAILED, failed
+        yield urgency_counts.SLOW, processed - failed if milliseconds >= 1_000 * TARGETS[one.urgency][1] else 0
         yield WAITED_MS, int(processed * 1_000 * self._waits.expovariate(5.0))
         yield (
             WAITS[self._waits.choice((0, 0, 0, 1, 2, 3, 5))],

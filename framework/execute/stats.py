@@ -33,14 +33,23 @@ _BOUNDS_S = tuple(bound / 1000 for bound in BUCKETS_MS)
 _FIRST_WAIT_S = WAIT_BOUNDS_S[0]
 
 
-class UrgencyMetrics:
-    """What else is counted of the runs of the classes of one urgency in one thread; only that thread writes."""
+class ClassMetrics:
+    """The counts of one class in one thread since the process started; only that thread writes."""
 
-    __slots__ = ("slow", "slow_s", "untimed", "waited_s", "waits")
+    __slots__ = (
+        *("buckets", "failed", "processed", "seconds", "slow", "slow_s", "untimed", "urgency", "waited_s"),
+        "waits",
+    )
 
-    def __init__(self, urgency: Urgency) -> None:
+    def __init__(self, urgency: Urgency = "low") -> None:
+        self.urgency: Urgency = urgency
         self.slow_s = float(TARGETS[urgency][1])
         """The target of the duration. Loaded for each job, as a look-up of the urgency costs more."""
+        self.processed = 0
+        self.failed = 0
+        self.seconds = 0.0
+        """Total duration of the runs that did not fail; a failed run says nothing about the duration of the class."""
+        self.buckets = [0] * (len(BUCKETS_MS) + 1)
         self.slow = 0
         """Runs that did not fail and lasted as long as the target, or longer."""
         self.untimed = 0
@@ -49,6 +58,18 @@ class UrgencyMetrics:
         """Total time from the push, or the due time, to the start, of all other runs."""
         self.waits = [0] * len(WAIT_BOUNDS_S)
         """Of these, the runs that waited at least as long as each bound, and less than the next one. Almost no job counts here."""
+
+    def record_run(self, seconds: float) -> None:
+        """Count a run that did not fail."""
+        self.processed += 1
+        self.seconds += seconds
+        self.buckets[bisect_right(_BOUNDS_S, seconds)] += 1
+        if seconds >= self.slow_s:
+            self.slow += 1
+
+    def record_failure(self) -> None:
+        self.processed += 1
+        self.failed += 1
 
     def record_wait(self, started_at: float, payload: Payload) -> None:
         """Count a wait that does not begin as usual (GitLab: at the creation); clocks may differ, so at least 0."""
@@ -63,45 +84,23 @@ class UrgencyMetrics:
         if waited_s >= _FIRST_WAIT_S:
             self.waits[bisect_right(WAIT_BOUNDS_S, waited_s) - 1] += 1
 
-    def merge(self, other: "UrgencyMetrics") -> None:
-        """Add the counts of ``other``, as ``ClassMetrics.merge``."""
-        self.slow += other.slow
-        self.untimed += other.untimed
-        self.waited_s += other.waited_s
-        self.waits = [mine + added for mine, added in zip(self.waits, other.waits, strict=True)]
-
-
-class ClassMetrics:
-    """The counts of one class in one thread since the process started; only that thread writes."""
-
-    __slots__ = ("buckets", "failed", "of_urgency", "processed", "seconds", "urgency")
-
-    def __init__(self, urgency: Urgency = "low", of_urgency: UrgencyMetrics | None = None) -> None:
-        self.urgency: Urgency = urgency
-        self.of_urgency = of_urgency or UrgencyMetrics(urgency)
-        """The counts that the classes of the urgency share in this thread."""
-        self.processed = 0
-        self.failed = 0
-        self.seconds = 0.0
-        """Total duration of the runs that did not fail; a failed run says nothing about the duration of the class."""
-        self.buckets = [0] * (len(BUCKETS_MS) + 1)
-
-    def record_run(self, seconds: float) -> None:
-        """Count a run that did not fail."""
-        self.processed += 1
-        self.seconds += seconds
-        self.buckets[bisect_right(_BOUNDS_S, seconds)] += 1
-
-    def record_failure(self) -> None:
-        self.processed += 1
-        self.failed += 1
-
     def merge(self, other: "ClassMetrics") -> None:
         """Add the counts of ``other``; a write of its thread meanwhile may be included or not."""
-        self.processed += other.processed
-        self.failed += other.failed
-        self.seconds += other.seconds
+        # Waits first: a run is counted before its wait, and so no wait is without its run.
+        self.waits = [mine + added for mine, added in zip(self.waits, other.waits, strict=True)]
+        self.waited_s += other.waited_s
+        self.untimed += other.untimed
+        self.slow += other.slow
         self.buckets = [mine + added for mine, added in zip(self.buckets, other.buckets, strict=True)]
+        self.seconds += other.seconds
+        self.failed += other.failed
+        self.processed += other.processed
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """Return the counts that ``keys.class_waits`` has: the waits by bucket, then ``SUCCEEDED_AT`` and ``SLOW_AT``."""
+        quick = self.processed - self.untimed - sum(self.waits)
+        return quick, *self.waits, self.processed - self.failed, self.slow
 
 
 def sum_by_class(tables: Iterable[dict[str, ClassMetrics]]) -> dict[str, ClassMetrics]:
@@ -127,7 +126,6 @@ class ThreadCounts(JobObserver):
     failed: int = 0
     classes: dict[str, ClassMetrics] = field(default_factory=dict[str, ClassMetrics])
     """The runs of each known class, by wire name."""
-    urgencies: dict[Urgency, UrgencyMetrics] = field(default_factory=dict[Urgency, UrgencyMetrics])
     queues: dict[str, int] = field(default_factory=dict[str, int])
     """The ended runs of jobs from each queue."""
     observers: tuple[JobObserver, ...] = field(default=(), compare=False)
@@ -143,17 +141,14 @@ class ThreadCounts(JobObserver):
             self.queues[queue] = self.queues.get(queue, 0) + 1
             metrics = self.classes.get(name) or self.for_class(name, declaration.urgency)
             metrics.record_run(seconds)
-            counts = metrics.of_urgency
             enqueued = run.payload.get("enqueued_at")
             if type(enqueued) is float and (waited_s := unit.started_at - enqueued) >= 0.0:
-                counts.waited_s += waited_s
+                metrics.waited_s += waited_s
                 # In a burst every job waits for so long: no call of a function.
                 if waited_s >= _FIRST_WAIT_S:
-                    counts.waits[bisect_right(WAIT_BOUNDS_S, waited_s) - 1] += 1
+                    metrics.waits[bisect_right(WAIT_BOUNDS_S, waited_s) - 1] += 1
             else:
-                counts.record_wait(unit.started_at, run.payload)
-            if seconds >= counts.slow_s:
-                counts.slow += 1
+                metrics.record_wait(unit.started_at, run.payload)
         else:
             self._count_other(run, run.ending)
         if self.observers:
@@ -175,17 +170,13 @@ class ThreadCounts(JobObserver):
                 metrics.record_failure()
             else:
                 metrics.record_run(run.duration_s)
-                metrics.of_urgency.slow += run.duration_s >= metrics.of_urgency.slow_s
-            metrics.of_urgency.record_wait(run.unit.started_at, run.payload or {})
+            metrics.record_wait(run.unit.started_at, run.payload or {})
         self.failed += has_failed
 
     def for_class(self, name: str, urgency: Urgency = "low") -> ClassMetrics:
         metrics = self.classes.get(name)
         if metrics is None:
-            shared = self.urgencies.get(urgency)
-            if shared is None:
-                shared = self.urgencies[urgency] = UrgencyMetrics(urgency)
-            metrics = self.classes[name] = ClassMetrics(urgency, shared)
+            metrics = self.classes[name] = ClassMetrics(urgency)
         return metrics
 
 
@@ -246,17 +237,6 @@ class RunningJobs:
         with self._lock:
             tables = [counts.classes for counts in self._thread_counts]
         return sum_by_class(tables)
-
-    def urgency_metrics(self) -> dict[Urgency, UrgencyMetrics]:
-        """Return the counts of each urgency since the process started."""
-        with self._lock:
-            tables = [counts.urgencies for counts in self._thread_counts]
-        sums: dict[Urgency, UrgencyMetrics] = {}
-        for table in tables:
-            # As in ``sum_by_class``.
-            for urgency, counts in table.copy().items():
-                sums.setdefault(urgency, UrgencyMetrics(urgency)).merge(counts)
-        return sums
 
     def runs_by_queue(self) -> dict[str, int]:
         """Return the number of ended runs since the process started, by the queue that the jobs came from."""

@@ -32,6 +32,9 @@ _REST_S, _MOST_STEP_S = 0.25, 0.5
 _AT_ONCE = 2
 """The reads of one shard that run at a time; others wait for them."""
 
+_FORMER_S = 300.0
+"""What was read longer ago is not shown while a page reads again."""
+
 _MOST = 50
 """The reads that are kept."""
 
@@ -97,6 +100,10 @@ class LongRead(Generic[T]):
         self.by_shard = {one.name: ShardRead(self, part_s) for one in shards}
         self.is_shown = False
         """Whether a viewer has seen the whole: the next view reads again."""
+        self.ended_at = 0.0
+        """When the last shard so far was read, in epoch seconds."""
+        self.former: LongRead[T] | None = None
+        """The whole read before it, which a page may show until this one is over."""
         self._lock = threading.Lock()
         self._unanswered = set(self.by_shard.values())
         self._wakes: list[Callable[[], None]] = []
@@ -176,6 +183,7 @@ class LongRead(Generic[T]):
         except Exception as error:  # noqa: BLE001
             one.error = error
         finally:
+            self.ended_at = time.time()
             one.is_over = True
             self.answer(one)
 
@@ -209,7 +217,10 @@ class LongReads:
         """Begin to read."""
         for one in shards:
             self._slots.setdefault(one.name, threading.Semaphore(_AT_ONCE))
+        before = self._found.get(key)
         made = self._found[key] = LongRead(shards, part_s)
+        if before is not None and before.is_shown and time.time() - before.ended_at < _FORMER_S:
+            made.former, before.former = before, None
         made.start(self._slots, step)
         while len(self._found) > _MOST:
             self._found.pop(next(iter(self._found))).end()

@@ -16,7 +16,7 @@ from framework.errors import ShardUnavailableError, UnknownNameError
 from framework.execute.job_log import FILTERED
 from framework.pages.caller import Caller, Role
 from framework.pages.job_column import JobColumn, shown_value
-from framework.pages.long_reads import LongRead, LongReads, ShardRead
+from framework.pages.long_reads import LongRead, LongReads, ShardRead, percent_of
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.deadline import sent_commands
@@ -117,6 +117,10 @@ class View:
     """The processor time of the threads that have read shards for this request."""
     commands: int = 0
     """The commands that these have sent."""
+    percent: int = 100
+    """How much a long read has read."""
+    read_at: float | None = None
+    """When what is shown was read, in epoch seconds, if it is the whole of a former read: the new one goes on."""
 
     async def each(self, step: Callable[[str], T], shards: Collection[str] | None = None) -> dict[str, T]:
         """Return what the step reads on each shard, by the shard's name. They are read at the same time.
@@ -128,12 +132,13 @@ class View:
         return {name: answer[0] for name, answer in zip(names, found, strict=True) if answer}
 
     async def read_long(
-        self, name: str, step: Callable[[str, ShardRead[T]], None], *, share: float = 1.0
+        self, name: str, step: Callable[[str, ShardRead[T]], None], *, share: float = 1.0, keeps_former: bool = False
     ) -> Mapping[str, ShardRead[T]]:
         """Return what a long read of each shard has found so far, by the shard's name. ``is_partial`` says whether it goes on.
 
         ``name`` is that of the page: a page has one such read for each path and query. The step runs in another thread, notes
         each of its own steps, and adds to ``found``. The first answer takes ``share`` of the time of a part: less for large steps.
+        With ``keeps_former``, what was read before is returned until the new read is over; then ``read_at`` says when that was.
         """
         words = tuple(self.parameters.items()), tuple(sorted(self.query.items())), tuple(self.shards)
         key = (name, *words, self.caller.sight)
@@ -144,8 +149,8 @@ class View:
             shards = [self.shards[one] for one in answering]
             read = cast("LongRead[T]", self.reads.long.begin(key, shards, cast("Any", step), share * self.part_s))
         await read.first()
-        read.is_shown = read.is_over
-        self.is_partial = not read.is_over
+        is_over = read.is_over
+        read.is_shown, self.is_partial = is_over, not is_over
         for shard, one in read.by_shard.items():
             if isinstance(one.error, ShardUnavailableError):
                 self._note_away(shard, one.error)
@@ -154,7 +159,12 @@ class View:
         processor_s, commands = read.spent()
         self.processor_s += processor_s
         self.commands += commands
-        return read.by_shard
+        self.percent = percent_of(read.by_shard)
+        former = read.former if keeps_former and not is_over else None
+        if former is None:
+            return read.by_shard
+        self.read_at = former.ended_at
+        return former.by_shard
 
     async def find(self, step: Callable[[str], T | None], what: str) -> T | None:
         """Return what the step finds on one of the shards; ``None`` if no shard has it, and some do not answer.

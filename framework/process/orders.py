@@ -24,7 +24,7 @@ from framework.finish.outcome import JobStop, StopFate
 from framework.process.capsules import Capsules, payload_field
 from framework.process.worker_parts import ProcessContext
 from framework.telemetry import logs
-from framework.telemetry.stacks import StackCall, stack_of_thread
+from framework.telemetry.stacks import StackCall, module_path, stack_of_thread
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads_object
@@ -144,4 +144,4 @@ class OrderReader:
 
 
 def _plain(stack: list[StackCall]) -> list[list[str | int]]:
-    return [[call.function, call.file, call.line] for call in stack]
+    return [[call.function, module_path(call.file), call.line] for call in stack]

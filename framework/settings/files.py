@@ -94,7 +94,7 @@ def _read_file(
         if key not in keys:
             file = schema.file_by_key.get(key)
             elsewhere = f"; it belongs to {file}" if file is not None else ""
-            hint = did_you_mean(key, keys) or elsewhere
+            hint = elsewhere or did_you_mean(key, keys)
             message = f"unknown key{hint}; allowed: {', '.join(keys)}"
             problems.append(place._replace(key=key if isinstance(key, str) else _as_yaml_scalar(key), message=message))
     return {key: value for key, value in content.items() if key in keys}

@@ -20,7 +20,7 @@ from pydantic_settings import NoDecode
 from framework.settings import validators
 from framework.settings.base import FileKey, Section, SettingsBase
 from framework.settings.shard import ShardSettings
-from framework.settings.urls import check_database_url
+from framework.settings.urls import check_database_url, check_link
 from framework.text import did_you_mean, join_names
 from framework.typeguards import is_list, is_mapping
 from framework.types import MAIN, QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
@@ -90,6 +90,18 @@ class DeadSettings(Section):
     """Whether the dead set keeps jobs that ended with a ``BusinessError`` too."""
     business_max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 1_000
     """The most such jobs; they are trimmed before other jobs are."""
+
+
+_LinkTemplate = Annotated[str, AfterValidator(check_link)]
+
+
+class DashboardSection(Section):
+    """The addresses to which the page of a job leads. ``{jid}`` and other fields stand for what the job is."""
+
+    trace_url: _LinkTemplate | None = Field(default=None, repr=False)
+    """``https://traces.example/trace/{trace_id}``: the trace of the push. A job without a trace has no link."""
+    log_url: _LinkTemplate | None = Field(default=None, repr=False)
+    """``https://logs.example/?q={jid}``: the log lines of the job."""
 
 
 def _check_port(value: Any) -> Any:
@@ -369,6 +381,7 @@ class CoreSettings(HealthPortSettings):
     """Seconds that a job may be held by a limit or a pause before a warning is logged."""
     context: ContextSettings = ContextSettings()
     sentry: SentrySettings = SentrySettings()
+    dashboard: DashboardSection = DashboardSection()
     databases: Annotated[
         dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings],
         FileKey(

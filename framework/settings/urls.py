@@ -5,6 +5,7 @@ Messages show nothing of a wrong database URL, as it may hold a password.
 
 import re
 from collections.abc import Callable, Mapping
+from string import Formatter
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qs, parse_qsl, unquote, urlsplit
 
@@ -348,6 +349,36 @@ def check_task_url(url: str) -> str:
         hint = did_you_mean(scheme, ("sqlite", *_DATABASE_SCHEMES))
         raise ValueError(f"must begin with sqlite:/// or {_DRIVER}://{hint}")
     return check_database_url(url)
+
+
+LINK_FIELDS = ("jid", "class", "queue", "shard", "correlation_id", "trace_id", "span_id")
+"""What a link of the dashboard may name of a job."""
+
+
+def check_link(url: str) -> str:
+    """Return the template of a link: a web address with fields such as ``{jid}``. Raises ValueError saying what is allowed."""
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise ValueError("must be a URL without spaces and control characters")
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("must begin with https:// or http://")
+    try:
+        parts = [(field, bool(form or sign)) for _, field, form, sign in Formatter().parse(url) if field is not None]
+        host = urlsplit(url.replace("{", "").replace("}", "")).hostname
+    except ValueError:
+        raise ValueError("is not a URL with fields in braces: write a brace itself as %7B or %7D") from None
+    allowed = ", ".join(f"{{{one}}}" for one in LINK_FIELDS)
+    wrong = next((field for field, has_format in parts if has_format or field not in LINK_FIELDS), None)
+    if wrong is not None:
+        hint = did_you_mean(wrong, LINK_FIELDS) if wrong not in LINK_FIELDS else ""
+        raise ValueError(f"may have the fields {allowed}{hint}")
+    place = url.partition("://")[2].partition("/")[0]
+    if not host or "{" in place or "@" in place:
+        raise ValueError(
+            "must name its server, without a field or a password there, for example https://logs.example/?q={jid}"
+        )
+    if not parts:
+        raise ValueError(f"names nothing of the job: give one of {allowed}")
+    return url
 
 
 _END_OF_PLACE = re.compile(r"[?#]")

@@ -122,6 +122,12 @@ def _call(function: str, file: str, line: int) -> StackCall:
     return StackCall(function[:_MAX_TEXT], file[:_MAX_TEXT], line)
 
 
+def module_path(file: str) -> str:
+    """Return the path of a file below the folder of ``sys.path`` that has it: ``shop/jobs.py`` names nothing of the host."""
+    folders = (f"{Path(one).absolute()}{os.sep}" for one in sys.path)
+    return file[max((len(one) for one in folders if file.startswith(one)), default=0) :]
+
+
 def lines_of(stack: Sequence[StackCall]) -> list[str]:
     """Return the lines of a stack for people, innermost first."""
     return [call.text() for call in stack]

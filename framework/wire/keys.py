@@ -259,6 +259,14 @@ def urgencies(at: time.struct_time) -> list[tuple[str, int]]:
     return [(minute, METRICS_SHORT_S), (minute[:-1], METRICS_LONG_S)]
 
 
+def class_waits(name: str, at: time.struct_time) -> str:
+    """BITFIELD of the runs of one class in ten minutes by how long their jobs waited (``wire/urgency_counts.py``).
+
+    It lives as long as the histogram of a minute.
+    """
+    return f"aw:waits:{name}|{time.strftime('%y%m%d', at)}|{at.tm_hour}:{at.tm_min // 10}"
+
+
 def histogram(version: int, name: str, at: time.struct_time) -> str:
     """STRING, a bit field of 26 counters: the durations of a class's runs that ended in one UTC minute."""
     if version < 8:

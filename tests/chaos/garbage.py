@@ -43,7 +43,7 @@ STRINGS = (
     "aw:limits:throttling", "aw:leader:{app}", "aw:result:{jid}", "aw:status:{jid}", "aw:push:{jid}", "aw:transferred:{jid}",
     "aw:order_answer:{jid}", "aw:result:{jid}:facts", "stat:processed:{date}", "stat:failed:{date}", "{cls}-1-1:1", "h|{cls}-1-1:1",
     "aw:fleet_reporter", "aw:portions_turn", "aw:deferred_release:{cls}", "aw:memory", "aw:memory_pressure",
-    "aw:memory_watcher", "aw:moved:{jid}",
+    "aw:memory_watcher", "aw:moved:{jid}", "aw:waits:{cls}|{date}|1:1",
 )  # fmt: skip
 HASHES = (
     "aw:accepted_jobs", "aw:accepted_bytes",

@@ -232,6 +232,79 @@ def test_job_page_explains_and_filters_choose(browser, shards, redis):
     assert [one["jid"] for one in client.get("/api/dead?error=KeyError").json()["jobs"]] == ["J1"]
 
 
+def test_job_page_has_runs_events_and_links(browser, shards, redis, monkeypatch):
+    error = {"error_class": "KeyError", "error_message": "x", "retry_count": 2, "failed_at": 20.0, "retried_at": 40.0}
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    redis.zadd("retry", {encoded("Shop::Job", jid="J/1", created_at=10.0, enqueued_at=30.0, **error, **trace): 2e9})
+    redis.zadd("dead", {encoded("Job", jid="J2"): 50.0})
+    links = {"TRACE_URL": "https://t.example/{trace_id}", "LOG_URL": "https://l.example/?q={jid}&c={class}"}
+    settings = load({f"FRAMEWORK_DASHBOARD__{name}": url for name, url in links.items()})
+    monkeypatch.setattr(application, "read_installation", lambda: Installation(settings, KnownClasses({})))
+    client = browser(ADMIN)
+    found = client.get("/api/job/J%2F1").json()
+    assert [(one["at"], one["what"]) for one in found["timeline"]] == [
+        (10.0, "pushed"),
+        (20.0, "failed for the first time"),
+        (30.0, "entered the queue default"),
+        (40.0, "failed: KeyError: x"),
+        (2e9, "runs again"),
+    ]
+    assert [(one["failed_at"], one["error_class"]) for one in found["attempts"]] == [
+        (20.0, None),
+        (None, None),
+        (40.0, "KeyError"),
+    ]
+    assert found["trace_url"] == f"https://t.example/{'a' * 32}"
+    assert 'href="https://l.example/?q=J%2F1&amp;c=Shop%3A%3AJob"' in client.get("/job/J%2F1").text
+    # A job without a trace has no link to it.
+    assert client.get("/api/job/J2").json()["trace_url"] is None
+    # Of a job that has ended, its id alone is known: the other template names its class.
+    assert client.get("/api/job/J3").json()["log_url"] is None
+
+
+def test_running_job_has_its_process(browser, shards, redis):
+    identity = "h:1:aaaaaaaaaaaa"
+    facts = {"identity": identity, "hostname": "h", "pid": 1, "queues": ["default"], "concurrency": 5}
+    register_process(redis, facts, identity)
+    run = {"queue": "default", "payload": encoded("Job", jid="J1", retry_count=0, failed_at=5.0).decode(), "run_at": 70}
+    redis.hset(f"{identity}:work", "t1", json.dumps(run))
+    found = browser(ADMIN).get("/api/job/J1").json()
+    assert [(one["number"], one["started_at"], one["process"]) for one in found["attempts"]] == [
+        (1, None, ""),
+        (2, 70.0, identity),
+    ]
+    assert [one["at"] for one in found["timeline"] if one["what"] == f"started in {identity}"] == [70.0]
+
+
+def test_class_page_leads_to_the_errors_of_its_jobs(browser, shards, redis, own_classes, declarations):
+    class Charge(ApplicationWorker):
+        feature_category = "billing"
+
+        def perform(self) -> None: ...
+
+    declarations["Charge"] = Charge.declaration()
+    for number, error in enumerate(["KeyError", "KeyError", "OSError"]):
+        fields = {"jid": f"J{number}", "error_class": error, "error_message": f"no {number}"}
+        redis.zadd("dead", {encoded("Charge", **fields): 1.0 + number})
+        redis.zadd("dead", {encoded("Other", **{**fields, "jid": f"O{number}"}): 1.0 + number})
+    page = browser(ADMIN).get("/classes/Charge").text
+    for part, path in (("dead-errors", "/dead"), ("retries-errors", "/retries"), ("histograms", "/activity")):
+        assert f'hx-get="{path}?class=Charge"' in page
+        assert part in page
+    for caller in (ADMIN, Caller("eve", feature_categories={"billing": "read"})):
+        client = browser(caller)
+        groups = client.get("/api/dead?class=Charge").json()["groups"]
+        assert [(one["name"], one["jobs"], one["error"]) for one in groups] == [
+            ("KeyError: no N", 2, "KeyError"),
+            ("OSError: no N", 1, "OSError"),
+        ]
+        shown = client.get("/dead?class=Charge").text
+        assert 'id="dead-errors"' in shown
+        assert 'href="/dead?class=Charge&amp;error=KeyError"' in shown
+    # Those of all classes are for a role on the shard.
+    assert client.get("/api/dead").json()["groups"] == []
+
+
 def test_assumed_rule_shows_what_would_move(browser, shards, own_classes, declarations, monkeypatch):
     class Job1(ApplicationWorker):
         feature_category = "not_owned"

@@ -89,6 +89,28 @@ def test_first_answer_has_a_part_and_later_views_more(both_shards, reads):
     assert len(steps.began) == 6
 
 
+def test_former_answer_is_kept_until_the_new_one_is_there(both_shards, reads):
+    first, second = Steps(), Steps()
+    first.go_on.set()
+    until_whole(both_shards, reads, first)
+    view = view_of(both_shards, reads)
+    shown = asyncio.run(view.read_long("page", second, keeps_former=True))
+    assert {name: len(one.found) for name, one in shown.items()} == {"main": 3, "second": 3}
+    assert (view.is_partial, view.percent, view.read_at is not None) == (True, 33, True)
+    # Another page of the same read shows what is new.
+    assert len(asyncio.run(view_of(both_shards, reads).read_long("page", second))["main"].found) == 1
+    second.go_on.set()
+    view, _ = until_whole(both_shards, reads, second)
+    assert (view.percent, view.read_at, len(second.began)) == (100, None, 2)
+    # What an operator has changed is not shown as it was.
+    reads.long.forget()
+    third = Steps()
+    view = view_of(both_shards, reads)
+    asyncio.run(view.read_long("page", third, keeps_former=True))
+    assert view.read_at is None
+    third.go_on.set()
+
+
 def test_read_ends_when_something_was_changed(both_shards, reads):
     steps = Steps()
     asyncio.run(view_of(both_shards, reads).read_long("page", steps))

@@ -9,6 +9,7 @@ from framework.execute.stats import BUCKETS_MS, ClassMetrics, RunningJobs
 from framework.finish.outcome import SUCCEEDED, Failed
 from framework.process import metrics
 from framework.process.metrics import SidekiqMetrics
+from framework.wire.urgency_counts import CLASS_COUNT_BITS, CLASS_COUNTS, SLOW_AT, SUCCEEDED_AT
 from tests.harness import full_memory
 
 AT = 1_795_284_241.0  # 2026-11-21 18:04:01 UTC
@@ -16,6 +17,7 @@ MINUTE_7, MINUTE_8, TEN_8 = b"j|20261121|18:4", b"j|261121|18:04", b"j|261121|18
 HISTOGRAM_7, HISTOGRAM_8 = b"Shop::BillWorker-21-18:4", b"h|Shop::BillWorker-21-18:4"
 URGENCIES = [b"aw:urgencies:261121|18:04", b"aw:urgencies:261121|18:0"]
 NAME = "Shop::BillWorker"
+WAITS = f"aw:waits:{NAME}|261121|18:0".encode()
 
 
 @pytest.fixture
@@ -30,10 +32,15 @@ def numbers(redis, key):
     return {name.decode(): int(value) for name, value in redis.hgetall(key).items()}
 
 
-def buckets(redis, key):
+def buckets(redis, key, count=26, bits=16):
     return redis.execute_command(
-        "BITFIELD", key, *[word for index in range(26) for word in ("GET", "u16", f"#{index}")]
+        "BITFIELD", key, *[word for index in range(count) for word in ("GET", f"u{bits}", f"#{index}")]
     )
+
+
+def class_counts(redis, key):
+    """Return the counts of ``keys.class_waits`` by position, without zeros."""
+    return {at: count for at, count in enumerate(buckets(redis, key, CLASS_COUNTS, CLASS_COUNT_BITS)) if count}
 
 
 def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
@@ -41,7 +48,7 @@ def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
         bench.counts.for_class(NAME).record_run(seconds)
     bench.counts.for_class(NAME).record_failure()
     bench.metrics.flush()
-    assert set(redis.keys()) == {MINUTE_7, MINUTE_8, TEN_8, HISTOGRAM_7, HISTOGRAM_8, *URGENCIES}
+    assert set(redis.keys()) == {MINUTE_7, MINUTE_8, TEN_8, HISTOGRAM_7, HISTOGRAM_8, WAITS, *URGENCIES}
     for key in (MINUTE_7, MINUTE_8, TEN_8):
         assert numbers(redis, key) == {f"{NAME}|p": 5, f"{NAME}|f": 1, f"{NAME}|ms": 999_121}
     for key in (HISTOGRAM_7, HISTOGRAM_8):
@@ -77,8 +84,8 @@ def test_metrics_flush_each_period_and_not_when_idle(redis, bench):
     bench.clock.monotonic = 9.9
     assert sent() == 0
     bench.clock.monotonic = 10.0
-    # Of a class with successes: two of three words in three hashes, two histograms; of its urgency one word in two; seven TTLs.
-    assert sent() == 17
+    # Of a class with successes: two of three words in three hashes, three bit fields; of its urgency one word in two; eight TTLs.
+    assert sent() == 19
     bench.clock.monotonic = 20.0
     assert sent() == 0
 
@@ -157,6 +164,24 @@ def test_runs_are_counted_by_urgency(redis, bench):
     for key in URGENCIES:
         found = numbers(redis, key)
         assert found == {**{f"high|{word}": count for word, count in high.items()}, "low|p": 1, "low|ms": 62}
+    waits = "aw:waits:HighWorker|261121|18:0"
+    # Two that began at once, 10 s, a minute, 10 minutes; of five without failure one was slow.
+    of_class = {0: 2, 6: 1, 8: 1, 11: 1, SUCCEEDED_AT: 5, SLOW_AT: 1}
+    assert class_counts(redis, waits) == of_class
     bench.counts.ended(ended(2.0))
     bench.metrics.flush()
+    assert class_counts(redis, waits) == {**of_class, 4: 1, SUCCEEDED_AT: 6}
     assert numbers(redis, URGENCIES[0]) == {**found, "high|p": 7, "high|ms": found["high|ms"] + 2_000, "high|w2": 1}
+
+
+def test_run_whose_wait_is_counted_after_it_is_no_second_run(redis, bench):
+    counts = bench.counts.for_class(NAME)
+    counts.record_run(0.1)
+    bench.metrics.flush()
+    # The thread of the job goes on, and another run follows.
+    counts.waits[2] += 1
+    counts.record_run(0.1)
+    bench.metrics.flush()
+    counts.record_run(0.1)
+    bench.metrics.flush()
+    assert class_counts(redis, WAITS) == {0: 2, 3: 1, SUCCEEDED_AT: 3}

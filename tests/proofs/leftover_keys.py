@@ -32,6 +32,7 @@ _ENDS_BY_ITSELF = (
     (re.compile(r"aw:limiter:[^:]+"), 90 * 86_400),
     # The place of a process that was killed inside of the block is free after the limiter's lock_timeout.
     (re.compile(r"aw:limiter:[^:]+:.*"), 5),
+    (re.compile(r"aw:waits:.+\|\d{6}\|\d{1,2}:\d"), 8 * 3_600),
     (re.compile(r"(j\||aw:urgencies:)\d{6,8}\|\d{1,2}:\d{1,2}|(h\|)?.+-\d{1,2}-\d{1,2}:\d{1,2}"), 3 * 86_400),
 )
 """Names of keys that expire, and the most seconds until then; the first match decides."""

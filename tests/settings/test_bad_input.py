@@ -21,6 +21,8 @@ from tests.tables import each_row
 
 SCHEMA = SettingsSchema(Settings)
 SECRET = "hunter2"
+LINK_FIELDS = "{jid}, {class}, {queue}, {shard}, {correlation_id}, {trace_id}, {span_id}"
+NO_FIELD = ", without a field or a password there, for example https://logs.example/?q={jid}"
 GOOD = "shards: {main: {url: 'redis://h:1/0'}}"
 
 
@@ -325,6 +327,23 @@ ENTRIES = [
         "fleet: {queue_groups: 5}",
         "fleet.queue_groups",
         "must hold groups with their queues, such as {mail: [mails]}, not 5",
+    ),
+    (APP, "dashboard: 5", "dashboard", f"{SECTION}trace_url, log_url{HIDDEN}"),
+    (APP, "dashboard: {trace_url: 5}", "dashboard.trace_url", f"must be a text{HIDDEN}"),
+    *(
+        (APP, f"dashboard: {{log_url: '{url}'}}", "dashboard.log_url", f"{message}{HIDDEN}")
+        for url, message in (
+            ("javascript:alert(1)//{jid}", "must begin with https:// or http://"),
+            ("https://l.example/", f"names nothing of the job: give one of {LINK_FIELDS}"),
+            ("https://l.example/{jids}", f"may have the fields {LINK_FIELDS} (did you mean 'jid'?)"),
+            ("https://l.example/{jid!r}", f"may have the fields {LINK_FIELDS}"),
+            ("https://l.example/{}", f"may have the fields {LINK_FIELDS}"),
+            ("https://l.example/{jid", "is not a URL with fields in braces: write a brace itself as %7B or %7D"),
+            ("https://l.example/ {jid}", "must be a URL without spaces and control characters"),
+            ("https://{jid}.example/", f"must name its server{NO_FIELD}"),
+            ("https:///{jid}", f"must name its server{NO_FIELD}"),
+            ("https://a:b@l.example/{jid}", f"must name its server{NO_FIELD}"),
+        )
     ),
     (APP, "tasks: 5", "tasks", f"{SECTION}url, database_down, params, ledger, keep{HIDDEN}"),
     (APP, "tasks: {url: 5}", "tasks.url", f"must be a text{HIDDEN}"),

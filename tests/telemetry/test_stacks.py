@@ -1,7 +1,11 @@
-"""Read the frames of all threads while garbage collections are due."""
+"""Read the frames of all threads while garbage collections are due, and name their files without the folders of the host."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+from framework.telemetry import stacks
+from framework.telemetry.stacks import module_path
 
 COLLECTING = """
 import gc, threading
@@ -35,3 +39,13 @@ for round_ in range(200):
 def test_frames_are_read_while_collections_are_due():
     """On Python 3.11.7 the plain call of ``sys`` stands still here, with the lock of the interpreter."""
     subprocess.run([sys.executable, "-c", COLLECTING], check=True, timeout=60)
+
+
+def test_module_path_is_below_the_folder_that_is_imported(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path), f"{tmp_path}/lib", "relative"])
+    monkeypatch.chdir(tmp_path)
+    found = [module_path(str(tmp_path / one)) for one in ("shop/jobs.py", "lib/shop.py", "library.py", "relative/x.py")]
+    assert found == ["shop/jobs.py", "shop.py", "library.py", "x.py"]
+    assert [module_path(one) for one in ("<frozen runpy>", "/other/x.py")] == ["<frozen runpy>", "/other/x.py"]
+    monkeypatch.setattr(sys, "path", [str(Path(stacks.__file__).parents[2])])
+    assert module_path(stacks.__file__) == "framework/telemetry/stacks.py"

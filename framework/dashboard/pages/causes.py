@@ -5,7 +5,7 @@ from functools import partial
 from framework.admin.diagnosis.cause import Cause, in_order
 from framework.admin.diagnosis.diagnose import away, read_causes, readers
 from framework.admin.diagnosis.facts import DiagnosisScope, ShardEvidence
-from framework.pages.long_reads import ShardRead, percent_of
+from framework.pages.long_reads import ShardRead
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
 
@@ -26,13 +26,14 @@ class CausesPage(Page):
     async def read(self, view: View) -> Facts:
         """Diagnose the shards. ``class`` and ``queue`` of the query narrow the question."""
         scope = DiagnosisScope(view.query.get("class"), view.query.get("queue"))
-        found = await view.read_long(self.name, partial(self._read, view, scope), share=_SHARE)
+        found = await view.read_long(self.name, partial(self._read, view, scope), share=_SHARE, keeps_former=True)
         causes = [one for read in found.values() for one in list(read.found)]
         causes += [away(view.shards[name], error, view.installation) for name, error in view.errors.items()]
         return {
             "causes": [_cause_facts(one) for one in in_order(causes)],
             "notes": [note for read in found.values() for note in read.notes],
-            "percent": percent_of(found),
+            "percent": view.percent,
+            "read_at": view.read_at,
         }
 
     def _read(self, view: View, scope: DiagnosisScope, shard: str, read: ShardRead[Cause]) -> None:

@@ -1,13 +1,14 @@
 """The sorted sets of jobs: scheduled, retries, dead, interrupted. Each lists its first jobs, and its largest groups."""
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
 from framework import admin
-from framework.admin import JobEntry, JobGroups, JobSet
-from framework.admin.groups import count_groups
+from framework.admin import JobEntry, JobSet
+from framework.admin.groups import NO_NAME, count_groups, error_name
 from framework.admin.job_record import JobFilter, job_filter
 from framework.admin.port import current
 from framework.admin.shard_job_set import ShardJobSet
@@ -20,14 +21,41 @@ _SHOWN = 50
 _GROUPS = 10
 _SAMPLE = 500
 """The jobs of a set, of all shards together, by which the page counts its groups: thousands would take longer than all else."""
+_GROUPED = 1_000
+"""The matching jobs of a shard that are grouped by their errors: the search ends with them."""
 _FILTERS = ("class", "queue", "error", "tag")
 
 
 class _Found(NamedTuple):
     size: int
     jobs: list[JobEntry]
-    groups: JobGroups | None = None
-    """``None`` for jobs that match: they are few of the set."""
+    groups: list[Facts]
+
+
+class _Matches:
+    """The matching jobs of a shard: the first ones, and the groups of all that were found."""
+
+    def __init__(self, shard: str) -> None:
+        self.jobs: list[JobEntry] = []
+        self._shard = shard
+        self.total = 0
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, str] = {}
+
+    def add(self, one: JobEntry) -> None:
+        if len(self.jobs) < _SHOWN:
+            self.jobs.append(one)
+        name = error_name(one)
+        # Before its count, so that each group that is read has one.
+        self._examples.setdefault(name, one.jid)
+        self._counts[name] = self._counts.get(name, 0) + 1
+        self.total += 1
+
+    def groups(self, *, is_cut: bool) -> list[Facts]:
+        """Return the largest groups."""
+        # Its thread adds groups meanwhile.
+        largest = Counter(dict(self._counts)).most_common(_GROUPS)
+        return [_group_facts(self._shard, name, jobs, self._examples[name], is_least=is_cut) for name, jobs in largest]
 
 
 class JobSetPage(Page):
@@ -50,7 +78,7 @@ class JobSetPage(Page):
         """Read the size, the first jobs and the groups of the set on each shard."""
         wanted = {name: view.query[name] for name in _FILTERS if name in view.query}
         sample = _SAMPLE // len(view.shards)
-        matching: Mapping[str, ShardRead[JobEntry]] = {}
+        matching: Mapping[str, ShardRead[_Matches]] = {}
         if wanted:
             matching = await view.read_long(self.name, partial(self._match, wanted))
         found = await view.each(lambda shard: self._read(shard, sample, matching.get(shard)))
@@ -60,24 +88,34 @@ class JobSetPage(Page):
         )
         # Only what is shown is decoded.
         shown = islice((job for job in jobs if _sees(view, job)), _SHOWN)
-        groups = {shard: one.groups for shard, one in found.items() if one.groups and view.may("read", shard)}
         return {
             "total": sum(one.size for shard, one in found.items() if view.may("read", shard)),
             "searched": percent_of(matching) / 100,
             "filters": wanted,
             "jobs": [view.job_facts(job, job.score) for job in shown],
             "grouped_by": self.grouped_by,
-            "groups": [fact for shard, one in groups.items() for fact in _group_facts(shard, one)],
+            "groups": [fact for shard, one in found.items() if self._sees_groups(view, shard) for fact in one.groups],
         }
 
-    def _read(self, shard: str, sample: int, matching: ShardRead[JobEntry] | None) -> _Found:
+    def _sees_groups(self, view: View, shard: str) -> bool:
+        # Those of one class are of its jobs alone.
+        return view.may("read", shard, view.query.get("class"))
+
+    def _read(self, shard: str, sample: int, matching: ShardRead[_Matches] | None) -> _Found:
         found = self.job_set(shard)
         if matching is not None:
-            return _Found(found.size, list(matching.found))
-        groups = count_groups(found.kind, self.grouped_by, JobFilter(), _GROUPS, shard=shard, sample=sample)
+            matches = next(iter(list(matching.found)), None)
+            is_cut = matches is not None and matches.total >= _GROUPED
+            groups = matches.groups(is_cut=is_cut) if matches is not None and self.grouped_by == "error" else []
+            return _Found(found.size, [] if matches is None else list(matches.jobs), groups)
+        counted = count_groups(found.kind, self.grouped_by, JobFilter(), _GROUPS, shard=shard, sample=sample)
+        groups = [
+            _group_facts(shard, one.name, one.jobs, one.example, is_estimate=counted.is_estimate)
+            for one in counted.groups
+        ]
         return _Found(found.size, list(islice(found, _SHOWN)), groups)
 
-    def _match(self, wanted: dict[str, str], shard: str, read: ShardRead[JobEntry]) -> None:
+    def _match(self, wanted: dict[str, str], shard: str, read: ShardRead[_Matches]) -> None:
         """Find the first jobs that match."""
         access, jobs = current(), self.job_set(shard)
         home, size = access.shards[shard], max(1, jobs.size)
@@ -89,9 +127,12 @@ class JobSetPage(Page):
         criteria = job_filter(
             cls=wanted.get("class"), queue=wanted.get("queue"), error=wanted.get("error"), tag=wanted.get("tag")
         )
+        most = _GROUPED if self.grouped_by == "error" else _SHOWN
+        matches = _Matches(shard)
+        read.found.append(matches)
         for one in ShardJobSet(home, jobs.kind, access.settings).matching(criteria, on_progress):
-            read.found.append(JobEntry(home, one))
-            if len(read.found) == _SHOWN:
+            matches.add(JobEntry(home, one))
+            if matches.total == most:
                 return
 
 
@@ -128,6 +169,7 @@ class RetriesPage(JobSetPage):
     heading = "Next run"
     mends = ("failing", "arguments", "deep_retry_set", "replica_lag")
     grouped_by = "error"
+    class_part = "retries-errors"
 
     def job_set(self, shard: str) -> JobSet:
         """Return the set of a shard."""
@@ -144,6 +186,7 @@ class DeadPage(JobSetPage):
     heading = "Died"
     mends = ("failing", "arguments", "malformed")
     grouped_by = "error"
+    class_part = "dead-errors"
 
     def job_set(self, shard: str) -> JobSet:
         """Return the set of a shard."""
@@ -174,8 +217,10 @@ def _sees(view: View, job: JobEntry) -> bool:
     return view.may("read", job.shard) or view.may("read", job.shard, job.worker)
 
 
-def _group_facts(shard: str, found: JobGroups) -> list[Facts]:
-    return [
-        {"shard": shard, "name": one.name, "jobs": one.jobs, "is_estimate": found.is_estimate, "example": one.example}
-        for one in found.groups
-    ]
+def _group_facts(
+    shard: str, name: str, jobs: int, example: str, *, is_estimate: bool = False, is_least: bool = False
+) -> Facts:
+    """Return a group. ``error`` is the class of its error, which the page takes as a filter."""
+    error = "" if name == NO_NAME else name.partition(": ")[0]
+    facts: Facts = {"shard": shard, "name": name, "error": error, "jobs": jobs, "example": example}
+    return {**facts, "is_estimate": is_estimate, "is_least": is_least}

@@ -12,7 +12,7 @@ from framework.admin.shard_job_set import ShardJobSet
 from framework.admin.statistics import ignore_progress
 from framework.features.backlog.memory import measure_memory, measure_parts
 from framework.pages.forms import Form
-from framework.pages.long_reads import ShardRead, percent_of
+from framework.pages.long_reads import ShardRead
 from framework.pages.shard_action import FormAt, RowAction
 from framework.pages.table import Column, Rows, TablePage
 from framework.pages.view import Facts, View
@@ -121,9 +121,9 @@ class MemoryPage(TablePage[MemoryPart]):
 
     async def read(self, view: View) -> Facts:
         """Measure each shard: the parts that were measured so far are shown."""
-        found = await view.read_long(self.name, partial(self._read, view))
+        found = await view.read_long(self.name, partial(self._read, view), keeps_former=True)
         parts = {shard: list(one.found) for shard, one in found.items()}
-        return {**self.facts_of(view, parts), "percent": percent_of(found)}
+        return {**self.facts_of(view, parts), "percent": view.percent, "read_at": view.read_at}
 
     @staticmethod
     def _read(view: View, shard: str, read: ShardRead[MemoryPart]) -> None:

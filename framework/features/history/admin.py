@@ -28,6 +28,7 @@ from framework.features.history.series import (
     sum_of,
     unwritten_pieces,
 )
+from framework.features.history.urgencies import read_class_waits
 from framework.features.tasks.access import load_part
 from framework.features.tasks.settings import TaskSettings
 from framework.settings.model import CoreSettings
@@ -179,6 +180,8 @@ class ShardRuns(NamedTuple):
     """Of each class by period."""
     durations: Sequence[int] = ()
     """The histogram of the class that is asked for, of the last eight hours."""
+    waits: Sequence[int] = ()
+    """Its counts of ``keys.class_waits``, of these hours."""
     unread: int = 0
 
 
@@ -242,7 +245,8 @@ class SeriesReader:
         first = max(self.starts[0], self._now - METRICS_SHORT_S)
         minutes = [at * MINUTE_S for at in range(int(first // MINUTE_S), int(self._now // MINUTE_S) + 1)]
         durations = read_durations(shard.client, minutes, self._versions, [self._cls])[self._cls]
-        return ShardRuns(classes, durations, unread)
+        waits = read_class_waits(shard.client, self._cls, first, self._now)
+        return ShardRuns(classes, durations, waits, unread)
 
     @staticmethod
     def of_database(shard: str, kept: KeptSeries) -> ShardRuns:

@@ -1,7 +1,7 @@
 """The pages of the runs over time: by class, with the deploys; and by urgency, with its targets."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from typing import TypeAlias, TypeVar
 
@@ -11,7 +11,7 @@ from framework.execute.stats import BUCKETS_MS
 from framework.features.history.admin import DeployMark, KeptSeries, SeriesReader, ShardRuns, deploys
 from framework.features.history.marks import MOST_DAYS
 from framework.features.history.series import DAY_S, HOUR_S, KeptPeriods, Runs, sum_of
-from framework.features.history.urgencies import UrgencyRuns, sum_urgencies
+from framework.features.history.urgencies import UrgencyRuns, runs_of_class, sum_urgencies
 from framework.features.history.urgency_series import Kept, UrgencyPeriods, UrgencyReader, UrgencySeries
 from framework.features.tasks.page import read_database
 from framework.features.tasks.settings import TaskSettings
@@ -19,7 +19,7 @@ from framework.pages.page import Page
 from framework.pages.view import Facts, View
 from framework.text import Sentence
 from framework.types import Urgency
-from framework.wire.urgency_counts import WAIT_BOUNDS_S
+from framework.wire.urgency_counts import SUCCEEDED_AT, WAIT_BOUNDS_S
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class ActivityPage(Page):
     # A period is a minute at least, and the runs of eight hours are many numbers.
     fresh_s = 30.0
     overview_part = "activity-chart"
-    class_part = "activity-chart, #durations"
+    class_part = "activity-chart, #histograms"
 
     def __init__(self) -> None:
         self._kept = KeptPeriods[dict[str, Runs]]()
@@ -83,7 +83,9 @@ class ActivityPage(Page):
             "periods": [{"at": at, **_run_facts(sum_of(chain(*columns[part])))} for at, part in shown_periods],
             "deploys": _deploy_facts([marks for _, marks in answered.values()], reader.starts),
             "classes": [{**one, "points": _points(classes[one["class"]], shown_periods)} for one in largest],
-            "durations": _durations(reader.durations(list(found.values()), kept)) if name in classes else [],
+            **_class_facts(
+                view, name if name in classes else None, reader.durations(list(found.values()), kept), found
+            ),
         }
 
 
@@ -208,11 +210,35 @@ def _deploy_facts(found: Iterable[Iterable[DeployMark]], starts: Sequence[float]
     return [{"at": at, "label": label} for at, label in sorted(marks)]
 
 
-def _durations(counts: Sequence[int]) -> list[Facts]:
-    """Return how many runs lasted up to each bound; the last one has no bound. Buckets without runs at the ends are left out."""
+def _class_facts(view: View, name: str | None, durations: Sequence[int], found: Mapping[str, ShardRuns]) -> Facts:
+    """Return the histograms of a class, and how many of its runs kept the targets of its urgency; without a class, nothing."""
+    shown = [
+        one.waits for shard, one in found.items() if name is not None and one.waits and view.may("read", shard, name)
+    ]
+    waits = [sum(column) for column in zip(*shown, strict=True)]
+    if name is None or not waits:
+        return {"durations": [], "waits": [], "targets": None}
+    declaration = view.installation.declaration(name)
+    targets = None
+    if declaration is not None:
+        urgency = declaration.urgency
+        targets = {
+            "urgency": urgency,
+            "queueing_target_s": TARGETS[urgency][0],
+            "execution_target_s": TARGETS[urgency][1],
+        }
+        targets |= _figures(urgency, runs_of_class(waits))
+    return {
+        "durations": _histogram(durations, [bound / 1000 for bound in BUCKETS_MS]),
+        "waits": _histogram(waits[:SUCCEEDED_AT], WAIT_BOUNDS_S),
+        "targets": targets,
+    }
+
+
+def _histogram(counts: Sequence[int], bounds_s: Sequence[float]) -> list[Facts]:
+    """Return how many runs took up to each bound; the last one has no bound. Buckets without runs at the ends are left out."""
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
         return []
-    bounds_s = [*(bound / 1000 for bound in BUCKETS_MS), None]
-    places = range(filled[0], filled[-1] + 1)
-    return [{"up_to_s": bounds_s[at], "runs": counts[at]} for at in places]
+    bounds = [*bounds_s, None]
+    return [{"up_to_s": bounds[at], "runs": counts[at]} for at in range(filled[0], filled[-1] + 1)]

@@ -9,11 +9,23 @@ from typing import Any, NamedTuple
 import redis
 
 from framework.execute.job_log import TARGETS
-from framework.features.history.series import MINUTE_S, counts_of
+from framework.features.history.series import MINUTE_S, TEN_MINUTES_S, counts_of
 from framework.store.hashes import read_hashes
 from framework.types import Urgency
 from framework.wire import keys
-from framework.wire.urgency_counts import FAILED, PROCESSED, SLOW, UNTIMED, WAIT_BOUNDS_S, WAITED_MS, WAITS
+from framework.wire.urgency_counts import (
+    CLASS_COUNT_BITS,
+    CLASS_COUNTS,
+    FAILED,
+    PROCESSED,
+    SLOW,
+    SLOW_AT,
+    SUCCEEDED_AT,
+    UNTIMED,
+    WAIT_BOUNDS_S,
+    WAITED_MS,
+    WAITS,
+)
 
 _WORDS = (PROCESSED, FAILED, SLOW, UNTIMED, WAITED_MS, *WAITS)
 _FIELDS: Mapping[bytes, tuple[Urgency, int]] = {
@@ -91,6 +103,25 @@ def read_urgencies(client: "redis.Redis", starts: Sequence[float], step_s: int) 
     place = 0 if step_s == MINUTE_S else 1
     names = [keys.urgencies(time.gmtime(start))[place][0] for start in starts]
     return [_runs_by_urgency(counts_of(one)) if one else {} for one in read_hashes(client, names)]
+
+
+def read_class_waits(client: "redis.Redis", name: str, first: float, now: float) -> list[int]:
+    """Return the counts of ``keys.class_waits`` of a class, from the ten minutes of ``first`` on. Raises redis errors."""
+    starts = range(int(first // TEN_MINUTES_S) * TEN_MINUTES_S, int(now) + 1, TEN_MINUTES_S)
+    size = CLASS_COUNT_BITS // 8
+    total = [0] * CLASS_COUNTS
+    # MGET answers nothing for a key of another type.
+    reply: Any = client.mget([keys.class_waits(name, time.gmtime(start)) for start in starts])
+    for text in reply:
+        for place in range(min(CLASS_COUNTS, len(text or b"") // size)):
+            total[place] += int.from_bytes(text[size * place : size * (place + 1)], "big")
+    return total
+
+
+def runs_of_class(counts: Sequence[int]) -> UrgencyRuns:
+    """Return the runs of a class with these counts, as those of an urgency; the milliseconds of waiting are not known."""
+    timed = sum(counts[:SUCCEEDED_AT])
+    return UrgencyRuns(timed, timed - counts[SUCCEEDED_AT], counts[SLOW_AT], waits=tuple(counts[1:SUCCEEDED_AT]))
 
 
 def _runs_by_urgency(counts: Mapping[bytes, int]) -> dict[Urgency, UrgencyRuns]:

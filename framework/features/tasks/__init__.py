@@ -8,6 +8,7 @@ TASKS = Feature(
     job_groups={"aw_task": "task"},
     worker=Late("framework.features.tasks.worker:worker_part"),
     pages=(Late("framework.features.tasks.page:TasksPage"), Late("framework.features.tasks.page:TaskPage")),
+    job_story=Late("framework.features.tasks.page:recorded_story"),
     figures=Figures(reader=Late("framework.features.tasks.figures:TaskFigures"), part="tasks/figures"),
     commands=(
         LateCommand(

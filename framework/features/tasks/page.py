@@ -1,7 +1,7 @@
 """The tasks in the database: their progress, and the failures of one. Operators retry failed jobs and cancel tasks here."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -16,6 +16,7 @@ from framework.features.tasks.access import load_part
 from framework.features.tasks.settings import TaskSettings
 from framework.pages.caller import Role
 from framework.pages.forms import Form
+from framework.pages.job_story import FailedRun, JobMoment, RecordedStory
 from framework.pages.page import Action, Page, Preview
 from framework.pages.shard_action import SAMPLE
 from framework.pages.view import ANSWER_WITHIN_S, Facts, View
@@ -23,7 +24,7 @@ from framework.settings.urls import shown_url
 from framework.text import Sentence, format_count
 
 if TYPE_CHECKING:
-    from framework.features.tasks.progress import JobEvent
+    from framework.features.tasks.progress import EventMessage, JobEvent
     from framework.features.tasks.task import Task
 
 _SHOWN = 100
@@ -31,6 +32,11 @@ _SHOWN_MESSAGES = 3
 _DATABASE = "tasks.url"
 """The name of the database among the stores that pages read: no shard has a point in its name."""
 _SQLITE = "sqlite:///"
+_STORY = 200
+"""The messages of a job that its page shows."""
+_ERROR = "error_class"
+"""The field of the message about a failed run (``change.failure_fields``)."""
+_RECORD = Sentence("the database of tasks")
 
 T = TypeVar("T")
 
@@ -239,6 +245,38 @@ async def read_database(view: View, step: Callable[[], Facts]) -> Facts:
         return facts | {"problem": problem}
     except FrameworkError as error:
         return facts | {"problem": str(error)}
+
+
+async def recorded_story(view: View, jid: str) -> RecordedStory:
+    """Return what the event of a job and its messages tell; nothing for one that is not recorded, or that the caller may not see."""
+    try:
+        facts = await read_database(view, lambda: {"story": load_part("task").story(jid, limit=_STORY)})
+    except TaskNotFoundError:
+        return RecordedStory()
+    if "story" not in facts:
+        return RecordedStory(problem=facts["problem"])
+    event: JobEvent
+    messages: list[EventMessage]
+    event, messages = facts["story"]
+    if not view.may("read", event.shard, event.worker):
+        return RecordedStory()
+    return RecordedStory(list(_moments(event, messages)), list(_failures(messages)))
+
+
+def _moments(event: "JobEvent", messages: "Iterable[EventMessage]") -> Iterator[JobMoment]:
+    yield JobMoment(event.created_at, Sentence("pushed"), _RECORD)
+    if event.started_at is not None:
+        yield JobMoment(event.started_at, Sentence("run {number} started", number=event.runs), _RECORD)
+    for one in messages:
+        error = one.fields.get(_ERROR)
+        text = Sentence("failed: {error}", error=f"{error}: {one.text}") if error else one.text
+        yield JobMoment(one.at, text, _RECORD)
+    if event.ended_at is not None:
+        yield JobMoment(event.ended_at, Sentence("ended: {state}", state=event.state), _RECORD)
+
+
+def _failures(messages: "Iterable[EventMessage]") -> Iterator[FailedRun]:
+    return (FailedRun(one.at, str(one.fields[_ERROR]), one.text) for one in messages if _ERROR in one.fields)
 
 
 def _within(step: Callable[[], T]) -> T:

@@ -14,10 +14,12 @@ from framework.features.history.marks import mark_deploy
 from framework.features.history.page import ActivityPage, UrgenciesPage, shown
 from framework.features.history.rollup import HourlyRollup, open_database
 from framework.features.history.series import DAY_S, KeptPeriods, Runs
+from framework.features.history.urgencies import runs_of_class
 from framework.pages import view as view_module
 from framework.pages.caller import Caller
 from framework.pages.view import ShardReads, View
 from framework.wire import keys
+from framework.wire.urgency_counts import SLOW_AT, SUCCEEDED_AT
 from tests.admin.conftest import shard, silent_second
 from tests.features.history.test_history import write_runs
 
@@ -124,6 +126,23 @@ def write_urgency(redis, at, urgency, **counts):
     for key, _ in keys.urgencies(time.gmtime(at)):
         for word, count in counts.items():
             redis.hincrby(key, f"{urgency}|{word}", count)
+
+
+def test_class_has_its_waits_and_how_its_targets_are_kept(shard, redis):
+    now = time.time()
+    write_runs(redis, now, "Job", 6, 1)
+    # Two began at once, one waited for 1 to 2 s, three for a minute or two; of five without failure two were slow.
+    for place, count in {0: 2, 3: 1, 8: 3, SUCCEEDED_AT: 5, SLOW_AT: 2}.items():
+        for at in (now, now - 9 * 3_600):
+            redis.execute_command(
+                "BITFIELD", keys.class_waits("Job", time.gmtime(at)), "INCRBY", "u32", f"#{place}", count
+            )
+    found = read(shard, **{"class": "Job"})
+    assert {one["up_to_s"]: one["runs"] for one in found["waits"] if one["runs"]} == {0.1: 2, 2.0: 1, 120.0: 3}
+    assert found["targets"] is None, "the class is not loaded"
+    runs = runs_of_class([2, 0, 0, 1, 0, 0, 0, 0, 3, *[0] * 6, 5, 2])
+    assert (runs.queueing_apdex("high"), runs.execution_apdex, runs.late("low")) == (0.5, 0.6, 3)
+    assert read(shard, **{"class": "Other"})["waits"] == []
 
 
 def test_long_times_join_the_database_and_redis(shard, redis, url):

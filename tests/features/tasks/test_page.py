@@ -20,13 +20,13 @@ from framework.tasks import Task
 from framework.wire import keys
 from framework.wiring.client import bind_default
 from tests.admin.conftest import bound
-from tests.dashboard.conftest import browser, dashboard, shards
+from tests.dashboard.conftest import _whole, browser, dashboard, shards
 from tests.dashboard.test_actions import send
 from tests.dashboard.test_pages import ATTACKS, check_inert
 from tests.features.tasks.task_bench import change
 from tests.harness import opened
 
-__all__ = ["browser", "dashboard", "shards"]
+__all__ = ["_whole", "browser", "dashboard", "shards"]
 
 ADMIN = Caller("ann", "admin")
 BILLING = Caller("eve", feature_categories={"billing": "operate"})
@@ -122,6 +122,25 @@ def test_caller_sees_tasks_of_own_classes_and_acts_with_the_role_on_all(browser,
         send(browser(caller), "/tasks", 409, action="cancel", row=task.id, confirmed="yes")
     assert not ours.progress().is_cancelled
     assert "3 jobs" not in send(browser(BILLING), "/tasks", action="cancel", row=ours.id)
+
+
+def test_page_of_a_job_has_what_is_recorded_of_it(browser, tasks, redis):
+    tasks("prices.xlsx")
+    client = browser(ADMIN)
+    (task,) = client.get("/api/tasks").json()["tasks"]
+    (failure,) = client.get(f"/api/tasks/{task['id']}").json()["failures"]
+    found = client.get(f"/api/job/{failure['jid']}").json()
+    record = [one["what"] for one in found["timeline"] if "the database of tasks" in one["sources"]]
+    assert (record[0], record[-1]) == ("pushed", "ended: failed")
+    # Its payload in the queue says the same about the push.
+    assert set(found["timeline"][0]["sources"]) == {"the payload", "the database of tasks"}
+    assert "the database of tasks" in client.get(f"/job/{failure['jid']}").text
+    assert (
+        browser(Caller("eve", feature_categories={"other": "read"}))
+        .get(f"/api/job/{failure['jid']}")
+        .json()["timeline"]
+        == []
+    )
 
 
 def test_fields_of_tasks_are_escaped(browser, tasks):
