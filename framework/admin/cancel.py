@@ -36,8 +36,8 @@ from framework.wire import keys
 
 _CANCELLED = HeldEnd("cancelled", CANCELLED_JOBS, {})
 _SETS: tuple[JobSetKind, ...] = ("scheduled", "retry")
-_MARKS_AT_ONCE = (20, 500)
-"""The fewest and the most jobs of one call of the script."""
+_MARKS_AT_ONCE = (20, 150)
+"""The fewest and the most jobs of one call of the script: a mark takes some 20 us of Redis."""
 
 
 class _TimeIsUp(Exception):

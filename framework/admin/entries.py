@@ -214,8 +214,8 @@ def _held_by(payload: Payload) -> JobResources:
     return JobResources(lock, awaited=awaited_job_of(payload), end_word="")
 
 
-SLICE_JOBS, SLICE_BYTES = (10, 500), 1_000_000
-"""The fewest and the most jobs that one step moves, and its most bytes (one job always goes)."""
+SLICE_JOBS, SLICE_BYTES = (10, 150), 1_000_000
+"""The fewest and the most jobs that one step moves, and its most bytes (one job always goes): a job takes up to 27 us of Redis."""
 
 EntryOutcome: TypeAlias = Literal["done", "gone", "again"] | Refusal
 """The outcome for one entry; ``gone``: it was not there any more, and nothing was written; ``again``: the same call had acted on

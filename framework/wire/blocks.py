@@ -79,7 +79,7 @@ def pack(queue: str, jobs: Sequence[bytes]) -> bytes:
         "created_at": wire_timestamp(since),
         "enqueued_at": wire_timestamp(since),
         COUNT: len(jobs),
-        JOBS: base64.b64encode(zlib.compress(_by_column(jobs))).decode(),
+        JOBS: base64.b64encode(_compress(jobs)).decode(),
     }
     return b"{ " + dumps(fields)[1:]
 
@@ -91,7 +91,7 @@ def pack_members(members: Sequence[HeldMember]) -> bytes:
     queue = loads_object(_payload(members[0])).get("queue")
     line = dumps({"class": PACKED, "jid": generate_jid(), "queue": queue, COUNT: len(members)})
     # No other program reads these sets, so the bytes need not be text, which takes a third more.
-    return b"{ %b\n%b" % (line[1:], zlib.compress(_by_column(rows)))
+    return b"{ %b\n%b" % (line[1:], _compress(rows))
 
 
 def refer(block: bytes, blob_id: str) -> bytes:
@@ -131,6 +131,11 @@ def stored_id(data: bytes) -> str | None:
     found = fields.get(STORED)
     # Not by its prefix: a Ruby process that has taken a reference writes it in another form.
     return found if fields.get("class") == PACKED and isinstance(found, str) else None
+
+
+def _compress(jobs: Sequence[bytes]) -> bytes:
+    # Of arguments that are random words zlib's default takes three times as long, for 3 % fewer bytes.
+    return zlib.compress(_by_column(jobs), 4)
 
 
 # Jobs of one class have as many quotation marks. What stands between the first and the second of each job comes first, and so on:

@@ -8,12 +8,14 @@ more often than for one job.
 
 import json
 import os
+import re
 
 import pytest
 
 from tests.conftest import ROOT, short_folder
 from tests.fork_server import FORK_SERVER
 from tests.harness import ALL_EXAMPLES
+from tests.lua import SCRIPTS, script_files
 from tests.proofs.crash_points.wire import QUIET, WAYS
 
 HEARTBEAT = "EXISTS,heartbeat"
@@ -114,6 +116,34 @@ COMMANDS = {
 }
 """By scenario the commands of its smallest batch, in order; scripts by their names. Each of them has a fault in a case."""
 
+READS = "backlog/read_waiting limiters/read observability/read_fleet read_hashes read_processes read_queues"
+"""Scripts that write nothing."""
+
+OF_MOVES = "moves/mark_locks moves/page moves/receive moves/restore moves/take_aside"
+"""Scripts whose points are in ``tests/features/moves/test_faults.py``."""
+
+COUNTED = (
+    "push_delayed_counted push_fair push_fair_counted push_scheduled_counted push_unique_counted push_window_counted"
+)
+"""Pushes that count their jobs, or are as one in the reserve: one command of a push, as the others."""
+
+WRITES_NO_JOB = (
+    "backlog/watch breaker/change breaker/start breaker/tend concurrency/add_seconds concurrency/throttle "
+    "deduplication/start_locked end_pauses find_owners leases/obtain leases/renew limiters/lock limiters/take limiters/unlock "
+    "note_pushed observability/report record_action renew_children renew_slots write"
+)
+"""Scripts that write facts, and move no job."""
+
+ONE_STEP = (
+    "backlog/return_aside backlog/set_aside batches/change batches/push fairness/change_priority moves/take moves/take_held "
+    "push_up_to push_window release_waiting replace restore split_block workflows/advance workflows/change"
+)
+"""Scripts that move jobs and are met by no fault: ``tests/property/test_script_idempotence.py`` runs each once and twice."""
+
+_WRITES = re.compile(
+    r"call\('(?!EXISTS|GET|H(EXISTS|GET|KEYS|LEN|MGET|STRLEN|VALS)|L(INDEX|LEN|RANGE)|S(CARD|MEMBERS|RANDMEMBER|SCAN)|Z)"
+)
+
 ALL_OF_THEM = ALL_EXAMPLES in os.environ
 FAULTS = [
     pytest.param(scenario, way, marks=() if (number - index) % 6 == 0 and not ALL_OF_THEM else pytest.mark.campaign)
@@ -151,6 +181,15 @@ def runner(fork_server):
         made = CaseRunner(folder)
         yield made
         made.close()
+
+
+def test_script_without_points_is_listed_with_its_reason():
+    met = {word.removeprefix("EVAL ") for row in COMMANDS.values() for word in row.split(",")}
+    listed = f"{READS} {OF_MOVES} {COUNTED} {WRITES_NO_JOB} {ONE_STEP}".split()
+    assert sorted(listed) == sorted(SCRIPTS.keys() - met)
+    # Of the file itself: a part has functions that a script does not call.
+    texts = {name: script_files()[name].read_text() for name in READS.split()}
+    assert {name for name, text in texts.items() if _WRITES.search(text)} == set()
 
 
 @pytest.mark.campaign
