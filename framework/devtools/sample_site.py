@@ -1,5 +1,6 @@
 """Run the sample platform for ``application-worker dashboard --sample``: stores, processes, configuration, data."""
 
+import json
 import os
 import random
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -39,6 +40,7 @@ from framework.features.cron.settings import CronEntrySettings, CronSection
 from framework.features.encryption.blob_store import FolderStore
 from framework.features.encryption.offload import PayloadOffload, blob_name
 from framework.features.encryption.sweep import UNNAMED
+from framework.features.history.urgencies import UrgencyRuns
 from framework.features.reliable_push.kept_push import KeptPush
 from framework.features.reliable_push.push_file import FileSystem, PushFile
 from framework.features.tasks.access import load_part
@@ -48,8 +50,10 @@ from framework.push.job_batch import JobBatch
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.supervised_threads import SupervisedThread
+from framework.types import Urgency
 from framework.wire import keys
 from framework.wire.json import dumps
+from framework.wire.urgency_counts import WAITS
 
 _BEAT_S = 5.0
 _MODULE = "sample_jobs"
@@ -84,6 +88,7 @@ _DISABLED = "prune-index"
 _KEPT_DAYS = 90
 _TICKS, _LONGEST_RHYTHM_S = 24, 40 * 86_400
 _LIVE_JOBS, _LIVE_SLOTS = 12, 5
+_HOUR_S = 3_600
 _FINE_DAYS, _STEP_HOURS = 10, 6
 """The runs of so many days are written by the hour, older ones by some hours: pages show those by the day."""
 _MEGABYTES = {"main": 24, "shop": 16, "media": 16}
@@ -259,15 +264,40 @@ def _record_tasks(file: Path) -> None:
         row |= {"closed_at": begun, "completed_at": begun + 600.0 if ended == jobs else None}
         write = partial(_write_task, tables.tasks.insert().values(**row), applied.apply_changes, changes)
         database.write(write)
-    database.write(partial(_write_history, tables.history.insert()))
+    runs = list(kept_runs(time.time()))
+    for table, rows in ((tables.history, runs), (tables.urgency_history, kept_urgencies(runs))):
+        database.write(partial(_write_rows, table.insert(), rows))
     database.dispose()
 
 
-def _write_history(insert: Any, connection: Any) -> None:
-    connection.execute(insert, list(_kept_runs(time.time())))
+def _write_rows(insert: Any, rows: list[dict[str, Any]], connection: Any) -> None:
+    connection.execute(insert, rows)
 
 
-def _kept_runs(now: float) -> Iterator[dict[str, Any]]:
+def kept_urgencies(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs by urgency of the hours of ``kept_runs``, as the leader keeps them. It makes the days of them."""
+    chance = random.Random(1)
+    urgency_of: dict[str, Urgency] = {one.name: one.urgency for one in sample_classes()}
+    sums: dict[tuple[int, str], dict[Urgency, tuple[int, int]]] = {}
+    for one in runs:
+        of_hour = sums.setdefault((one["hour"], one["shard"]), {})
+        processed, failed = of_hour.get(urgency_of[one["worker"]], (0, 0))
+        of_hour[urgency_of[one["worker"]]] = processed + one["processed"], failed + one["failed"]
+    rows: list[dict[str, Any]] = []
+    for (hour, shard), of_hour in sums.items():
+        counts: dict[Urgency, UrgencyRuns] = {}
+        for urgency, (processed, failed) in of_hour.items():
+            # Fewer jobs wait for longer.
+            waits = tuple(int(processed * chance.uniform(0.5, 1.5) * 0.03 * 0.6**place) for place in range(len(WAITS)))
+            slow = int(processed * chance.uniform(0.0, 0.004))
+            counts[urgency] = UrgencyRuns(processed, failed, slow, 0, int(processed * 180), waits)
+        text = json.dumps({"until": hour + _HOUR_S, "urgencies": counts})
+        total = sum(one.processed for one in counts.values())
+        rows.append({"step_s": _HOUR_S, "start": hour, "shard": shard, "runs": total, "counts": text})
+    return rows
+
+
+def kept_runs(now: float) -> Iterator[dict[str, Any]]:
     """Yield the runs of 90 days by hour and class, as the leader keeps them."""
     chance, today = random.Random(1), int(now // 3_600) * 3_600
     for hours_back in range(1, _KEPT_DAYS * 24):

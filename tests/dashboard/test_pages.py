@@ -1,18 +1,24 @@
 """What pages show of data on real servers, and to whom."""
 
+import copy
 import json
 import time
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from urllib.parse import quote
+
+import pytest
 
 from framework import ApplicationWorker
 from framework.admin import Queue
 from framework.admin.audit import acting_as
 from framework.admin.diagnosis.facts import Installation
 from framework.admin.explain import KnownClasses
+from framework.admin.running_jobs import JobStack
 from framework.all_settings import load
 from framework.dashboard import Caller, application
-from framework.dashboard.application import all_pages
+from framework.dashboard.application import DashboardSite, all_pages
+from framework.dashboard.pages import process_pages
 from framework.features.batches import keys as batch_keys
 from framework.features.breaker.store import open_breaker
 from framework.features.concurrency.limit_state import LimitOverride, set_override
@@ -24,11 +30,14 @@ from framework.features.leases import keys as lease_keys
 from framework.features.limiters import keys as limiter_keys
 from framework.features.limiters.store import resize_limiter
 from framework.features.profiling.store import JobProfile, keep_profile
+from framework.features.workflows import keys as workflow_keys
 from framework.route.router import open_router
+from framework.telemetry.stacks import StackCall
 from framework.wire import keys
-from tests.dashboard.test_routes import address
+from tests.dashboard.test_routes import WORDS, add_groups, address
 from tests.harness import encoded, register_process
 
+HOST = "h:1:aaaaaaaaaaaa"
 ADMIN, READER = Caller("ann", "admin"), Caller("bob", "read")
 
 ATTACKS = (
@@ -38,6 +47,31 @@ ATTACKS = (
     "javascript:alert(1)//",
     "</textarea></title><svg/onload=alert(1)>",
 )
+
+
+HOSTILE = quote(ATTACKS[0], safe="")
+HOSTILE_WORDS = {**WORDS, **{word: HOSTILE for word in WORDS if word.startswith(("{class", "{queue", "{jid"))}}
+HOSTILE_QUERY = {"search": f"?q={HOSTILE}", "activity": f"?class={HOSTILE}", "limits": f"?class={HOSTILE}"}
+EMPTY = {
+    # Names of loaded classes, which are Python's.
+    "routing": {"classes"},
+    "search": {"classes"},
+    # The leaves of the tree.
+    "batch": {"tree.nested[].nested"},
+    # Points of lines.
+    "workflow": {"graph.lines"},
+    # The tests of these pages attack what they show.
+    "pushes": {"files"},
+    "settings": {"unknown"},
+    "task": {"failures"},
+    "tasks": {"tasks"},
+}
+"""The lists of pages that show nothing in the test of all texts."""
+TEXTS = {("causes", "notes"), ("job", "places[].holds"), ("job", "problems"), ("stack", "silent")}
+"""Lists of texts, which get the attack if they are empty."""
+
+
+ATTACK = " ".join(ATTACKS)
 
 
 class Elements(HTMLParser):
@@ -67,7 +101,8 @@ def check_inert(html, where):
     return found
 
 
-def test_displayed_fields_are_escaped(browser, shards, redis):
+def fill_hostile_jobs(redis):
+    """Write jobs whose fields are attacks into each place."""
     for number, attack in enumerate(ATTACKS):
         job = {
             "jid": attack,
@@ -82,17 +117,10 @@ def test_displayed_fields_are_escaped(browser, shards, redis):
         redis.sadd("queues", attack)
         redis.lpush(f"queue:{attack}", data)
         redis.zadd(("schedule", "retry", "dead", "interrupted")[number % 4], {data: 1.0})
-    client = browser(ADMIN)
-    assert {one["queue"] for one in client.get("/api/queues").json()["queues"]} == set(ATTACKS)
-    own = [path.format(quote(one, safe="")) for one in ATTACKS for path in ("/queues/{}", "/job/{}", "/classes/{}")]
-    words = [
-        path + quote(ATTACKS[number]) for number, path in enumerate(("/search?q=", "/dead?class=", "/queues?shard="))
-    ]
-    for path in (*(address(page.path) for page in all_pages()), *own, *words):
-        check_inert(client.get(path).text, path)
 
 
-def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, redis, monkeypatch):
+def fill_hostile_records(redis, monkeypatch):
+    """Write processes, limits and other records whose names and reasons are attacks."""
     entries = []
     for number, attack in enumerate(ATTACKS):
         identity = f"h:1:aaaaaaaaaaa{number}"
@@ -126,6 +154,127 @@ def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, red
         entries.append(ScheduledEntry(attack, "main", attack, attack, attack, (attack,), **state, **times))
     # An entry whose class and expression are hostile is not usable, and is not listed.
     monkeypatch.setattr("framework.features.cron.page.cron_entries", lambda shard: entries if shard == "main" else [])
+
+
+def fill_hostile_groups(redis, monkeypatch):
+    """Write held jobs, slots, runs, and batches with attacks; let the process of a running job answer with a stack of attacks."""
+    add_groups(redis)
+    attack, now = ATTACKS[0], time.time()
+    limit = keys.limit(attack)
+    redis.sadd(keys.LIMITS, limit)
+    redis.sadd(keys.LIMITS_WAITING, limit)
+    redis.zadd(f"{limit}:turns", {"": 0})
+    redis.zadd(f"{limit}:waiting:", {b'{"at": 1}\n' + encoded(attack, jid=attack, args=[attack], tags=[attack]): 1.0})
+    redis.zadd(f"{limit}:running", {f"{attack} {attack}": now + 60})
+    for key, bits in (
+        (keys.histogram(8, attack, time.gmtime(now)), 16),
+        (keys.class_waits(attack, time.gmtime(now)), 32),
+    ):
+        redis.execute_command("BITFIELD", key, "SET", f"u{bits}", "#1", 3)
+    for key, _ in keys.metrics(8, time.gmtime(now)):
+        redis.hset(key, mapping={f"{attack}|p": 3})
+    redis.zadd(workflow_keys.WORKFLOWS, {"wf-1": now + 60})
+    redis.hset(workflow_keys.workflow("wf-1"), mapping={"description": attack})
+    callbacks = json.dumps([[attack, encoded(attack).decode()]])
+    times = {"pending": 1, "total": 2, "created_at": 1, "ttl_s": 600}
+    for bid, parent, more in (("aw-0", "", {}), ("aw-1", "aw-0", {"on_success": callbacks}), ("aw-2", "aw-1", {})):
+        redis.hset(
+            batch_keys.batch(bid), mapping={**times, "parent": parent, "description": attack, "children": 1, **more}
+        )
+    for bid, nested in (("aw-0", "aw-1"), ("aw-1", "aw-2")):
+        redis.sadd(f"{batch_keys.batch(bid)}:children", nested)
+    for place in ("dead", "failed"):
+        redis.sadd(f"{batch_keys.batch('aw-1')}:{place}", attack)
+    identity = "h:1:bbbbbbbbbbbb"
+    register_process(redis, {"identity": identity, "hostname": "h", "pid": 1, "queues": [], "concurrency": 5}, identity)
+    run = {"queue": attack, "payload": encoded(attack, jid=attack, args=[attack], tags=[attack]).decode(), "run_at": 1}
+    redis.hset(f"{identity}:work", "t", json.dumps(run))
+    calls = (StackCall(attack, attack, 1),)
+    stack = JobStack("main", attack, attack, attack, attack, 1.0, True, attack, 1, calls)
+    monkeypatch.setattr(process_pages, "read_stacks", lambda *_: SimpleNamespace(stacks=[stack], silent=[]))
+
+
+def hostile(page, facts, path=""):
+    """Return the facts of a page with the attacks in place of each text."""
+    match facts:
+        case str():
+            return ATTACK
+        case dict():
+            return {name: hostile(page, one, f"{path}.{name}" if path else name) for name, one in facts.items()}
+        case list():
+            return [hostile(page, one, f"{path}[]") for one in facts] or [ATTACK] * ((page, path) in TEXTS)
+        case _:
+            return facts
+
+
+def lists_of(facts, path=""):
+    """Yield the path of each list, and whether it shows something."""
+    if isinstance(facts, dict):
+        for name, one in facts.items():
+            yield from lists_of(one, f"{path}.{name}" if path else name)
+    elif isinstance(facts, list):
+        yield path, bool(facts)
+        for one in facts:
+            yield from lists_of(one, f"{path}[]")
+
+
+CHECKED_LINKS = {"trace_url", "log_url"}
+"""Addresses of settings, which are checked at the load: other tests attack the values in them."""
+
+
+@pytest.fixture
+def hostile_facts(monkeypatch):
+    """Let each page show the attacks in each of its texts, whatever was read; return the facts by the name of the page."""
+    real, shown = DashboardSite.read, {}
+
+    async def read(site, page, view, *, is_live=False):
+        shared = copy.copy(await real(site, page, view, is_live=is_live))
+        links = {name: shared.facts[name] for name in CHECKED_LINKS & shared.facts.keys()}
+        # A long read that goes on shows how far it is.
+        partial = {"percent": 50} if "percent" in shared.facts else {}
+        shared.facts, shared.parts = {**hostile(page.name, shared.facts), **links, **partial}, {}
+        shown[page.name] = shared.facts
+        return shared
+
+    monkeypatch.setattr(DashboardSite, "read", read)
+    return shown
+
+
+def test_each_text_of_each_page_is_escaped(browser, shards, redis, monkeypatch, hostile_facts):
+    """A new page, and a new text on a page, is attacked here without a further line."""
+    fill_hostile_jobs(redis)
+    fill_hostile_records(redis, monkeypatch)
+    fill_hostile_groups(redis, monkeypatch)
+    redis.zadd("dead", {encoded(ATTACK, jid="D1", error_message=ATTACK): 1.0})
+    client = browser(ADMIN)
+    client.get("/dead")
+    form = {"token": client.cookies["aw_token"], "action": "delete", "job": "main D1", "confirmed": "yes"}
+    assert "1 job" in client.post("/dead", data=form).text
+    for page in all_pages():
+        answer = client.get(f"{address(page.path, HOSTILE_WORDS)}{HOSTILE_QUERY.get(page.name, '')}")
+        assert answer.status_code == 200, (page.name, answer.text)
+        check_inert(answer.text, page.name)
+    shown = {name: list(lists_of(facts)) for name, facts in hostile_facts.items()}
+    empty = {
+        name: {path for path, _ in one} - {path for path, is_filled in one if is_filled} for name, one in shown.items()
+    }
+    assert {name: paths for name, paths in empty.items() if paths} == EMPTY
+
+
+def test_displayed_fields_are_escaped(browser, shards, redis):
+    fill_hostile_jobs(redis)
+    client = browser(ADMIN)
+    assert {one["queue"] for one in client.get("/api/queues").json()["queues"]} == set(ATTACKS)
+    own = [path.format(quote(one, safe="")) for one in ATTACKS for path in ("/queues/{}", "/job/{}", "/classes/{}")]
+    words = [
+        path + quote(ATTACKS[number]) for number, path in enumerate(("/search?q=", "/dead?class=", "/queues?shard="))
+    ]
+    for path in (*own, *words):
+        check_inert(client.get(path).text, path)
+
+
+def test_fields_of_processes_limits_and_records_are_escaped(browser, shards, redis, monkeypatch):
+    fill_hostile_records(redis, monkeypatch)
     client = browser(ADMIN)
     tables = ("/locks", "/leases", "/limiters", "/breakers", "/flags")
     pages = (
@@ -301,6 +450,11 @@ def test_class_page_leads_to_the_errors_of_its_jobs(browser, shards, redis, own_
         shown = client.get("/dead?class=Charge").text
         assert 'id="dead-errors"' in shown
         assert 'href="/dead?class=Charge&amp;error=KeyError"' in shown
+    slots = {f"{HOST} J7": time.time() + 60, " J8": time.time() + 90}
+    redis.zadd(f"{keys.limit('Charge')}:running", slots)
+    found = client.get("/api/limits?class=Charge").json()["holders"]
+    assert [(one["jid"], one["process"]) for one in found] == [("J7", HOST), ("J8", "")]
+    assert 'href="/job/J7"' in client.get("/limits?class=Charge").text
     # Those of all classes are for a role on the shard.
     assert client.get("/api/dead").json()["groups"] == []
 

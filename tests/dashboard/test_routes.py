@@ -35,8 +35,8 @@ def add_groups(redis):
     redis.hset(workflow_keys.workflow("wf-1"), mapping=fields)
 
 
-def address(path):
-    for word, value in WORDS.items():
+def address(path, words=WORDS):
+    for word, value in words.items():
         path = path.replace(word, value)
     assert "{" not in path, f"{path}: give the word of the path a value in WORDS"
     return path

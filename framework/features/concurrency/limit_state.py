@@ -86,9 +86,12 @@ def slots_of_scope(client: "redis.Redis", name: str, scope: str) -> int:
     return stored_count(held)
 
 
-def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str = "") -> list[SlotHolder]:
-    """Return the slots of a limit, or of one scope of it, those that expire first in front. Raises redis errors."""
-    found: Any = client.zrange(keys.limit(name) + ":running", 0, -1, withscores=True)
+def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str = "", most: int = 0) -> list[SlotHolder]:
+    """Return the slots of a limit, or of one scope of it, those that expire first in front. Raises redis errors.
+
+    ``most`` are the slots that are read; 0 for all.
+    """
+    found: Any = client.zrange(keys.limit(name) + ":running", 0, most - 1, withscores=True)
     if scope and found:
         scopes: Any = client.hmget(keys.limit(name) + ":scopes", [member for member, _ in found])
         found = [
