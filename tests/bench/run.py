@@ -38,7 +38,7 @@ class BenchOptions:
 def run(options: BenchOptions, root: Path) -> int:
     """Measure, report, and return the exit status."""
     stop = StopSignal()
-    var = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var") / "bench"
+    var = var_folder(root)
     folder = RunFolder(var / "runs")
     results = Campaign(_plan(options, var, folder), lambda: stop.asked).run()
     if not results.results:
@@ -52,6 +52,11 @@ def run(options: BenchOptions, root: Path) -> int:
     ):
         print(path)
     return INTERRUPTED if results.stopped else DONE
+
+
+def var_folder(root: Path) -> Path:
+    """Return the folder of what runs make."""
+    return Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var") / "bench"
 
 
 def _facts(options: BenchOptions, results: Results, run_id: str, root: Path) -> dict[str, str]:

@@ -4,6 +4,8 @@ import shutil
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +20,7 @@ BOOT_S = 10.0
 QUEUE_DB, COPY_DB, JOB_DB = 0, 1, 2
 """The contestant's own database; the filled queue; the jobs' own writes."""
 KEYS_AT_A_TIME = 2000
+MOST_CALLS = 1_000_000
 
 
 class Store:
@@ -107,6 +110,21 @@ class Store:
         """Return the processor time of the thread that runs commands so far, in microseconds."""
         used: Any = self._queue.info("cpu")
         return 1e6 * (float(used["used_cpu_user_main_thread"]) + float(used["used_cpu_sys_main_thread"]))
+
+    @contextmanager
+    def times_of_calls(self) -> Generator[Callable[[], Iterator[tuple[bytes, int]]]]:
+        """Note each call within the block; yield a function that yields the beginning of each, and its microseconds."""
+        self._queue.config_set("slowlog-max-len", MOST_CALLS)
+        self._queue.config_set("slowlog-log-slower-than", 0)
+        self._queue.slowlog_reset()
+
+        def noted() -> Iterator[tuple[bytes, int]]:
+            self._queue.config_set("slowlog-log-slower-than", -1)
+            found: Any = self._queue.slowlog_get(MOST_CALLS)
+            yield from ((one["command"], one["duration"]) for one in found)
+
+        yield noted
+        self._queue.config_set("slowlog-log-slower-than", -1)
 
     def members(self, key: str) -> int:
         """Return how many members a list or sorted set of the queue's database has."""

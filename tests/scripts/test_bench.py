@@ -385,6 +385,40 @@ def test_chart_with_an_outlier_shows_the_others():
     assert len([line for line in picture.iter(f"{SVG}path") if line.get("class") == "cut"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("symbol", "part"),
+    [
+        ("lua_pushlstring", "Lua"),
+        ("luaCallFunction", "calls of scripts and commands"),
+        ("call", "calls of scripts and commands"),
+        ("callReplyParse", "commands and data"),
+        ("addReplyBulk", "connections and protocol"),
+        ("readQueryFromClient", "connections and protocol"),
+        ("zmalloc", "memory"),
+        ("zslInsert", "commands and data"),
+        ("lpushCommand", "commands and data"),
+        ("aeProcessEvents", "connections and protocol"),
+    ],
+)
+def test_function_of_redis_belongs_to_one_part(symbol: str, part: str):
+    from tests.bench.redis_time import part_of
+
+    assert part_of(symbol) == part
+
+
+def test_picture_of_the_time_of_redis_is_to_scale():
+    from tests.bench.redis_time import LUA, KindTime, drawn, table
+
+    found = {"plain": KindTime(4.0, {LUA: 4.0}, {"fetch": 3.5}), "limited": KindTime(8.0, {LUA: 8.0}, {"admit": 5.0})}
+    picture = ET.fromstring(drawn(found, "7.0"))
+    widths = [
+        float(bar[1].attrib["width"]) for bar in picture.iter(f"{SVG}g") if (bar[0].text or "").startswith(f"{LUA}: ")
+    ]
+    assert widths[1] == pytest.approx(2 * widths[0], abs=0.1)
+    assert {"fetch 3.5", "admit 5.0"} <= {one.text for one in picture.iter(f"{SVG}text")}
+    assert "| plain | 0.0 | 0.0 | 0.0 | 4.0 | 0.0 | 0.0 | 4.0 us | `fetch` 3.5 |" in list(table(found))
+
+
 def test_table_has_median_range_and_multiple():
     from tests.bench.table import printed
 
