@@ -3,6 +3,7 @@
 Importing it loads neither SQLAlchemy nor Redis.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -33,6 +34,12 @@ IN_MEMORY = "sqlite://"
 """The URL of a database in memory, for tests."""
 
 
+_importing = threading.RLock()
+"""Held while a module of tasks is imported: SQLAlchemy has cycles, and two threads that load it at once may see a half of it. A fork
+waits for it, so that no child begins with the lock taken."""
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
+
+
 def missing_library(error: ModuleNotFoundError) -> TaskError:
     """Return the error of a process without the libraries of tasks."""
     return TaskError(f"{error.name} is not installed. Recorded jobs need the extra tasks: {install_extra('tasks')}")
@@ -41,7 +48,8 @@ def missing_library(error: ModuleNotFoundError) -> TaskError:
 def load_part(name: str) -> Any:
     """Import a module of tasks that loads SQLAlchemy. Raises TaskError without the extra."""
     try:
-        return import_module(f"{__package__}.{name}")
+        with _importing:
+            return import_module(f"{__package__}.{name}")
     except ModuleNotFoundError as error:
         raise missing_library(error) from error
 

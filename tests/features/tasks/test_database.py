@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -11,11 +12,29 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from framework.errors import TaskTablesError
+from framework.features.tasks import access, writer
 from framework.features.tasks import database as module
-from framework.features.tasks import writer
 from framework.features.tasks.database import REVISION, TaskDatabase, metadata
 from tests.features.tasks.task_bench import TaskBench, change
 from tests.postgres import running
+
+
+def test_two_threads_load_the_parts_one_after_the_other(monkeypatch):
+    """SQLAlchemy is half there while another thread imports it."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow_import(name):
+        begun.set()
+        return goes_on.wait(60.0)
+
+    monkeypatch.setattr(access, "import_module", slow_import)
+    thread = threading.Thread(target=access.load_part, args=("database",))
+    thread.start()
+    assert begun.wait(60.0)
+    assert not access._importing.acquire(blocking=False)
+    goes_on.set()
+    thread.join()
+    assert access.load_part("apply") is True
 
 
 def test_migrations_make_the_tables_of_the_model(bench):
