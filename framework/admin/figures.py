@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from framework.settings.base import SettingsBase
-from framework.text import decode_escaped
 
 
 class Figure(NamedTuple):
@@ -40,8 +39,8 @@ class FigureReader:
 def number(value: Any) -> float:
     """Return a number of a reply; 0 for anything else, such as a field that another program wrote."""
     try:
-        found = float(value if isinstance(value, int | float) else decode_escaped(value))
-    except (TypeError, ValueError, AttributeError, OverflowError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         return 0.0
     return found if abs(found) < 1e18 else 0.0
 

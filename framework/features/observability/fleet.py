@@ -30,6 +30,9 @@ _QUEUES_AT_ONCE, _MOST_CALLS, _MOST_PROCESSES = 2_000, 3, 1_000
 _MINUTES = 3
 """The minutes whose runs say how long the jobs of a class take, the current one included."""
 
+_MOST_RUNS = 10**18
+"""A larger count was written by another program."""
+
 _LIMIT_IN_FORCE = "sidekiq_concurrency_limit_current_limit"
 _SET_FIGURES = (
     (keys.SCHEDULE, "sidekiq_jobs_scheduled_size"),
@@ -227,7 +230,7 @@ def _add_processes(found: FleetReading, reply: Any) -> None:
 
 def _by_queue(stored: Any) -> dict[str, int]:
     fields = loads_object(stored if isinstance(stored, bytes) else b"")
-    return {queue: int(number(count)) for queue, count in fields.items() if type(count) is int and count >= 0}
+    return {queue: count for queue, count in fields.items() if type(count) is int and 0 <= count < _MOST_RUNS}
 
 
 def _class_runs(reply: Sequence[Any]) -> dict[str, ClassRuns]:
@@ -238,15 +241,18 @@ def _class_runs(reply: Sequence[Any]) -> dict[str, ClassRuns]:
 
 
 def _sum_runs(reply: Sequence[Any]) -> dict[str, ClassRuns]:
-    counts, milliseconds = Counter[str](), Counter[str]()
+    counts, milliseconds = dict[bytes, int](), dict[bytes, int]()
+    by_word = {b"p": counts, b"ms": milliseconds}
     for pairs in reply:
         for field_name, value in rows(pairs, 2):
-            name, _, word = decode_escaped(field_name).rpartition("|")
-            if word == "p":
-                counts[name] += int(number(value))
-            elif word == "ms":
-                milliseconds[name] += int(number(value))
-    return {name: ClassRuns(count, milliseconds[name] / 1_000) for name, count in counts.items() if count > 0}
+            name, _, word = field_name.rpartition(b"|")
+            if (summed := by_word.get(word)) is not None:
+                summed[name] = summed.get(name, 0) + int(number(value))
+    return {
+        decode_escaped(name): ClassRuns(count, milliseconds.get(name, 0) / 1_000)
+        for name, count in counts.items()
+        if count > 0
+    }
 
 
 def _add_counters(found: FleetReading, reply: Any) -> None:

@@ -188,8 +188,8 @@ def groups_of(
         name, queues = _group_of(one, groups)
         members.setdefault(name, (queues, []))[1].append(one)
     grouped = {queue for queues in groups.values() for queue in queues}
-    served = {queue for queues, listed in members.values() if listed for queue in queues}
-    unserved = [queue for queue, needed in slots.items() if needed and queue not in served | groups.keys()]
+    served = {queue for queues, listed in members.values() if listed for queue in queues} | groups.keys()
+    unserved = [queue for queue, needed in slots.items() if needed and queue not in served]
     members |= {queue: ([queue], []) for queue in unserved}
     return [
         ProcessGroup(
