@@ -1,17 +1,21 @@
 """What a page that is left open costs Redis: as much for ten viewers as for one."""
 
 import asyncio
+import os
 import re
 import selectors
+from contextlib import suppress
+from pathlib import Path
 
+import httpx
 import pytest
 
 from framework.dashboard import Caller
 from framework.dashboard.application import DashboardSite
-from framework.dashboard.shared_reads import COMMANDS_A_SECOND
+from framework.dashboard.shared_reads import COMMANDS_A_SECOND, PROCESSOR_SHARE
 from framework.pages.view import ShardReads
 from tests.dashboard.test_cost import sent
-from tests.harness import encoded
+from tests.harness import encoded, until
 
 __all__ = ["sent"]
 
@@ -141,3 +145,54 @@ def test_open_page_costs_redis_few_commands_for_any_number_of_viewers(
         assert commands[count] <= COMMANDS_A_SECOND * OPEN_S
     # How often it is read depends on the processor time of a read; the first load makes connections, too.
     assert commands[10] <= 2 * commands[1] + 20
+
+
+async def watch_for(port, seconds, opened):
+    """Be a browser with an open page of a real server for some seconds: load the page again at each event. Return how often."""
+    loads, ends = 0, asyncio.get_running_loop().time() + seconds
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
+        (await client.get("/queues")).raise_for_status()
+        async with client.stream("GET", "/live/queues") as stream:
+            opened.append(1)
+            lines = aiter(stream.aiter_lines())
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends):
+                    async for line in lines:
+                        if line == "event: changed":
+                            (await client.get("/queues", headers={"hx-request": "true"})).raise_for_status()
+                            loads += 1
+    return loads
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_hundred_viewers_take_a_hundredth_of_a_core(site, redis, free_tcp_port, record_property):
+    """Of a real server, from a minute after the page was opened on, while the page shows something else at each read."""
+    for number in range(30):
+        redis.sadd("queues", f"queue{number}")
+        redis.lpush(f"queue:queue{number}", encoded("Job"))
+    process = site.start("-m", "framework", "dashboard", "--listen", f"127.0.0.1:{free_tcp_port}")
+    until(lambda: "The dashboard is at" in process.output or process.popen.poll(), "the address")
+    opened, warm_s, measured_s = [], 60.0, 180.0
+    # Its user and system time, in ticks.
+    times = Path(f"/proc/{process.popen.pid}/stat")
+
+    def used_s():
+        return sum(map(int, times.read_text().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    async def watch():
+        viewers = [asyncio.create_task(watch_for(free_tcp_port, warm_s + measured_s, opened)) for _ in range(100)]
+        # A campaign measures a rate: time has to pass.
+        await asyncio.sleep(warm_s)
+        before, ends = used_s(), asyncio.get_running_loop().time() + measured_s
+        while asyncio.get_running_loop().time() < ends:
+            await asyncio.sleep(1.0)
+            redis.lpush("queue:queue0", encoded("Job"))
+        return used_s() - before, await asyncio.gather(*viewers)
+
+    taken_s, loads = asyncio.run(watch())
+    record_property("% of a core", round(100 * taken_s / measured_s, 2))
+    record_property("loads of each viewer", (min(loads), max(loads)))
+    assert len(opened) == 100
+    assert min(loads) >= 2
+    assert taken_s <= PROCESSOR_SHARE * measured_s

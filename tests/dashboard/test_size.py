@@ -1,7 +1,7 @@
 """Measure every page on four shards with 1,000 queues, a million jobs in each set, and 200 processes (a campaign).
 
-It writes the table ``var/campaigns/dashboard_costs.md``; ``python -m tests.dashboard.test_size`` puts the table on the page of the
-dashboard.
+Long pages are left open, too, until their next read. It writes the tables ``var/campaigns/dashboard_costs.md`` and
+``dashboard_open_costs.md``; ``python -m tests.dashboard.test_size`` puts them on the page of the dashboard.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ __all__ = ["sent"]
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "var" / "campaigns" / "dashboard_costs.md"
 PAGE = ROOT / "docs" / "operate" / "dashboard.md"
+OPEN_TABLE = TABLE.with_name("dashboard_open_costs.md")
 _PLACE = re.compile(r"(<!-- costs of pages -->\n).*?(<!-- /costs of pages -->)", re.DOTALL)
+_OPEN_PLACE = re.compile(r"(<!-- costs of open pages -->\n).*?(<!-- /costs of open pages -->)", re.DOTALL)
 MOST_MS = 50
 """Of processor time of the dashboard."""
 
@@ -147,7 +149,31 @@ class Costs:
             "kB": round(len(body) / 1_000, 1),
         }
 
-    async def _get(self, path, *, whole):
+    async def leave_open(self, path):
+        """Return what a page costs that is left open: from its first answer to its next read, once it has shown the whole."""
+        self._site.forget()
+        self._sent.clear()
+        loop = asyncio.get_running_loop()
+        began, began_cpu = loop.time(), time.process_time()
+        # As a browser does.
+        while (again_s := self._again_s(await self._get(path, whole=True, part=True))) == shared_reads.PARTIAL_S:  # noqa: ASYNC110
+            await asyncio.sleep(again_s)
+        read_s, used_s = loop.time() - began, time.process_time() - began_cpu
+        commands = sum(self._sent.commands.values())
+        return {
+            "whole after s": round(read_s, 1),
+            "again after s": round(again_s),
+            "commands": commands,
+            "server s": round(used_s, 2),
+            "commands a second": round(commands / (read_s + again_s), 2),
+            "% of a core": round(100 * used_s / (read_s + again_s), 2),
+        }
+
+    @staticmethod
+    def _again_s(body):
+        return int(re.search(rb'id="again" hidden data-ms="(\d+)"', body)[1]) / 1_000
+
+    async def _get(self, path, *, whole, part=False):
         """Ask the application itself: a client in this process would count."""
         body, statuses = bytearray(), []
 
@@ -161,7 +187,8 @@ class Costs:
         path, _, query = path.partition("?")
         scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
         scope |= {"query_string": query.encode()}
-        scope |= {"headers": [(b"host", b"localhost")], "scheme": "http", "server": ("localhost", 80), "client": None}
+        headers = [(b"host", b"localhost"), *([(b"hx-request", b"true")] if part else [])]
+        scope |= {"headers": headers, "scheme": "http", "server": ("localhost", 80), "client": None}
         await self._served({**scope, "http_version": "1.1", "root_path": ""}, receive, send)
         assert statuses[0] == 200, path
         assert not whole or b"does not answer" not in body, path
@@ -181,8 +208,10 @@ def table_of(costs):
     """Return the costs as a table, those beyond the goal in bold."""
     rows = []
     for title, one in costs.items():
-        server = f"**{one['server ms']} !**" if one["server ms"] > MOST_MS else one["server ms"]
-        rows.append(f"| {title} | {' | '.join(map(str, (server, *list(one.values())[1:])))} |")
+        shown = dict(one)
+        if one.get("server ms", 0) > MOST_MS:
+            shown["server ms"] = f"**{one['server ms']} !**"
+        rows.append(f"| {title} | {' | '.join(map(str, shown.values()))} |")
     names = ("Page", *next(iter(costs.values())))
     return "\n".join([f"| {' | '.join(names)} |", "|---" * len(names) + "|", *rows, ""])
 
@@ -198,6 +227,16 @@ async def costs_of_pages(clients, sent, words):
         if "{" not in path:
             costs[page] = await measured.measure(page, path + QUERIES.get(page.name, ""))
     return costs
+
+
+async def costs_of_open_pages(clients, sent):
+    """Return what the long pages cost that are left open, by title."""
+    site = DashboardSite(lambda _: Caller("ann", "admin"))
+    measured = Costs(site, clients, sent)
+    # A job that is nowhere is searched twice.
+    paths = {"job": "/job/nowhere0000000000000000", "memory": "/memory", "causes": "/causes"}
+    paths["search"] = f"/search{QUERIES['search']}"
+    return {page.title: await measured.leave_open(paths[page.name]) for page in site.pages if page.name in paths}
 
 
 @pytest.mark.campaign
@@ -220,10 +259,16 @@ def test_pages_at_size(make_server, sent, record_property, monkeypatch):
     words = {"{queue:path}": "queue_1", "{class:path}": "Shop::Number1Worker", "{jid:path}": f"{0:06x}{5:018x}"}
     for _ in bound({name: opened(server.url, name) for name, server in servers.items()}):
         costs = asyncio.run(costs_of_pages(clients, sent, words))
+        left_open = asyncio.run(costs_of_open_pages(clients, sent))
     for page, found in costs.items():
         record_property(page.name, found)
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     TABLE.write_text(table_of({page.title: found for page, found in costs.items()}))
+    OPEN_TABLE.write_text(table_of(left_open))
+    record_property("open pages", left_open)
+    too_often = [one for one in left_open.values() if one["commands a second"] > shared_reads.COMMANDS_A_SECOND]
+    assert (len(left_open), too_often) == (4, [])
+    assert [one for one in left_open.values() if one["% of a core"] > 100 * shared_reads.PROCESSOR_SHARE] == []
     quick = {page: found for page, found in costs.items() if not is_search(page)}
     assert {page.name: found for page, found in quick.items() if found["round trips"] > 10} == {}
     assert {page.name: found for page, found in quick.items() if found["commands"] > MOST_COMMANDS} == {}
@@ -239,4 +284,7 @@ def test_page_of_the_dashboard_has_the_costs_of_each_page():
 
 
 if __name__ == "__main__":
-    PAGE.write_text(_PLACE.sub(lambda found: f"{found[1]}{TABLE.read_text()}{found[2]}", PAGE.read_text()))
+    for place, table in ((_PLACE, TABLE), (_OPEN_PLACE, OPEN_TABLE)):
+        PAGE.write_text(
+            place.sub(lambda found, table=table: f"{found[1]}{table.read_text()}{found[2]}", PAGE.read_text())
+        )
