@@ -1,6 +1,8 @@
 """The examples of docs/operate/dashboard.md with web frameworks: each is started, and asked for a page, an action and its stream."""
 
 import re
+import subprocess
+import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from importlib.util import find_spec
@@ -8,8 +10,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.dashboard.test_api_properties import ask_schema
 from tests.docs.test_examples import ROOT, blocks
 from tests.harness import encoded, until
+from tests.process.conftest import cold_site
+
+__all__ = ["cold_site"]
 
 PROJECT_SETTINGS = """
 SECRET_KEY, ALLOWED_HOSTS, ROOT_URLCONF = "of-a-test", ["127.0.0.1"], "project_settings"
@@ -20,7 +26,8 @@ urlpatterns = []
 
 # One process for all: its imports take longer than all else.
 SERVERS = """
-import asyncio, sys, threading
+import asyncio, sys, threading, framework
+print(f"the framework is in {framework.__file__}", file=sys.stderr, flush=True)
 from wsgiref.simple_server import WSGIServer, make_server
 from socketserver import ThreadingMixIn
 import uvicorn
@@ -69,6 +76,49 @@ def answers(port):
 
 
 def test_mounted_dashboards_show_act_and_stream(site, redis, free_tcp_port_factory):
+    ports, _ = serve_all(site, free_tcp_port_factory)
+    for name, port in ports.items():
+        check(name, port, redis)
+    if "django" in ports:
+        assert ask(ports["django"], "GET", "/nothing", **OPERATOR)[0] == 404
+    if "flask" not in ports:
+        pytest.skip("flask or a2wsgi is not installed: run scripts/setup")
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_mounted_dashboards_from_a_wheel_show_act_and_stream(cold_site, redis, free_tcp_port_factory, tmp_path):
+    """Outside of the checkout; and their APIs answer as they are described."""
+    import schemathesis
+
+    hatchling = pytest.importorskip("hatchling.build", reason="the build backend comes with scripts/setup")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        wheel = tmp_path / hatchling.build_wheel(str(tmp_path))
+    installed = tmp_path / "installed"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        installed,
+        wheel,
+    ]
+    subprocess.run(install, check=True)
+    ports, process = serve_all(cold_site, free_tcp_port_factory, PYTHONPATH=str(installed))
+    for name, port in ports.items():
+        check(name, port, redis)
+        schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{port}/jobs/api/openapi.json", headers=OPERATOR)
+        assert ask_schema(schema, lambda path: int(path != "/api/job/{jid}"), headers=OPERATOR) > 30
+    assert f"the framework is in {installed}" in process.output
+
+
+def serve_all(site, free_tcp_port_factory, **env):
+    """Serve the site of each framework; return the ports by name, and the process."""
     names = [one for one in FRAMEWORKS if one != "flask" or find_spec("a2wsgi")]
     page = ROOT / "docs" / "operate" / "dashboard.md"
     for block in blocks(page):
@@ -77,32 +127,35 @@ def test_mounted_dashboards_show_act_and_stream(site, redis, free_tcp_port_facto
     (site.folder / "project_settings.py").write_text(PROJECT_SETTINGS)
     # Named as the command that has its rights.
     (site.folder / "dashboard").write_text(SERVERS)
-    redis.sadd("queues", "default")
-    redis.lpush("queue:default", encoded("Job"))
     ports = {name: free_tcp_port_factory() for name in names}
-    process = site.start("dashboard", ",".join(names), ",".join(map(str, ports.values())))
+    process = site.start("dashboard", ",".join(names), ",".join(map(str, ports.values())), **env)
     for name, port in ports.items():
         until(lambda port=port: answers(port) or process.popen.poll() is not None, f"{name}: {process.output}")
-        assert ask(port, "GET", "/jobs/queues")[0] == 403, name
-        assert ask(port, "GET", "/jobs/static/dashboard.css")[0] == 200, name
-        status, headers, html = ask(port, "GET", "/jobs/queues/default", **OPERATOR)
-        assert (status, "/jobs/static/dashboard.js" in html) == (200, True), name
-        # The token of the page's form, and its cookie.
-        cookie = headers["set-cookie"].partition(";")[0]
-        token = re.search(r'name="token" value="([^"]+)"', html)[1]
-        form = {"token": token, "action": "pause", "reason": name, "confirmed": "yes", "shard": "main", "minutes": "5"}
-        sent = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
-        change = urlencode(form)
-        for refused in ({**sent, **READER}, {**sent, **OPERATOR, "Cookie": "aw_token=" + "x" * 43}):
-            assert ask(port, "POST", "/jobs/queues/default", change, **refused)[0] == 403, name
-            assert not redis.sismember("paused", "default")
-        status, _, done = ask(port, "POST", "/jobs/queues/default", change, **sent, **OPERATOR)
-        assert (status, redis.sismember("paused", "default")) == (200, 1), f"{name}: {done}"
-        redis.srem("paused", "default")
-        status, line = first_event(port, "/jobs/live/queues/default")
-        # Under WSGI the page asks from time to time instead.
-        assert (status, line) == ((501, line) if name == "flask" else (200, b": same\n")), name
-    if "django" in ports:
-        assert ask(ports["django"], "GET", "/nothing", **OPERATOR)[0] == 404
-    if "flask" not in ports:
-        pytest.skip("flask or a2wsgi is not installed: run scripts/setup")
+    return ports, process
+
+
+def check(name, port, redis):
+    """See a page, its refusals, an action, and its stream, of one site."""
+    redis.sadd("queues", "default")
+    redis.lpush("queue:default", encoded("Job"))
+    assert ask(port, "GET", "/jobs/queues")[0] == 403, name
+    assert ask(port, "GET", "/jobs/static/dashboard.css")[0] == 200, name
+    status, headers, html = ask(port, "GET", "/jobs/queues/default", **OPERATOR)
+    assert (status, "/jobs/static/dashboard.js" in html) == (200, True), name
+    # The token of the page's form, and its cookie.
+    cookie = headers["set-cookie"].partition(";")[0]
+    token = re.search(r'name="token" value="([^"]+)"', html)[1]
+    form = {"token": token, "action": "pause", "reason": name, "confirmed": "yes", "shard": "main", "minutes": "5"}
+    sent = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
+    change = urlencode(form)
+    for refused in ({**sent, **READER}, {**sent, **OPERATOR, "Cookie": "aw_token=" + "x" * 43}):
+        assert ask(port, "POST", "/jobs/queues/default", change, **refused)[0] == 403, name
+        assert not redis.sismember("paused", "default")
+    status, _, done = ask(port, "POST", "/jobs/queues/default", change, **sent, **OPERATOR)
+    assert (status, redis.sismember("paused", "default")) == (200, 1), f"{name}: {done}"
+    redis.srem("paused", "default")
+    status, line = first_event(port, "/jobs/live/queues/default")
+    # Under WSGI the page asks from time to time instead: its part says when.
+    assert (status, line) == ((501, line) if name == "flask" else (200, b": same\n")), name
+    again = ask(port, "GET", "/jobs/queues/default", **OPERATOR, **{"HX-Request": "true"})[2]
+    assert re.search(r'id="again" hidden data-ms="\d+"', again), name
