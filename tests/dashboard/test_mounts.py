@@ -110,11 +110,11 @@ def test_mounted_dashboards_from_a_wheel_show_act_and_stream(cold_site, redis, f
     ]
     subprocess.run(install, check=True)
     ports, process = serve_all(cold_site, free_tcp_port_factory, PYTHONPATH=str(installed))
+    assert f"the framework is in {installed}" in process.output
     for name, port in ports.items():
         check(name, port, redis)
         schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{port}/jobs/api/openapi.json", headers=OPERATOR)
         assert ask_schema(schema, lambda path: int(path != "/api/job/{jid}"), headers=OPERATOR) > 30
-    assert f"the framework is in {installed}" in process.output
 
 
 def serve_all(site, free_tcp_port_factory, **env):

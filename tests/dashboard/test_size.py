@@ -7,6 +7,7 @@ Long pages are left open, too, until their next read. It writes the tables ``var
 import asyncio
 import json
 import re
+import threading
 import time
 from pathlib import Path
 from statistics import median
@@ -152,6 +153,10 @@ class Costs:
     async def leave_open(self, path):
         """Return what a page costs that is left open: from its first answer to its next read, once it has shown the whole."""
         self._site.forget()
+        # Reads that pages have begun before would count.
+        for one in threading.enumerate():
+            if one.name.startswith("long read"):
+                await asyncio.to_thread(one.join)
         self._sent.clear()
         loop = asyncio.get_running_loop()
         began, began_cpu = loop.time(), time.process_time()
@@ -226,6 +231,7 @@ async def costs_of_pages(clients, sent, words):
             path = path.replace(word, value)
         if "{" not in path:
             costs[page] = await measured.measure(page, path + QUERIES.get(page.name, ""))
+    site.forget()
     return costs
 
 
