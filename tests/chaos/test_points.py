@@ -25,7 +25,7 @@ POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
 OPERATE = "TIME,ZSCAN,act_on_entries"
 DIVIDE = "concurrency/read_portions,concurrency/divide"
 OPERATE_ON_SCHEDULE = f"{OPERATE},ZCARD"
-RETURN_DEFERRED = "ZCARD,TIME,ZRANGE,HMGET,HGET,unpack_deferred"
+RETURN_DEFERRED = "ZCARD,TIME,ZRANGE,HMGET,GET,LLEN,ZCOUNT,HGET,unpack_deferred"
 REFRESH = "ZCARD,ZRANGEBYSCORE,TIME,HSCAN,GET,HVALS"  # the cancelled jobs, the pauses, the memory and the moves
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 

@@ -61,6 +61,9 @@ _PASS_PERIOD_S = 30.0
 _SOON = 20
 """The blocks that one step looks at."""
 
+_FILLED = {b"near": 20_000, b"short": 1_000}
+"""So many jobs are in the queue, or due soon, while the memory is near its end, or short."""
+
 _NEEDLE = b'"%s":' % DEFERRED.encode()
 
 
@@ -89,19 +92,29 @@ class DeferredReturner:
         soon = [one for one in next_blocks(self._client, 0, _SOON) if one.due <= now_s + AHEAD_S]
         later = dict[bytes, float]()
         for block in soon:
-            delay_s = self._delay_s(block)
-            if delay_s <= 0:
+            jobs = read_jobs(self._client, [block])[0]
+            first = loads_object(jobs[0].data) if jobs else {}
+            delay_s = self._delay_s(block, first)
+            if delay_s > 0:
+                later[block.name] = now_s + delay_s
+            elif self._has_room(first.get("queue"), now_s):
                 return unpack_deferred(self._client, block) or True
-            later[block.name] = now_s + delay_s
         move_times(self._client, later, sooner=False)
         return bool(later)
 
-    def _delay_s(self, block: DeferredBlock) -> float:
+    def _delay_s(self, block: DeferredBlock, first: Payload) -> float:
         worker: Any = registry.find(block.worker)
-        if worker is None:
-            return 0.0
-        jobs = read_jobs(self._client, [block])[0]
-        return self._postpones(worker.declaration(), loads_object(jobs[0].data)) if jobs else 0.0
+        return self._postpones(worker.declaration(), first) if worker is not None and first else 0.0
+
+    def _has_room(self, queue: object, now_s: float) -> bool:
+        """Return whether jobs of this queue may leave their block: as it empties, near the end of the memory (``room.lua``)."""
+        pipeline: Any = self._client.pipeline(transaction=False)
+        pipeline.get(keys.MEMORY_PRESSURE)
+        pipeline.llen(keys.queue(str(queue)))
+        pipeline.zcount(keys.SCHEDULE, "-inf", now_s + AHEAD_S)
+        # A key of another type says nothing.
+        word, *counts = (None if isinstance(one, Exception) else one for one in pipeline.execute(raise_on_error=False))
+        return word not in _FILLED or sum(count or 0 for count in counts) < _FILLED[word]
 
 
 class _Kind(NamedTuple):

@@ -112,6 +112,22 @@ def test_block_returns_before_its_first_job_is_due(redis, start):
     assert len(waiting(redis)) == 17
 
 
+def test_block_waits_near_full_memory_while_its_queue_is_full(redis, start):
+    packed(redis, 17, start)
+    names = [one.name for one in blocks_of(redis, WORKER)]
+    redis.zadd(keys.DEFERRED_PACKED, dict.fromkeys(names[:2], time.time()))
+    redis.lpush(keys.queue("default"), *["x"] * 1_000)
+    returner = DeferredReturner(redis, never)
+    redis.set(keys.MEMORY_PRESSURE, "short")
+    assert not returner.step()
+    assert len(blocks_of(redis, WORKER)) == 3
+    # Jobs that are due soon count as those in the queue.
+    redis.rpop(keys.queue("default"))
+    assert [returner.step(), returner.step()] == [True, False]
+    redis.set(keys.MEMORY_PRESSURE, "near")
+    assert returner.step()
+
+
 def test_block_of_a_class_that_is_off_is_postponed(redis, start):
     packed(redis, 17, start)
     names = [one.name for one in blocks_of(redis, WORKER)]
