@@ -6,7 +6,7 @@ that are still set aside; no other order changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any, cast
 
 import redis
@@ -217,6 +217,12 @@ def _skip_wrong_type(decision: MoveDecision, wrong_type: Collection[str]) -> Mov
     return decision._replace(target="", data=b"", reason="wrong type") if decision.target in wrong_type else decision
 
 
+def _within_bytes(page: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the first jobs of a page, as many as one step moves; a larger one is a step of its own."""
+    sizes = accumulate(map(len, page))
+    return page[: max(1, sum(1 for _ in takewhile(lambda size: size <= PAGE_BYTES, sizes)))]
+
+
 def page_size(page: Sequence[bytes], max_jobs: int) -> int:
     """Return how many jobs of this size to request at once: ``max_jobs``, or as many as fit in half as many kilobytes."""
     return max(1, min(max_jobs, 500 * max_jobs * len(page) // (sum(map(len, page)) or 1)))
@@ -311,7 +317,7 @@ class SetMigrator:
             page: list[bytes] = [member for member, _ in pairs]
             start = 0
             while start < len(page):
-                part = page[start : start + self._moves.size]
+                part = _within_bytes(page[start : start + self._moves.size])
                 start += len(part)
                 self._process_page(key, part, dry_run=dry_run)
             if not cursor or self._quota.stopped:

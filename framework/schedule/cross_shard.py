@@ -1,16 +1,23 @@
 """Transfer due jobs to another shard. No move between shards is atomic: write there first, then remove here.
 
-1. ``enqueue_due.lua`` marks the job, still here and still due, with a token (field ``aw_transfer``).
+1. ``enqueue_due.lua`` marks the job, still here and still due, with a token that names the other shard (field ``aw_transfer``).
 2. ``receive_transfer.lua`` writes it to its queue there and, in the same step, a guard named by the token: never one without
    the other. In that step a job of a deduplicated class takes its lock there, or is dropped as a duplicate.
 3. ``enqueue_due.lua`` removes it here, with its lock here.
 
 At a crash: a death after 1 or 2 leaves the job in its set here. The next poll, of any process, finds the mark and continues
 with the same token; the guard then shows that the job is already there. Competing pollers use the same token too.
+
+A marked job may have another way meanwhile: the rules, or a move between shards, have changed, or this process knows them before or
+after others. It may be written there already, and a suspended poller may still write it. So its transfer is called off there first
+(decision 287): if it was written, it is removed here; else a guard refuses every later write, and ``enqueue_due.lua`` removes the
+mark.
 """
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import redis
@@ -23,6 +30,7 @@ from framework.store.script import FIND_OWNERS, RECEIVE_TRANSFER
 from framework.telemetry.job_events import JobsEnqueued
 from framework.types import Jid, Payload
 from framework.wire import keys
+from framework.wire.job import TRANSFER, decode, rewrite
 from framework.wire.json import dumps, loads_object
 from framework.wire.resources import FENCE_MS, former_owner
 
@@ -41,6 +49,9 @@ ANSWER_WITHIN_S = 0.5
 
 UNAVAILABLE_S = 10.0
 """How long a shard that did not answer is skipped. Its jobs are delayed without a timeout per page."""
+
+_STAYS = -2
+"""The reply for a job whose transfer is called off."""
 
 
 class PollEvents(Protocol):
@@ -111,6 +122,8 @@ class ShardTransfer:
     enqueued: JobsEnqueued | None = None
     looks_here: bool = False
     """Whether an equal job on this shard has the lock: jobs are moving between shards."""
+    calls_off: bool = False
+    """Whether the job has another way now: it is not written there any more, unless it has been."""
 
 
 # No move between two servers is atomic. The job is marked on its old shard with a token; the new shard writes it with a guard key of
@@ -135,6 +148,10 @@ class CrossShardTransfer:
     def is_remote(self, shard: str) -> bool:
         return shard != self._local_shard
 
+    def may_have(self, shard: str) -> bool:
+        """Return whether it is another shard of the settings, which may have a job that is marked with its name."""
+        return self.is_remote(shard) and shard in self._shards
+
     def is_unavailable(self, shard: str) -> bool:
         return process_clock.monotonic() < self._unavailable_until.get(shard, 0.0)
 
@@ -144,10 +161,11 @@ class CrossShardTransfer:
 
     def transfer(self, source: str, transfers: Sequence[ShardTransfer]) -> list[DueAction]:
         """Write due jobs of ``source`` to their shards; return the actions that remain here. Raises redis errors of this shard."""
-        by_shard: dict[str, list[ShardTransfer]] = {}
+        groups: dict[tuple[str, bool], list[ShardTransfer]] = {}
         for transfer in transfers:
-            by_shard.setdefault(transfer.shard, []).append(transfer)
-        return [action for shard, group in by_shard.items() for action in self._transfer_to(source, shard, group)]
+            # Apart, as a full shard refuses jobs, but not that one stays here.
+            groups.setdefault((transfer.shard, transfer.calls_off), []).append(transfer)
+        return [action for (shard, _), group in groups.items() for action in self._transfer_to(source, shard, group)]
 
     def _transfer_to(self, source: str, shard: str, group: Sequence[ShardTransfer]) -> list[DueAction]:
         there = self._shards[shard].client
@@ -211,22 +229,42 @@ class CrossShardTransfer:
         if isinstance(reply, bytes):
             if transfer.on_duplicate is not None:
                 transfer.on_duplicate(reply.decode(errors="replace"))
+        elif reply == _STAYS:
+            # Behind the mark's removal only a poller that was suspended needs the guard.
+            on_done = partial(self._shorten_guard_ttl, transfer)
+            return DueAction(transfer.member, "mark", _unmarked(transfer.member), on_done=on_done)
         elif reply < 0:
             self._events.queue_wrong_type(transfer.queue)
             return DueAction(transfer.member, "delay")
         return DueAction(
             transfer.member,
             "remove",
-            on_done=lambda: self._shorten_guard_ttl(transfer),
+            on_done=partial(self._shorten_guard_ttl, transfer),
             lock_argument=transfer.resources,
             # A duplicate is not in the queue.
             enqueued=None if isinstance(reply, bytes) else transfer.enqueued,
         )
 
     def _shorten_guard_ttl(self, transfer: ShardTransfer) -> None:
-        """Shorten the guard's lifetime: the job is removed here, so only a late transfer needs it."""
+        """Shorten the guard's lifetime: no job with its token is here any more, so only a late transfer needs it."""
         try:
             self._shards[transfer.shard].client.expire(keys.transferred(transfer.token), TRANSFERRED_GUARD_S)
         # The guard expires by itself.
         except (RedisError, OSError) as error:
             self._events.shard_failed(transfer.shard, error)
+
+
+def token_for(shard: str) -> str:
+    """Return a new token for the transfer of a job to a shard."""
+    return f"{uuid.uuid4().hex}:{shard}"
+
+
+def shard_of_token(token: str) -> str:
+    """Return the shard that a token names; empty for a token of another program."""
+    return token.partition(":")[2]
+
+
+def _unmarked(member: bytes) -> bytes:
+    payload = decode(member, None)
+    payload.pop(TRANSFER, None)
+    return rewrite(member, payload)

@@ -1,6 +1,5 @@
 """Plan the action for one due job before anything is moved. Moves nothing itself."""
 
-import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,7 +18,14 @@ from framework.push.protection import NO_PROTECTION, PayloadProtection
 from framework.recover.suspects import quarantine_counter
 from framework.route.router import Router, movable_job
 from framework.route.topology import QueueLocation
-from framework.schedule.cross_shard import CrossShardTransfer, DueAction, PollEvents, ShardTransfer
+from framework.schedule.cross_shard import (
+    CrossShardTransfer,
+    DueAction,
+    PollEvents,
+    ShardTransfer,
+    shard_of_token,
+    token_for,
+)
 from framework.shard.routing_validator import RoutedScope
 from framework.telemetry.job_events import JobsEnqueued, job_events
 from framework.types import Jid, Payload
@@ -197,12 +203,9 @@ class DueJobPlanner:
         if awaited is not None and awaited.stays and self._transfer.is_remote(destination.shard):
             # Its batch is on this shard and counts it here; its caller waits for an answer here.
             destination = self._destinations.stay(payload, destination)
+        if (first := self._step_before_transfer(member, payload, destination)) is not None:
+            return first
         remote = self._transfer.is_remote(destination.shard)
-        if remote and not isinstance(payload.get(TRANSFER), str):
-            payload[TRANSFER] = uuid.uuid4().hex
-            return DueAction(member, "mark", rewrite(member, payload))
-        if remote and self._transfer.is_unavailable(destination.shard):
-            return DueAction(member, "delay")
         token = payload.pop(TRANSFER, "")
         payload.pop("at", None)
         payload.pop(DEFERRED, None)
@@ -236,7 +239,7 @@ class DueJobPlanner:
                 destination.shard,
                 token,
                 lock_request,
-                _on_end(lock, awaited, "removed" if awaited is not None else ""),
+                _on_transfer(lock, awaited),
                 tell_duplicate,
                 enqueued,
                 looks_here=self._destinations.has_moves,
@@ -245,6 +248,25 @@ class DueJobPlanner:
         return DueAction(
             member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate, enqueued=enqueued
         )
+
+    def _step_before_transfer(
+        self, member: bytes, payload: Payload, destination: QueueLocation
+    ) -> DueAction | ShardTransfer | None:
+        """Return the action that comes before a job may go to its destination."""
+        token, shard = payload.get(TRANSFER), destination.shard
+        marked_for = shard_of_token(token) if isinstance(token, str) else ""
+        called_off = marked_for != shard and self._transfer.may_have(marked_for)
+        other = marked_for if called_off else shard
+        # First: a job that is not marked is free to go elsewhere while that shard is away.
+        if self._transfer.is_remote(other) and self._transfer.is_unavailable(other):
+            return DueAction(member, "delay")
+        if called_off:
+            gone = _on_transfer(lock_of(payload, None), awaited_job_of(payload))
+            return ShardTransfer(member, b"", destination.queue, other, str(token), resources=gone, calls_off=True)
+        if self._transfer.is_remote(shard) and not (isinstance(token, str) and token):
+            payload[TRANSFER] = token_for(shard)
+            return DueAction(member, "mark", rewrite(member, payload))
+        return None
 
     def _postponed_s(self, source: str, payload: Payload) -> float:
         # A job that was not deferred before is, when it is fetched: so the job says why it waits.
@@ -357,6 +379,10 @@ def _resources_of(member: bytes) -> str:
 
 def _on_end(lock: Lock | None, awaited: AwaitedJob | None, end_word: JobEnd) -> str:
     return "" if lock is None and awaited is None else JobResources(lock, awaited=awaited, end_word=end_word).on_end()
+
+
+def _on_transfer(lock: Lock | None, awaited: AwaitedJob | None) -> str:
+    return _on_end(lock, awaited, "" if awaited is None else "removed")
 
 
 def _encode(member: bytes, payload: Payload) -> bytes:

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import redis
@@ -13,7 +12,10 @@ import redis
 from framework.wire import keys
 
 STEP_S = 0.002
-"""The time that a step aims at: the time for which its caller waits, of which Redis needs a part."""
+"""The time that a step aims at, beyond that of the smallest one: the time for which its caller waits, of which Redis needs a part."""
+
+_LONGEST_FIXED_S = 0.01
+"""The most that counts as the time of any step, however few jobs it has. The first step may have met a busy machine."""
 
 _SHORTEST_S = 0.000_02
 """The shortest time of a call: two clocks are compared."""
@@ -40,6 +42,9 @@ class BoundedSteps:
     The least time per job of the last steps counts: a busy machine adds to the others, and Redis is idle meanwhile. So large jobs
     make the steps smaller after four steps. The wait follows after sixteen: each of four takes several times as long as Redis needs
     where other programs use the processors. The time that the caller needs between two steps counts as a wait.
+
+    A way of a few milliseconds, or a disk for which each write waits (``appendfsync always``), makes all steps longer, and small ones
+    do not help: the size follows what a step takes beyond the fastest one of the smallest size.
     """
 
     def __init__(self, smallest: int, largest: int, *, rate: float | None = None, share: float = SHARE) -> None:
@@ -51,6 +56,8 @@ class BoundedSteps:
         self._rate, self._share = rate, share
         self._next_at = 0.0
         self._costs_s = deque[float](maxlen=_FOR_PACE)
+        self._growths_s = deque[float](maxlen=_FOR_SIZE)
+        self._fixed_s = 0.0
         self.size = self._smallest
         """The number of jobs, or of other things, for the next step."""
 
@@ -77,7 +84,9 @@ class BoundedSteps:
 
     def _note(self, size: int, ended: float, waited_s: float) -> None:
         self._costs_s.append(max(_SHORTEST_S, waited_s) / size)
+        if size == self._smallest:
+            self._fixed_s = min(waited_s, self._fixed_s or _LONGEST_FIXED_S)
+        self._growths_s.append(max(_SHORTEST_S, waited_s - self._fixed_s) / size)
         redis_s = min(self._costs_s) * size
         self._next_at = ended - redis_s + (redis_s / self._share if self._rate is None else size / self._rate)
-        cost_s = min(islice(reversed(self._costs_s), _FOR_SIZE))
-        self.size = max(self._smallest, min(self._largest, self.size * 2, round(STEP_S / cost_s)))
+        self.size = max(self._smallest, min(self._largest, self.size * 2, round(STEP_S / min(self._growths_s))))

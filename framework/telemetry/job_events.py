@@ -234,6 +234,8 @@ class JobEvents:
         """Those of features and of the application."""
         self.is_scraped = False
         """Whether a scraper may ask this process for its metrics. Set before ``open``."""
+        self.shard = ""
+        """The shard whose jobs this process runs; empty if it runs none."""
         self.is_worker = False
         """Whether this process is there to run jobs, and answers for itself."""
         self.shared_counts: SharedCounts | None = None

@@ -21,7 +21,7 @@ BATCH_EVENT = "aw_batch_event"
 BID_PREFIX = "aw-"
 
 TRANSFER = "aw_transfer"
-"""Field of a due job in transfer to another shard: the token under which it is written there once."""
+"""Field of a due job in transfer to another shard: the token under which it is written there once, with the shard's name."""
 
 CHOSEN_SHARD = "aw_shard"
 """Field of a job whose push chose its shard (``set(shard=...)``): routing rules do not change it."""

@@ -167,6 +167,7 @@ def build_worker(
     tracker = tracker_of(settings)
     job_events.shared_counts = SharedCounts.from_environment() or job_events.shared_counts
     job_events.is_scraped = job_events.is_scraped or (options.health is not None and supervisor is None)
+    job_events.shard = shard.name
     job_events.open(settings)
     if log.has_job_lines or job_events.needs_usage:
         count_library_calls()

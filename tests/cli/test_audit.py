@@ -105,6 +105,17 @@ def test_actions_are_shown_as_a_table(jobs, redis):
     assert "queue=mailers" in text
 
 
+def test_audit_names_a_dead_shard_and_shows_the_others(jobs, redis, tmp_path):
+    enqueue(redis, "Mail", queue="mailers", jid="j1")
+    jobs("pause-queue", "mailers")
+    (tmp_path / "redis.yml").write_text("shards: {main: {url: embedded}, away: {url: 'redis://127.0.0.1:1/0'}}")
+    ended = CliRunner().invoke(audit, ["--json"])
+    found = json.loads(ended.stdout)
+    assert (ended.exit_code, found["unanswered"]) == (1, ["away"])
+    assert [one["action"] for one in found["actions"]] == ["jobs pause-queue"]
+    assert "'away' is unavailable" in ended.stderr
+
+
 def leaves(command, path=""):
     """Yield the path of each command."""
     if not isinstance(command, click.Group):

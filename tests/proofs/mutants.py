@@ -28,7 +28,7 @@ from demo.stop import StopSignal
 HELD, BROKEN, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 FOLDER = Path("tests") / "mutants"
 _COPIED = ("framework", "tests", "demo", "scripts", "config", "pyproject.toml")
-_CAUGHT = re.compile(r"^Caught by: (?P<test>\S+)(?: \((?P<words>.+)\))?$", re.MULTILINE)
+_CAUGHT = re.compile(r"^Caught by: (?P<test>[^\s\[]+(?:\[[^\]\n]*\])?)(?: \((?P<words>.+)\))?$", re.MULTILINE)
 _FAILED = re.compile(r"\b\d+ failed\b")
 _ERROR = re.compile(r"\b\d+ errors?\b")
 _LONGEST_S = 900

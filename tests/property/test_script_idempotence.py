@@ -705,6 +705,7 @@ CALLS = {
     "push_up_to": (limited, filled),
     "unregister": (dead_and_empty, lambda jobs: ([LEASE, REGISTRY, "processes", WORKING, RUNS], ["me", 50, 1])),
     "receive_transfer": (held, landed),
+    "receive_transfer, of jobs that stay": (held, lambda jobs: landed([b""] * len(jobs))),
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
     "moves/take": (due, lambda jobs: ([SET, "list"], jobs)),

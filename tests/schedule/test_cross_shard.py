@@ -22,6 +22,7 @@ from framework.schedule.cross_shard import (
     TRANSFERRED_GUARD_S,
     UNAVAILABLE_S,
     CrossShardTransfer,
+    DueAction,
 )
 from framework.schedule.due_job_planner import DestinationResolver, DueJobPlanner
 from framework.schedule.poller import PAGE_SIZE, Poller, PollTiming
@@ -373,15 +374,74 @@ def test_transfer_to_a_queue_of_another_type_is_reported(bench, redis, second_re
     assert redis.zcard(keys.SCHEDULE) == 1
 
 
-def test_transfer_of_a_job_routed_back_ends(redis, redis_url, second_redis_url):
+BACK = [RoutingRule("*", "job", "main")]
+
+
+@pytest.mark.proves("I1", "I2")
+def test_transfer_of_a_job_routed_back_is_called_off(bench, redis, second_redis, redis_url, second_redis_url):
     wait(redis, "a")
-    bench = Bench(redis_url, second_redis_url)
     bench.poller.poll()
     (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
-    assert json.loads(member)[TRANSFER]
-    Bench(redis_url, second_redis_url, rules=[RoutingRule("*", "job", "main")]).drain()
+    token = json.loads(member)[TRANSFER]
+    back = Bench(redis_url, second_redis_url, rules=BACK)
+    back.poller.poll()
+    # A process with the old rules has read the job before, and writes it now: not any more.
+    assert write_there(second_redis, token, member) == [-2]
+    back.drain()
     (moved,) = redis.lrange(keys.queue("job"), 0, -1)
     assert TRANSFER not in json.loads(moved)
+    assert redis.zcard(keys.SCHEDULE) == 0
+    assert received(second_redis) == []
+    assert second_redis.ttl(keys.transferred(token)) <= TRANSFERRED_GUARD_S
+
+
+@pytest.mark.proves("I1", "I2")
+def test_transfer_that_was_written_is_not_called_off(bench, redis, second_redis, redis_url, second_redis_url):
+    wait(redis, "a")
+    bench.poller.poll()
+    (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
+    # The process that wrote it there was killed then; another one knows other rules.
+    assert write_there(second_redis, json.loads(member)[TRANSFER], member) == [1]
+    Bench(redis_url, second_redis_url, rules=BACK).drain()
+    assert [job["jid"] for job in received(second_redis)] == ["a"]
+    assert redis.keys("*") == []
+
+
+@pytest.mark.proves("I1", "I2")
+def test_transfer_that_was_called_off_begins_anew(bench, redis, second_redis, redis_url, second_redis_url, monkeypatch):
+    wait(redis, "a")
+    bench.poller.poll()
+    with monkeypatch.context() as patch:
+        # Killed before it removed the mark.
+        patch.setattr(CrossShardTransfer, "_action_after", lambda self, one, reply: DueAction(one.member, "delay"))
+        Bench(redis_url, second_redis_url, rules=BACK).poller.poll()
+    ((member, _),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
+    bench.drain()
+    assert [job["jid"] for job in received(second_redis)] == ["a"]
+    assert redis.keys("*") == []
+
+
+def test_transfer_is_called_off_on_a_full_shard(bench, redis, second_redis, redis_url, second_redis_url):
+    wait(redis, "a")
+    bench.poller.poll()
+    with full_memory(second_redis):
+        Bench(redis_url, second_redis_url, rules=BACK).drain()
+    assert redis.llen(keys.queue("job")) == 1
+
+
+def test_due_job_is_not_marked_for_an_unavailable_shard(bench, redis):
+    wait(redis, "a")
+    bench.transfer._unavailable_until["second"] = float("inf")
+    bench.drain()
+    ((member, score),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert TRANSFER not in json.loads(member)
+    assert score > LONG_AGO
+
+
+def write_there(second_redis, token, member):
+    names = [keys.QUEUES, keys.transferred(token), keys.queue("there")]
+    return RECEIVE_TRANSFER(second_redis, names, [1, 60_000, "inf", member, "there"])
 
 
 def test_transfer_leaves_jobs_with_a_chosen_shard(bench, redis, second_redis):

@@ -41,7 +41,21 @@ def test_steps_that_are_fast_double_to_the_largest(clock):
 def test_steps_that_are_slow_make_the_next_smaller(clock):
     bounded = BoundedSteps(50, 800)
     assert sizes(clock, bounded, *[STEP_S / 2] * 9) == [50, 100, 200, 400, 800, 800, 800, 800, 800]
-    assert sizes(clock, bounded, *[STEP_S * 4] * 6) == [800, 800, 800, 800, 200, 200]
+    assert sizes(clock, bounded, *[STEP_S * 4] * 6) == [800, 800, 800, 800, 229, 229]
+
+
+def test_time_of_any_step_makes_none_smaller(clock):
+    """Each write waits for a disk, or the way is long: what counts is the time by which a step grows with its jobs."""
+    assert sizes(clock, BoundedSteps(20, 320), *[STEP_S * 4] * 6) == [20, 40, 80, 160, 320, 320]
+    bounded = BoundedSteps(20, 640)
+    for _ in range(12):
+        with bounded.step() as size:
+            clock.now += STEP_S * (4 + size / 100)
+    assert 100 < bounded.size < 140, "the step is longer by its aim than one of 20"
+
+
+def test_busy_machine_at_the_first_step_is_no_time_of_any_step(clock):
+    assert sizes(clock, BoundedSteps(20, 320), *[1.0] * 5) == [20] * 5
 
 
 def test_one_slow_step_changes_nothing(clock):

@@ -55,6 +55,12 @@ PAGE_BYTES = 500_000
 
 _PAGE = 100
 
+
+def _steps(rate: float | None) -> BoundedSteps:
+    """Return the steps in which jobs leave a shard. A given rate is the load that an operator wants: its pages are the largest."""
+    return BoundedSteps(*PAGE_JOBS) if rate is None else BoundedSteps(PAGE_JOBS[1], PAGE_JOBS[1], rate=rate)
+
+
 GUARD_MS = 7 * 86_400_000
 """The lifetime of a guard: longer than a page waits in flight for a shard that is away."""
 
@@ -233,7 +239,8 @@ class Deliverer:
         self._source, self._target = source.client, target.client
         self._target_name = target.name
         self._progress = progress
-        self._steps = BoundedSteps(*PAGE_JOBS, rate=rate)
+        # The jobs have waited for their time when they left their place.
+        self._steps = _steps(None if rate is None else UNPACED)
         self._clock_offset_s: float | None = None
 
     def deliver(self, place: Place) -> None:
@@ -379,6 +386,7 @@ class _LeavingQueues(QueueMigrator):
 
     def __init__(self, leaving: _Leaving, plan: MovePlan, progress: MoveProgress, rate: float | None) -> None:
         super().__init__(leaving.client, plan, progress.report, progress.quota, rate=rate)
+        self._steps = _steps(rate)
         self._leaving = leaving
         self._place = Place("", is_queue=True)
         self._refused = False
@@ -408,6 +416,7 @@ class _LeavingSets(SetMigrator):
 
     def __init__(self, leaving: _Leaving, plan: MovePlan, progress: MoveProgress, rate: float | None) -> None:
         super().__init__(leaving.client, plan, progress.report, progress.quota, rate=rate)
+        self._moves = _steps(rate)
         self._leaving = leaving
 
     def _replace(self, key: str, moving: Sequence[tuple[bytes, MoveDecision]]) -> list[int]:
@@ -439,7 +448,7 @@ class _LeavingHeld:
         self._client = leaving.client
         self._plan = plan
         self._report, self._quota = progress.report, progress.quota
-        self._steps = BoundedSteps(*PAGE_JOBS, rate=rate)
+        self._steps = _steps(rate)
 
     def preview(self) -> None:
         """Record what would move, and change nothing. Raises redis errors."""

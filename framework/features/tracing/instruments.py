@@ -7,7 +7,7 @@ from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
 
 from framework.features.tracing.otel import GETTER, SCOPE, SYSTEM, Attributes, publishing
-from framework.telemetry.job_events import JobObserver, JobsEnqueued, RunOfJob, StreamEvent
+from framework.telemetry.job_events import JobObserver, JobsEnqueued, RunOfJob, StreamEvent, job_events
 from framework.text import error_class
 from framework.version import VERSION
 
@@ -33,7 +33,7 @@ class OtelObserver(JobObserver):
     def happened(self, event: StreamEvent) -> None:
         """Count pushed jobs, and note the size of one on the span of its push."""
         if isinstance(event, JobsEnqueued) and event.count:
-            self._sent.add(event.count, {**_attributes("send", event.queue), "application_worker.shard": event.shard})
+            self._sent.add(event.count, _attributes("send", event.queue, event.shard))
             span = publishing.get()
             if span is not None and len(event.sizes) == 1:
                 span.set_attribute("messaging.message.body.size", event.sizes[0])
@@ -44,7 +44,7 @@ class OtelObserver(JobObserver):
         if not run.admitted:
             self._note_policy(run)
             return
-        attributes = _attributes("process", run.queue)
+        attributes = _attributes("process", run.queue, job_events.shard)
         if run.error is not None:
             attributes["error.type"] = error_class(run.error)
         self._consumed.add(1, attributes)
@@ -59,10 +59,16 @@ class OtelObserver(JobObserver):
             "messaging.system": SYSTEM,
             "messaging.destination.name": run.queue,
             "messaging.sidekiq.job_class": run.declaration.wire_name,
+            "application_worker.shard": job_events.shard,
             "application_worker.job_status": status,
         }
         self._tracer.start_span(f"{status} {run.queue}", parent, attributes=attributes).end()
 
 
-def _attributes(operation: str, queue: str) -> Attributes:
-    return {"messaging.system": SYSTEM, "messaging.operation.name": operation, "messaging.destination.name": queue}
+def _attributes(operation: str, queue: str, shard: str) -> Attributes:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.destination.name": queue,
+        "application_worker.shard": shard,
+    }

@@ -1,11 +1,13 @@
 """Check cron in real processes: which process leads, what a boot refuses, and what the payload of a tick has."""
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 
 from framework.features.moves.records import MoveRecord
-from tests.harness import until
+from tests.harness import Site, until
 from tests.process.conftest import proofs, release
+from tests.servers.guarded import with_all_rights
 
 __all__ = ["proofs", "release"]
 
@@ -37,6 +39,22 @@ def test_process_runs_the_job_of_a_tick_and_stops(site, proofs, redis):
     assert process.end() == 0
     assert process.find(event_name="cron.leader")[-1]["leads"] is False
     assert not redis.exists("aw:leader:default")
+
+
+def test_dead_main_stops_no_tick_of_another_shard(short_path, make_server, second_redis, second_redis_url):
+    """Decision 286: each shard has a leader of its own."""
+    main = make_server()
+    with closing(Site(short_path, main.url, second_redis_url)) as site:
+        site.proofs_url = with_all_rights(second_redis_url)
+        (site.folder / "ticks.py").write_text(TICKS.replace("    cron =", '    shard = "second"\n    cron ='))
+        process = site.worker("-r", "ticks", "-q", "cronjob", "--shard", "second").ready()
+        process.line(event_name="cron.pushed", entry="TickWorker")
+        main.kill()
+        before = len(process.find(event_name="cron.pushed"))
+        until(lambda: len(process.find(event_name="cron.pushed")) > before + 1, "the ticks go on")
+        process.line(job_status="done", jid=process.find(event_name="cron.pushed")[-1]["jid"])
+        assert second_redis.get("aw:leader:default").decode() == process.identity
+        assert process.end() == 0
 
 
 def test_process_that_may_not_lead_pushes_nothing(site, proofs, redis):
