@@ -15,10 +15,6 @@ from framework.wire.json import dumps
 from framework.wire.protected import StateSignatures, result_place
 from framework.wire.resources import JobResources
 
-REFUSED_RESULTS = "sidekiq_results_refused_total"
-"""Jobs that succeeded with a result that is not JSON, or is too large: the caller gets an error instead."""
-
-
 _FRAME = 2_000
 """Characters of an answer around its value, or of one without a value."""
 

@@ -11,7 +11,6 @@ from framework.declare.policy_options import check_field_names, validate_fields
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import DeclarationError
 
-DEFAULT_DEATHS = 3
 _MOST_DEATHS = 1_000
 
 
