@@ -394,7 +394,9 @@ class Client:
                 if shard.held_back.has_reserve(plan.declaration.wire_name, size):
                     if unique is not None and plan.deduplication is not None:
                         owners = shard.enqueue_unique(batch.queue, unique, token or "", in_reserve=True)
-                        return self._write_moved(plan, plan.deduplication, batch, token, owners)
+                        if MOVED_JOBS in owners:
+                            return self._write_moved(plan, plan.deduplication, batch, token, owners)
+                        return plan.deduplication.written(unique, owners)
                     shard.enqueue_in_reserve(batch.queue, batch.payloads, token or "", batch.statuses, batch.lists)
                     return batch.jids
         except ShardUnavailableError as again:
