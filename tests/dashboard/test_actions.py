@@ -48,6 +48,21 @@ def test_preview_changes_nothing_and_confirmation_does(browser, shards, redis):
     assert [one["actor"] for one in client.get("/api/audit").json()["records"]] == ["ann", "ann"]
 
 
+def test_jobs_get_a_new_time_that_is_shown_before(browser, shards, redis):
+    fill(redis, "retry")
+    client, now = browser(ADMIN), redis.time()[0]
+    form = {"action": "reschedule", "minutes": "90"}
+    assert "1 h 30 min from now" in send(client, "/retries", job=["main J0"], **form)
+    assert redis.zscore("retry", redis.zrange("retry", 0, 0)[0]) == 1.0
+    assert "1 job moved to a new time" in send(client, "/retries", job=["main J0"], **form, confirmed="yes")
+    ((last, due),) = redis.zrange("retry", -1, -1, withscores=True)
+    assert json.loads(last)["jid"] == "J0"
+    assert now + 5_400 <= due < now + 5_400 + 600
+    send(client, "/retries", all="yes", **form, confirmed="yes")
+    assert redis.zcount("retry", now + 5_400, "+inf") == 3
+    assert "minutes must be a number" in send(client, "/retries", 409, all="yes", action="reschedule", minutes="0")
+
+
 def test_all_matching_jobs_are_those_of_the_filter(browser, shards, redis):
     fill(redis)
     client = browser(ADMIN)

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from itertools import islice
-from typing import Literal
+from typing import ClassVar, Literal
 
 from framework import admin
 from framework.admin import BulkResult, JobEntry, JobSet, MatchingJobs, Queue, WorkerProcess
@@ -15,11 +16,11 @@ from framework.admin.job_record import JobFilter
 from framework.admin.queue_reader import is_known
 from framework.errors import UnknownNameError
 from framework.feature import all_features
-from framework.pages.forms import Form, word
+from framework.pages.forms import MINUTES, Form, lasts_s_of, word
 from framework.pages.page import Action, Preview
 from framework.pages.shard_action import SAMPLE
 from framework.pages.view import View
-from framework.text import Sentence, format_count, joined
+from framework.text import Sentence, format_count, format_duration, joined
 from framework.wire.resources import IDEMPOTENCY_KEY
 
 _TIME_LIMIT_S = 20.0
@@ -160,6 +161,7 @@ _PAST: Mapping[EntryAction, str] = {
     "requeue": Sentence("moved to their queues"),
     "kill": Sentence("moved to the dead set"),
     "delete": Sentence("deleted"),
+    "reschedule": Sentence("moved to a new time"),
 }
 
 
@@ -189,19 +191,19 @@ class SetAction(Action):
         for one in entries:
             touched.add(one)
         limits = await _limits_met(view, entries) if self._verb in _TO_QUEUES else ""
-        effect = joined(filter(None, (_EFFECTS[self._verb], touched.text(count), limits)), " ")
+        effect = joined(filter(None, (self._effect(form), touched.text(count), limits)), " ")
         return Preview(question, count, list(map(_shown, entries[:SAMPLE])), effect)
 
     async def apply(self, view: View, form: Form) -> str:
         """Act on the jobs, in bounded steps."""
         if not word(form, "all"):
             entries = [one for listed in (await self._selected(view, form)).values() for one in listed]
-            acted = await view.each(lambda shard: [self._act(one) for one in entries if one.shard == shard])
+            acted = await view.each(lambda shard: [self._act(one, form) for one in entries if one.shard == shard])
             done = sum(sum(one) for one in acted.values())
             gone = len(entries) - done
             texts: list[str] = [Sentence("{jobs} {done}", jobs=format_count(done, "job"), done=_PAST[self._verb])]
             return joined([*texts, Sentence("{gone:,} had gone before", gone=gone)] if gone else texts)
-        results = await view.each(lambda shard: self._act_on_all(self._matching(view, shard, form)))
+        results = await view.each(lambda shard: self._act_on_all(self._matching(view, shard, form), form))
         texts = _of_shards({shard: _told(one, self._verb) for shard, one in results.items()})
         return joined(texts) or Sentence("no shard has answered")
 
@@ -240,7 +242,10 @@ class SetAction(Action):
     def _count(jobs: MatchingJobs | None) -> tuple[int, list[JobEntry]]:
         return (0, []) if jobs is None else (jobs.count(), list(islice(jobs, _EXAMINED)))
 
-    def _act_on_all(self, jobs: MatchingJobs | None) -> BulkResult:
+    def _effect(self, form: Form) -> str:  # noqa: ARG002 - for the subclass
+        return _EFFECTS[self._verb]
+
+    def _act_on_all(self, jobs: MatchingJobs | None, form: Form) -> BulkResult:  # noqa: ARG002 - for the subclass
         if jobs is None:
             return BulkResult()
         match self._verb:
@@ -255,7 +260,7 @@ class SetAction(Action):
             case _:
                 return jobs.delete(time_limit=_TIME_LIMIT_S)
 
-    def _act(self, entry: JobEntry) -> bool:
+    def _act(self, entry: JobEntry, form: Form) -> bool:  # noqa: ARG002 - for the subclass
         match self._verb:
             case "retry":
                 return entry.retry()
@@ -267,6 +272,30 @@ class SetAction(Action):
                 return entry.kill()
             case _:
                 return entry.delete()
+
+
+class RunLater(SetAction):
+    """Give jobs of one set a new time, some minutes from now."""
+
+    fields: ClassVar = (MINUTES,)
+
+    def __init__(self, kind: JobSetKind) -> None:
+        super().__init__(kind, "reschedule", "Run later")
+
+    def _effect(self, form: Form) -> str:
+        return Sentence(
+            "Each is due {time} from now, instead of at the time that it has.", time=format_duration(lasts_s_of(form))
+        )
+
+    def _act_on_all(self, jobs: MatchingJobs | None, form: Form) -> BulkResult:
+        return BulkResult() if jobs is None else jobs.reschedule(_delay_of(form), time_limit=_TIME_LIMIT_S)
+
+    def _act(self, entry: JobEntry, form: Form) -> bool:
+        return entry.reschedule(_delay_of(form))
+
+
+def _delay_of(form: Form) -> timedelta:
+    return timedelta(seconds=lasts_s_of(form))
 
 
 class ProcessAction(Action):

@@ -12,7 +12,7 @@ from framework.admin.groups import NO_NAME, count_groups, error_name
 from framework.admin.job_record import JobFilter, job_filter
 from framework.admin.port import current
 from framework.admin.shard_job_set import ShardJobSet
-from framework.dashboard.pages.actions import SetAction
+from framework.dashboard.pages.actions import RunLater, SetAction
 from framework.pages.long_reads import ShardRead, percent_of
 from framework.pages.page import Page
 from framework.pages.view import Facts, View
@@ -144,6 +144,7 @@ class ScheduledPage(JobSetPage):
     title = "Scheduled"
     actions = (
         SetAction("scheduled", "enqueue_now", "Run now"),
+        RunLater("scheduled"),
         SetAction("scheduled", "kill", "Kill"),
         SetAction("scheduled", "delete", "Delete"),
     )
@@ -163,6 +164,7 @@ class RetriesPage(JobSetPage):
     title = "Retries"
     actions = (
         SetAction("retry", "retry", "Retry now"),
+        RunLater("retry"),
         SetAction("retry", "kill", "Kill"),
         SetAction("retry", "delete", "Delete"),
     )
