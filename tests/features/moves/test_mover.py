@@ -497,6 +497,8 @@ def test_fault_of_a_mover_anywhere_loses_and_doubles_no_job(
         numbers = [
             number for number in numbers if sent.index(sent[number - 1]) == number - 1 and sent[number - 1] in SCRIPTS
         ]
-        assert len(numbers) == len(SCRIPTS)
+        # Jobs that were held are in the queue of the other shard, so none of those that move back is held.
+        expected = SCRIPTS - {"moves/take_held", "unpack_held"} if direction == "back" else SCRIPTS
+        assert {sent[number - 1] for number in numbers} == expected
     for number in numbers:
         case(Fault(number, way))
