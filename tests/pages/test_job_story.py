@@ -42,7 +42,7 @@ def test_attempts_of_a_payload_have_its_first_and_last_failure():
     assert found[-1]["error_message"] == "x"
 
 
-def test_attempts_join_recorded_failures_and_the_run_that_goes_on():
+def test_attempts_join_recorded_failures_and_the_present_run():
     recorded = [FailedRun(90.2, "KeyError", "x"), FailedRun(40.0, "OSError", "y")]
     one = job(retry_count=2, failed_at=5.0, retried_at=90.0, error_class="KeyError", error_message="x")
     assert runs(attempts_of(one, None, recorded)) == [(1, 5.0, None), (2, 40.0, "OSError"), (3, 90.2, "KeyError")]

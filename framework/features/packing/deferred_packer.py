@@ -62,7 +62,7 @@ _SOON = 20
 """The blocks that one step looks at."""
 
 _FILLED = {b"near": 20_000, b"short": 1_000}
-"""So many jobs are in the queue, or due soon, while the memory is near its end, or short."""
+"""So many jobs are in the queue, or due soon, while the memory is near its end, or short: those of ``room.lua``."""
 
 _NEEDLE = b'"%s":' % DEFERRED.encode()
 

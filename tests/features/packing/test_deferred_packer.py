@@ -1,5 +1,6 @@
 """Pack deferred jobs on a real server, bring them back in time, and read them meanwhile."""
 
+import re
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from framework.declare import registry
 from framework.features.backlog.memory import measure_memory
 from framework.features.deferral.admin import run_sooner, summarize_deferrals
 from framework.features.observability.fleet import FleetReader
-from framework.features.packing.deferred_packer import AHEAD_S, STAYS_S, DeferredPacker, DeferredReturner
+from framework.features.packing.deferred_packer import _FILLED, AHEAD_S, STAYS_S, DeferredPacker, DeferredReturner
 from framework.fetch.deferred_blocks import blocks_of, count_packed, unpack_deferred
 from framework.fetch.held_blocks import packed_held
 from framework.migrate.plan import FixedTarget, MigrationPlan, MigrationReport, Quota
@@ -24,7 +25,7 @@ from framework.store.steps import UNPACED
 from framework.wire import keys
 from framework.wire.json import loads_object
 from tests.admin.conftest import shard
-from tests.harness import encoded, examples
+from tests.harness import ROOT, encoded, examples
 
 __all__ = ["shard"]
 
@@ -319,3 +320,9 @@ def test_every_deferred_job_stays_whoever_acts(redis, steps):
             case _:
                 pass
         assert {data for data, _ in waiting(redis)} == jobs
+
+
+def test_deferred_jobs_have_the_room_of_held_jobs():
+    script = (ROOT / "framework" / "store" / "scripts" / "parts" / "room.lua").read_text()
+    (table,) = re.findall(r"local FILLED = {(.+)}", script)
+    assert {word.encode(): int(jobs) for word, jobs in re.findall(r"(\w+) = (\d+)", table)} == _FILLED
